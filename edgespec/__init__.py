@@ -1,0 +1,76 @@
+"""Quantised language models on your own device, faster by lossless speculative decoding.
+
+import edgespec
+
+with edgespec.load("smollm2-135m") as engine:
+    print(engine.generate("The capital of France is", max_tokens=16).text)
+"""
+
+from . import catalogue
+from .backends.toy import ToyModel, ToyTokenizer
+from .chat import Chat
+from .config import EngineConfig, SamplingParams, SpeculativeConfig
+from .engine import Engine
+from .errors import (
+    Aborted,
+    CannotTruncate,
+    ConfigError,
+    ContextFull,
+    DecodeError,
+    DownloadError,
+    EdgeSpecError,
+    EngineBusy,
+    EngineMissing,
+    ModelError,
+    ModelNotFound,
+    NotAGGUF,
+    OutOfMemory,
+    TemplateError,
+    TruncatedModel,
+    UnknownArchitecture,
+    VocabularyMismatch,
+)
+from .inspection import DraftFit, ModelInfo, fitting_drafts, inspect
+from .loading import assemble, load
+from .types import Completion, Event, Logprob, Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "CannotTruncate",
+    "Chat",
+    "Completion",
+    "ConfigError",
+    "ContextFull",
+    "DecodeError",
+    "DownloadError",
+    "DraftFit",
+    "EdgeSpecError",
+    "Engine",
+    "EngineBusy",
+    "EngineConfig",
+    "EngineMissing",
+    "Event",
+    "Logprob",
+    "ModelError",
+    "ModelInfo",
+    "ModelNotFound",
+    "NotAGGUF",
+    "OutOfMemory",
+    "SamplingParams",
+    "SpeculativeConfig",
+    "Stats",
+    "TemplateError",
+    "ToyModel",
+    "ToyTokenizer",
+    "TruncatedModel",
+    "UnknownArchitecture",
+    "VocabularyMismatch",
+    "__version__",
+    "assemble",
+    "catalogue",
+    "fitting_drafts",
+    "inspect",
+    "load",
+]

@@ -1,0 +1,1 @@
+"""Engines: one file each, a `Model` each, imported only when asked for."""

@@ -1,0 +1,505 @@
+"""GGUF models through the low-level API of llama-cpp-python.
+
+One `LlamaCppModel` is one set of weights with one context of one sequence; several live in
+one process. Logits are computed for wanted rows only and read as views of native memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import EngineConfig
+from ..errors import (
+    Aborted,
+    CannotTruncate,
+    ContextFull,
+    DecodeError,
+    EngineMissing,
+    ModelError,
+    ModelNotFound,
+    NotAGGUF,
+    OutOfMemory,
+    TruncatedModel,
+    UnknownArchitecture,
+)
+from ..interfaces import Abort, Capabilities
+from ..types import Rows
+
+try:
+    import llama_cpp.llama_cpp as lib
+except ImportError as error:
+    raise EngineMissing(
+        f"GGUF models need llama-cpp-python, which cannot be imported here ({error}); "
+        "install it with: pip install 'edgespec[gguf]'"
+    ) from error
+
+logger = logging.getLogger("edgespec.llama_cpp")
+
+MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
+DEFAULT_N_CTX = 8192
+ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_KV_TYPES = {
+    name: getattr(lib, f"GGML_TYPE_{name.upper()}")
+    for name in ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+} | {"bf16": 30}
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+
+_started = threading.Lock()
+_log_listeners: list[Callable[[str], None]] = []
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _on_native_log(level: int, text: bytes, _: Any) -> None:
+    """Native log lines go to `logging`, and to whoever is loading a model just now."""
+    line = text.decode("utf-8", "replace").rstrip()
+    if line.strip(". "):
+        logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+        for listen in _log_listeners:
+            listen(line)
+
+
+def _start() -> None:
+    """Initialise the native library once."""
+    if _started.acquire(blocking=False):  # never released: once a process
+        lib.llama_log_set(_on_native_log, ctypes.c_void_p(0))
+        lib.llama_backend_init()
+
+
+@contextlib.contextmanager
+def _native_log() -> Iterator[list[str]]:
+    """What the library says meanwhile: its return codes do not tell why something failed."""
+    lines: list[str] = []
+    _log_listeners.append(lines.append)
+    try:
+        yield lines
+    finally:
+        _log_listeners.remove(lines.append)
+
+
+def supports_gpu_offload() -> bool:
+    """Whether this build of llama.cpp can put layers on a GPU."""
+    _start()
+    return bool(lib.llama_supports_gpu_offload())
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, hyper-threads counted once."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if cpus is None:
+        return max(1, (os.cpu_count() or 2) // 2)
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            siblings.add(path.read_text())
+        except OSError:
+            siblings.add(str(cpu))
+    return len(siblings)
+
+
+def load_weights(
+    path: Path, *, n_gpu_layers: int = 0, vocab_only: bool = False, use_extra_bufts: bool = True
+) -> tuple[Any, list[str]]:
+    """The native model and what was said while loading. Raises ModelError and its kinds."""
+    _start()
+    check_is_gguf(path)
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
+    params.vocab_only = vocab_only
+    params.use_extra_bufts = use_extra_bufts
+    with _native_log() as lines:
+        model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise _load_error(path, lines)
+    return model, lines
+
+
+def check_is_gguf(path: Path) -> None:
+    """Raises ModelNotFound or NotAGGUF."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelNotFound(
+            f"cannot read {path}: {error.strerror}; give a GGUF file that exists"
+        ) from error
+    if magic != b"GGUF":
+        raise NotAGGUF(
+            f"{path} is not a GGUF: it begins with {magic!r}, a GGUF with b'GGUF'; "
+            "give a file that ends in .gguf (safetensors and PyTorch files need converting)"
+        )
+
+
+def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
+    said = " ".join(lines).lower()
+    reason = next(
+        (line.partition(": ")[2] or line for line in lines if "error" in line.lower()),
+        lines[-1] if lines else "no reason given",
+    )
+    if "unknown model architecture" in said or "unsupported model architecture" in said:
+        return UnknownArchitecture(
+            f"{path}: {reason}; this build of llama.cpp does not know the model: "
+            "update llama-cpp-python or take another model"
+        )
+    if any(w in said for w in ("failed to allocate", "out of memory", "unable to allocate")):
+        return OutOfMemory(f"{path}: {reason}; take a smaller model or quantisation")
+    if any(
+        w in said
+        for w in (
+            "corrupted or incomplete",
+            "file bounds",
+            "failed to read",
+            "failed to load model from file",
+            "invalid",
+            "unexpectedly",
+        )
+    ):
+        return TruncatedModel(
+            f"{path} is damaged or incomplete ({path.stat().st_size} bytes): {reason}; "
+            "fetch it again"
+        )
+    return ModelError(f"{path} cannot be loaded: {reason}")
+
+
+class LlamaCppModel:
+    """A GGUF under the `Model` contract.
+
+    placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
+    Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
+        self.path = Path(path)
+        self.config = config or EngineConfig()
+        self._close = lambda: None
+        self._model, self._context, lines = self._load()
+        self._close = weakref.finalize(self, _free, self._model, self._context)
+        self._memory = lib.llama_get_memory(self._context)
+        self.tokenizer = LlamaCppTokenizer(self._model, owner=self)
+        self.vocab_size: int = self.tokenizer.vocab_size
+        self.n_ctx: int = lib.llama_n_ctx(self._context)
+        self.n_threads: int = lib.llama_n_threads(self._context)
+        recurrent = lib.llama_model_is_recurrent(self._model)
+        hybrid = lib.llama_model_is_hybrid(self._model)
+        self.capabilities = Capabilities(
+            MAX_ROWS, lib.llama_n_batch(self._context), truncate=not (recurrent or hybrid)
+        )
+        self.placement = _placement(lines)
+        self._n_past = 0
+        self._batch = _Batch(self.capabilities.max_batch)
+        self._aborting: Abort | None = None
+        self._on_abort = lib.ggml_abort_callback(self._should_abort)
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens the cache holds."""
+        return self._n_past
+
+    def decode(
+        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
+    ) -> Rows:
+        """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
+        if self._n_past + len(tokens) > self.n_ctx:
+            raise ContextFull(
+                f"{len(tokens)} tokens do not fit behind {self._n_past} in a context of "
+                f"{self.n_ctx}; load the model with a larger n_ctx or shorten the prompt"
+            )
+        if n_logits > min(MAX_ROWS, len(tokens)):
+            raise ValueError(f"{n_logits} rows of {len(tokens)} tokens; at most {MAX_ROWS} a call")
+        first = len(tokens) - n_logits
+        step = self.capabilities.max_batch
+        done = 0
+        while done < len(tokens):  # no chunk may end between the wanted rows
+            end = min(done + step, len(tokens))
+            end = end if end == len(tokens) or end <= first else first
+            self._decode_chunk(tokens[done:end], n_logits if end == len(tokens) else 0, abort)
+            done = end
+        if not n_logits:
+            return np.empty((0, self.vocab_size), np.float32)
+        logits = lib.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(logits, (n_logits, self.vocab_size))
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on."""
+        if n_past >= self._n_past:
+            return
+        if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+            raise CannotTruncate(
+                f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
+                f"of {self._n_past} tokens"
+            )
+        self._n_past = n_past
+
+    def checkpoint(self) -> tuple[int, Any]:
+        """The part of the state that cannot be truncated."""
+        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        size = lib.llama_state_seq_get_size_ext(self._context, 0, flags)
+        data = (ctypes.c_uint8 * size)()
+        if lib.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
+            raise DecodeError(f"{self.path.name}: the engine gave no checkpoint of its state")
+        return self._n_past, data
+
+    def restore(self, state: tuple[int, Any]) -> None:
+        """Return to a checkpoint."""
+        n_past, data = state
+        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        if not n_past:
+            self.truncate(0)
+            return
+        if not lib.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags):
+            raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
+        if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+            raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
+        self._n_past = n_past
+
+    def close(self) -> None:
+        """Free context and weights."""
+        self._close()
+
+    def metadata(self) -> dict[str, str]:
+        """The GGUF's metadata, everything as text."""
+        return read_metadata(self._model)
+
+    def _load(self) -> tuple[Any, Any, list[str]]:
+        """Weights and context; where "everything that fits" does not fit on the GPU, fewer
+        layers are tried.
+        """
+        choices = _layer_choices(self.path, self.config.n_gpu_layers)
+        for i, n_gpu_layers in enumerate(choices):
+            try:
+                return self._load_with(n_gpu_layers)
+            except OutOfMemory as error:
+                if i + 1 == len(choices):
+                    raise
+                logger.info("%s; trying %d layers on the GPU", error, choices[i + 1])
+        raise AssertionError("there is always a choice")
+
+    def _load_with(self, n_gpu_layers: int) -> tuple[Any, Any, list[str]]:
+        model, lines = load_weights(
+            self.path, n_gpu_layers=n_gpu_layers, use_extra_bufts=self.config.use_extra_bufts
+        )
+        if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
+            lib.llama_model_free(model)
+            raise ModelError(f"{self.path} is not a decoder-only language model")
+        with _native_log() as more:
+            context = lib.llama_init_from_model(model, self._context_params(model))
+        if not context:
+            lib.llama_model_free(model)
+            reason = next((m for m in more if "fail" in m.lower()), "no reason given")
+            raise OutOfMemory(
+                f"{self.path.name}: no context of {self._n_ctx(model)} tokens could be made "
+                f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
+            )
+        return model, context, lines + more
+
+    def _context_params(self, model: Any) -> Any:
+        config, params = self.config, lib.llama_context_default_params()
+        cores = physical_cores()
+        params.n_ctx = self._n_ctx(model)
+        params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
+        params.n_outputs_max = MAX_ROWS
+        params.n_threads = config.n_threads or cores
+        params.n_threads_batch = config.n_threads_batch or config.n_threads or cores
+        params.flash_attn_type = _FLASH[config.flash_attn]
+        params.type_k = _KV_TYPES[config.type_k]
+        params.type_v = _KV_TYPES[config.type_v]
+        return params
+
+    def _n_ctx(self, model: Any) -> int:
+        trained = lib.llama_model_n_ctx_train(model)
+        return self.config.n_ctx or min(trained, DEFAULT_N_CTX)
+
+    def _decode_chunk(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> None:
+        batch = self._batch.fill(tokens, self._n_past, n_logits)
+        if abort is None or len(tokens) <= ABORTABLE:
+            code = lib.llama_decode(self._context, batch)
+        else:
+            code = self._decode_abortable(batch, abort)
+        if code == 0:
+            self._n_past += len(tokens)
+            return
+        self._n_past = self._drop_partial()
+        if code == 1:
+            raise ContextFull(
+                f"no room in the cache for {len(tokens)} tokens behind {self._n_past} "
+                f"(n_ctx {self.n_ctx}); load the model with a larger n_ctx"
+            )
+        if code == 2:
+            raise Aborted(f"stopped after {self._n_past} tokens")
+        raise DecodeError(
+            f"{self.path.name}: llama_decode failed with code {code} at {self._n_past} tokens"
+        )
+
+    def _decode_abortable(self, batch: Any, abort: Abort) -> int:
+        if abort():
+            return 2
+        self._aborting = abort
+        lib.llama_set_abort_callback(self._context, self._on_abort, None)
+        try:
+            code: int = lib.llama_decode(self._context, batch)
+            return code
+        finally:
+            lib.llama_set_abort_callback(self._context, lib.ggml_abort_callback(), None)
+            self._aborting = None
+
+    def _should_abort(self, _: Any) -> bool:
+        return self._aborting is not None and self._aborting() is not None
+
+    def _drop_partial(self) -> int:
+        """After a failed call: the part of the chunk that went in is dropped again."""
+        if lib.llama_memory_seq_rm(self._memory, 0, self._n_past, -1):
+            return self._n_past
+        lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
+        return 0
+
+
+def _free(model: Any, context: Any) -> None:
+    lib.llama_free(context)
+    lib.llama_model_free(model)
+
+
+def _layer_choices(path: Path, wanted: int) -> list[int]:
+    """Numbers of GPU layers to try, in this order."""
+    if not supports_gpu_offload():
+        return [0]
+    if wanted >= 0:
+        return [wanted]
+    n_layer = int(inspect_metadata(path).get("block_count", "0")) + 1
+    return [-1, *sorted({n_layer * part // 4 for part in (3, 2, 1)}, reverse=True), 0]
+
+
+def _placement(lines: Sequence[str]) -> dict[str, str]:
+    """Where the engine says it put layers and buffers."""
+    found: dict[str, str] = {}
+    for line in lines:
+        _, _, text = line.partition(": ")
+        if "buffer size =" in text:
+            name, _, size = text.partition(" buffer size =")
+            found[" ".join(name.split())] = size.strip()
+        elif text.startswith("offloaded "):
+            found["layers"] = text
+    return found
+
+
+class _Batch:
+    """One native batch of one sequence, filled through NumPy views."""
+
+    def __init__(self, size: int) -> None:
+        self._batch = lib.llama_batch_init(size, 0, 1)
+        self._free = weakref.finalize(self, lib.llama_batch_free, self._batch)
+        self._token = np.ctypeslib.as_array(self._batch.token, (size,))
+        self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
+        self._logits = np.ctypeslib.as_array(self._batch.logits, (size,))
+        np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
+        for i in range(size):
+            self._batch.seq_id[i][0] = 0
+
+    def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
+        n = len(tokens)
+        self._token[:n] = tokens
+        self._pos[:n] = np.arange(n_past, n_past + n)
+        self._logits[:n] = 0
+        self._logits[n - n_logits : n] = 1
+        self._batch.n_tokens = n
+        return self._batch
+
+
+class LlamaCppTokenizer:
+    """The vocabulary of a GGUF. `owner` keeps the native model alive."""
+
+    def __init__(self, model: Any, owner: object = None) -> None:
+        self._owner = owner
+        self._vocab = lib.llama_model_get_vocab(model)
+        self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
+        template = lib.llama_model_chat_template(model, None)
+        self.chat_template: str | None = template.decode("utf-8", "replace") if template else None
+        self._special = {
+            "bos_token": self._text_of(lib.llama_vocab_bos(self._vocab)),
+            "eos_token": self._text_of(lib.llama_vocab_eos(self._vocab)),
+        }
+        self._buffer = ctypes.create_string_buffer(512)
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids; special tokens written out in `text` are recognised with parse_special."""
+        data = text.encode("utf-8", "surrogatepass")
+        size = len(data) + 8
+        ids = (ctypes.c_int32 * size)()
+        n = lib.llama_tokenize(self._vocab, data, len(data), ids, size, add_special, parse_special)
+        if n < 0:
+            raise DecodeError(f"the tokenizer needs room for {-n} tokens, {size} were offered")
+        return ids[:n]
+
+    def token_text(self, token: int) -> bytes:
+        """The vocabulary's own entry."""
+        text: bytes = lib.llama_vocab_get_text(self._vocab, token)
+        return text
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token; empty for control tokens."""
+        n = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        if n < 0:
+            self._buffer = ctypes.create_string_buffer(-n)
+            return self.piece(token)
+        return self._buffer.raw[:n]
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    def special(self) -> dict[str, str]:
+        """Texts of bos_token and eos_token, "" where there is none."""
+        return self._special
+
+    def _text_of(self, token: int) -> str:
+        return self.token_text(token).decode("utf-8", "replace") if token >= 0 else ""
+
+
+@contextlib.contextmanager
+def vocabulary(path: Path) -> Iterator[LlamaCppTokenizer]:
+    """The tokenizer of a file, without its weights. Raises as `load_weights`."""
+    model, _ = load_weights(path, vocab_only=True)
+    try:
+        yield LlamaCppTokenizer(model)
+    finally:
+        lib.llama_model_free(model)
+
+
+def read_metadata(model: Any) -> dict[str, str]:
+    """Metadata of a loaded native model."""
+    buffer = ctypes.create_string_buffer(1 << 16)
+    found = {}
+    for i in range(lib.llama_model_meta_count(model)):
+        lib.llama_model_meta_key_by_index(model, i, buffer, len(buffer))
+        key = buffer.value.decode("utf-8", "replace")
+        lib.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer))
+        found[key] = buffer.value.decode("utf-8", "replace")
+    return found
+
+
+def inspect_metadata(path: Path) -> dict[str, str]:
+    """Metadata of a file, the architecture's prefix cut off ("qwen2.block_count" →
+    "block_count"), without loading weights. Raises as `load_weights`.
+    """
+    model, _ = load_weights(path, vocab_only=True)
+    try:
+        metadata = read_metadata(model)
+        metadata["vocab_size"] = str(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)))
+        metadata["has_chat_template"] = str(bool(lib.llama_model_chat_template(model, None)))
+    finally:
+        lib.llama_model_free(model)
+    prefix = metadata.get("general.architecture", "") + "."
+    return {k.removeprefix(prefix): v for k, v in metadata.items()}

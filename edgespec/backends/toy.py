@@ -1,0 +1,142 @@
+"""A model that is a table or a function: the same contract as a real engine, no weights.
+
+Losslessness is proved on it, and programs that embed edgespec can be tested with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
+from ..interfaces import Abort, Capabilities
+from ..types import Rows
+
+NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
+
+
+class ToyModel:
+    """Next-token probabilities from a table or a function.
+
+    probs: [vocab_size, vocab_size], row t being the probabilities after token t; or a
+    function from all tokens so far to [vocab_size] probabilities (with `vocab_size` given).
+    Rows are float64 log-probabilities, -inf where a probability is zero.
+    truncate=False makes it behave like a recurrent model: only checkpoints go back.
+    """
+
+    def __init__(
+        self,
+        probs: npt.ArrayLike | NextProbs,
+        *,
+        vocab_size: int | None = None,
+        n_ctx: int = 256,
+        truncate: bool = True,
+        max_rows: int = 32,
+        max_batch: int = 64,
+    ) -> None:
+        if callable(probs):
+            if vocab_size is None:
+                raise ConfigError("a toy model from a function needs vocab_size=…")
+            self._next: NextProbs = probs
+            self.vocab_size = vocab_size
+        else:
+            table = np.asarray(probs, np.float64)
+            if table.ndim != 2 or table.shape[0] != table.shape[1]:
+                raise ConfigError(f"a toy table must be [vocab, vocab], got {table.shape}")
+            self._next = lambda tokens: table[tokens[-1]]
+            self.vocab_size = table.shape[0]
+        self.n_ctx = n_ctx
+        self.capabilities = Capabilities(max_rows, max_batch, truncate)
+        self.n_evaluated = 0
+        self._tokens: list[int] = []
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens the cache holds."""
+        return len(self._tokens)
+
+    def decode(
+        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
+    ) -> Rows:
+        """Rows [n_logits, vocab_size], float64."""
+        if self.n_past + len(tokens) > self.n_ctx:
+            raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
+        if abort and len(tokens) > 1 and abort():
+            raise Aborted("stopped by the caller")
+        rows = np.empty((n_logits, self.vocab_size))
+        for i, token in enumerate(tokens, start=n_logits - len(tokens)):
+            self._tokens.append(int(token))
+            if i >= 0:
+                with np.errstate(divide="ignore"):
+                    rows[i] = np.log(np.asarray(self._next(tuple(self._tokens)), np.float64))
+        self.n_evaluated += len(tokens)
+        return rows
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on."""
+        if n_past < len(self._tokens):
+            if n_past and not self.capabilities.truncate:
+                raise CannotTruncate("this toy model was made with truncate=False")
+            del self._tokens[n_past:]
+
+    def checkpoint(self) -> Any:
+        """The tokens so far."""
+        return tuple(self._tokens)
+
+    def restore(self, state: Any) -> None:
+        """Return to a checkpoint."""
+        self._tokens = list(state)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class ToyTokenizer:
+    """One token a vocabulary entry; text is read by the longest entry that fits.
+
+    vocab: texts, bytes or str; `eog`: ids that end a generation (they add no text).
+    """
+
+    def __init__(
+        self,
+        vocab: Sequence[str | bytes],
+        eog: Sequence[int] = (),
+        chat_template: str | None = None,
+    ) -> None:
+        self._vocab = [t.encode() if isinstance(t, str) else t for t in vocab]
+        self._eog = frozenset(eog)
+        self.vocab_size = len(vocab)
+        self.chat_template = chat_template
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of `text`; ConfigError where no entry fits."""
+        data, ids = text.encode(), []
+        while data:
+            fits = [i for i, entry in enumerate(self._vocab) if entry and data.startswith(entry)]
+            if not fits:
+                raise ConfigError(f"the toy vocabulary has no entry for {data[:16]!r}")
+            best = max(fits, key=lambda i: len(self._vocab[i]))
+            ids.append(best)
+            data = data[len(self._vocab[best]) :]
+        return ids
+
+    def token_text(self, token: int) -> bytes:
+        """The vocabulary entry."""
+        return self._vocab[token]
+
+    def piece(self, token: int) -> bytes:
+        """The vocabulary entry; empty for end tokens."""
+        return b"" if token in self._eog else self._vocab[token]
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return token in self._eog
+
+    def special(self) -> dict[str, str]:
+        """No special tokens."""
+        return {"bos_token": "", "eos_token": ""}

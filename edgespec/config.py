@@ -1,0 +1,199 @@
+"""What a user may ask for. Frozen; unknown keys and impossible values are refused."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from .errors import ConfigError
+
+T = TypeVar("T")
+
+_ALIASES = {  # Hugging Face's names for the same things
+    "num_assistant_tokens": "num_speculative_tokens",
+    "assistant_confidence_threshold": "draft_p_min",
+    "prompt_lookup_num_tokens": "num_speculative_tokens",
+}
+
+
+def build(cls: type[T], options: Mapping[str, Any]) -> T:
+    """`cls(**options)`, aliases resolved; an unknown key is a ConfigError naming the closest."""
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    resolved: dict[str, Any] = {}
+    for key, value in options.items():
+        name = _ALIASES.get(key, key) if key not in known else key
+        if name not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown option {key!r} for {cls.__name__}; {hint}")
+        if name in resolved:
+            raise ConfigError(f"option {name!r} was given twice (once as an alias)")
+        resolved[name] = value
+    return cls(**resolved)
+
+
+def _require(name: str, value: float | None, low: float, high: float = math.inf) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ConfigError(f"{name} must be a number, got {value!r}")
+    if not low <= value <= high:
+        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise ConfigError(f"{name} must be {bounds}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request.
+
+    Transforms are applied in this order: logit_bias, repetition_penalty (prompt and output),
+    presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p.
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. logit_bias maps token ids
+    to what is added to their logits (-inf forbids). seed None: a fresh one every time.
+
+    max_tokens None: until the context is full. time_limit_s: seconds, counted from the call;
+    what is there by then is returned. stop: strings that end the text and are not part of it.
+    logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
+    disable_spec_decode and num_draft_tokens switch or bound speculation for this request.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    time_limit_s: float | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    disable_spec_decode: bool = False
+    num_draft_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _require("temperature", self.temperature, 0)
+        _require("top_k", self.top_k, 0)
+        _require("top_p", self.top_p, 0, 1)
+        _require("min_p", self.min_p, 0, 1)
+        _require("presence_penalty", self.presence_penalty, -100, 100)
+        _require("frequency_penalty", self.frequency_penalty, -100, 100)
+        _require("seed", self.seed, 0, 2**64 - 1)
+        _require("max_tokens", self.max_tokens, 1)
+        _require("time_limit_s", self.time_limit_s, 0)
+        _require("logprobs", self.logprobs, 0, 100)
+        _require("num_draft_tokens", self.num_draft_tokens, 0)
+        if self.temperature == math.inf:
+            raise ConfigError("temperature must be finite, got inf")
+        if self.top_p == 0:
+            raise ConfigError("top_p must be above 0; use temperature=0 for greedy decoding")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ConfigError(
+                f"repetition_penalty must be above 0, got {self.repetition_penalty!r}"
+            )
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if "" in stop:
+            raise ConfigError("a stop string must not be empty")
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a row depends on which tokens came before it."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
+
+
+Method = Literal["auto", "draft_model", "suffix", "ngram", "none"]
+Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How to speculate; names after vLLM, Hugging Face's as aliases.
+
+    method: "suffix" (alias "ngram") is prompt lookup, "draft_model" needs `model`, "none" is
+    plain decoding, "auto" uses lookup and, if there is one, the draft model.
+    num_speculative_tokens: most tokens drafted in a step. min_speculative_tokens: shorter
+    drafts are not worth a step. draft_p_min: a draft is ended where its estimated survival
+    (lookup) or its own largest probability (draft model) falls below this.
+    prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from.
+    acceptance: the rule for drafts drawn at temperature > 0. "block" is the default;
+    "coupled" makes the text a function of seed and target alone; "deterministic" lets the
+    draft model propose its likeliest token instead of drawing one.
+    """
+
+    method: Method = "auto"
+    model: str | None = None
+    num_speculative_tokens: int = 4
+    min_speculative_tokens: int = 1
+    draft_p_min: float = 0.5
+    prompt_lookup_min: int = 2
+    acceptance: Acceptance = "block"
+
+    def __post_init__(self) -> None:
+        if self.method not in Method.__args__:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"unknown speculative method {self.method!r}; known: {', '.join(Method.__args__)}"  # type: ignore[attr-defined]
+            )
+        if self.acceptance not in Acceptance.__args__:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"unknown acceptance rule {self.acceptance!r}; "
+                f"known: {', '.join(Acceptance.__args__)}"  # type: ignore[attr-defined]
+            )
+        if self.method == "draft_model" and not self.model:
+            raise ConfigError("method 'draft_model' needs a model: give draft=… a name or a path")
+        if self.model and self.method in ("suffix", "ngram", "none"):
+            raise ConfigError(
+                f"method {self.method!r} uses no draft model, but {self.model!r} was given"
+            )
+        _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31)
+        _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31)
+        _require("draft_p_min", self.draft_p_min, 0, 1)
+        _require("prompt_lookup_min", self.prompt_lookup_min, 1)
+
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How to load a model.
+
+    n_ctx: context in tokens, 0 = what the model was trained for, at most 8192.
+    n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
+    n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
+    prefill chunk. on_busy: what a second request does while one is running.
+    """
+
+    n_ctx: int = 0
+    n_threads: int = 0
+    n_threads_batch: int = 0
+    n_gpu_layers: int = -1
+    n_batch: int = 512
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    use_extra_bufts: bool = True
+    on_busy: Literal["wait", "error"] = "wait"
+
+    def __post_init__(self) -> None:
+        _require("n_ctx", self.n_ctx, 0)
+        _require("n_threads", self.n_threads, 0)
+        _require("n_threads_batch", self.n_threads_batch, 0)
+        _require("n_gpu_layers", self.n_gpu_layers, -1)
+        _require("n_batch", self.n_batch, 32)
+        for name, value, known in (
+            ("type_k", self.type_k, KV_TYPES),
+            ("type_v", self.type_v, KV_TYPES),
+            ("flash_attn", self.flash_attn, ("auto", "on", "off")),
+            ("on_busy", self.on_busy, ("wait", "error")),
+        ):
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}")

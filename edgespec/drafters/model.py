@@ -1,0 +1,160 @@
+"""A small model that drafts for a large one with the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..config import Acceptance
+from ..errors import VocabularyMismatch
+from ..interfaces import Model, Request, Tokenizer
+from ..sampling import Sampler, max_prob
+from ..token_cache import TokenCache
+from ..types import Distribution, Draft, Offer, Rows
+
+_FORGET = 0.95  # weight of the past in the running acceptance per position
+
+
+class ModelDrafter:
+    """Drafts with a model under the request's own sampling.
+
+    At temperature 0, or with acceptance "deterministic", it proposes its likeliest token;
+    else it draws, and hands out what it drew from. It stops before a token whose row's
+    largest probability is below `p_min`: a decision from the row, made before drawing, so
+    the acceptance rules stay exact. Its context may be shorter than the target's: it then
+    sees the end of the text only.
+    """
+
+    name = "draft_model"
+
+    def __init__(
+        self,
+        model: Model,
+        target_vocab_size: int,
+        *,
+        p_min: float = 0.0,
+        acceptance: Acceptance = "block",
+    ) -> None:
+        self._cache = TokenCache(model)
+        self._model = model
+        self._vocab = min(model.vocab_size, target_vocab_size)
+        self._p_min = p_min
+        self._acceptance = acceptance
+        self._accepted_at = [0.7]  # running share of drafted tokens accepted, by position
+        self._start = 0  # where its window of the context begins
+        self._known = 0  # so much of cache and window is known to be equal
+        self._drafted = 0
+
+    def begin(self, request: Request) -> None:
+        """A new request; the cache is aligned when the first draft is asked for."""
+        self._request = request
+        self._sampler = Sampler(request.params, request.prompt, self._model.vocab_size)
+        self._start = self._known = self._drafted = 0
+
+    def offer(self, context: Sequence[int], limit: int) -> Offer:
+        """Running shares: what it would draft is not known before it drafts."""
+        survival, product = [], 1.0
+        for i in range(limit):
+            product *= self._accepted_at[min(i, len(self._accepted_at) - 1)]
+            survival.append(product)
+        return Offer(self.name, tuple(survival))
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        """Up to `limit` tokens; fewer where it is unsure."""
+        self._drafted = 0
+        pending = self._catch_up(context, limit)
+        if pending is None:
+            return Draft(source=self.name)
+        tokens: list[int] = []
+        probs: list[Distribution] = []
+        greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
+        while len(tokens) < limit:
+            row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            if greedy:
+                token, sure = self._likeliest(row, tokens)
+            else:
+                q = self._sampler.distribution(row, tokens)
+                sure = float(q.probs.max())
+            if sure < self._p_min:
+                break
+            if not greedy:
+                token = self._draw(q, len(context) + len(tokens))
+                probs.append(q)
+            tokens.append(token)
+            pending = [token]
+        self._drafted = len(tokens)
+        return Draft(
+            tuple(tokens),
+            self.name,
+            None if greedy or self._acceptance == "coupled" else tuple(probs),
+            coupled=not greedy and self._acceptance == "coupled",
+        )
+
+    def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
+        """Learn from a verdict of its own draft: all but the last token were accepted, at least."""
+        self._sampler.accept(tokens)
+        n_accepted = min(self._drafted, len(tokens) - 1)
+        for i in range(min(n_accepted + 1, self._drafted)):
+            if i == len(self._accepted_at):
+                self._accepted_at.append(self._accepted_at[-1])
+            hit = float(i < n_accepted)
+            self._accepted_at[i] = _FORGET * self._accepted_at[i] + (1 - _FORGET) * hit
+        self._drafted = 0
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()
+
+    def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
+        """Align the cache with the context; the tokens still to be evaluated, None where the
+        model cannot read them.
+        """
+        n_ctx = self._model.n_ctx
+        if len(context) - self._start + limit > n_ctx:
+            self._start = max(0, len(context) - n_ctx // 2)
+            self._known = 0
+        window = context[self._start :]
+        n = self._cache.align(window[:-1], min(self._known, len(self._cache.tokens)))
+        self._known = len(window) - 1
+        pending = list(window[n:])
+        if len(pending) + limit > n_ctx or max(pending) >= self._model.vocab_size:
+            return None
+        step = self._model.capabilities.max_batch
+        while len(pending) > step:
+            self._cache.decode(pending[:step], 0, self._request.abort)
+            pending = pending[step:]
+        if not self._model.capabilities.truncate:
+            self._cache.decode(pending[:-1], 0, self._request.abort)
+            self._cache.protect()
+            pending = pending[-1:]
+        return pending
+
+    def _likeliest(self, row: Rows, ahead: Sequence[int]) -> tuple[int, float]:
+        token = self._sampler.argmax(row, ahead)
+        return token, max_prob(row) if self._p_min else 1.0
+
+    def _draw(self, q: Distribution, position: int) -> int:
+        randomness = self._request.randomness
+        if self._acceptance == "coupled":
+            return randomness.race(position, q)
+        return randomness.draw(q)
+
+
+def check_vocabulary(target: Tokenizer, draft: Tokenizer) -> None:
+    """Raises VocabularyMismatch at the first id that means different things.
+
+    A vocabulary padded at its end (Qwen pads to different sizes) is not a difference.
+    """
+    common = min(target.vocab_size, draft.vocab_size)
+    for token in range(common):
+        ours, theirs = target.token_text(token), draft.token_text(token)
+        if ours != theirs:
+            raise VocabularyMismatch(
+                f"draft and target have different vocabularies: token {token} is {ours!r} in the "
+                f"target and {theirs!r} in the draft; take a draft of the target's own family"
+            )
+    longer, name = (target, "target") if target.vocab_size > common else (draft, "draft")
+    if common < 0.95 * longer.vocab_size:
+        raise VocabularyMismatch(
+            f"the {name}'s vocabulary has {longer.vocab_size} tokens, the other one only "
+            f"{common}: that is more than padding; take a draft of the target's own family"
+        )

@@ -1,0 +1,153 @@
+"""Prompt lookup: an online suffix automaton over everything said so far.
+
+The automaton (Blumer et al. 1985; for drafting: SAM decoding, arXiv 2411.10666) knows every
+substring of the text. The suffix link of the newest state is the longest ending that was
+seen before; what followed it then is drafted now. Each state counts how often its substrings
+occurred, so the drafter can say how sure it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..interfaces import Request
+from ..token_cache import common_prefix
+from ..types import Draft, Offer, Rows
+
+SEPARATOR = -1  # between texts that do not follow each other: never drafted
+_COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
+
+
+class SuffixAutomaton:
+    """States are parallel lists: length of the longest substring, suffix link, transitions,
+    occurrences, end position of the latest occurrence. The newest position is counted when
+    the next token comes, so that `suffix()` finds earlier occurrences only.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._length = [0]
+        self._link = [-1]
+        self._next: list[dict[int, int]] = [{}]
+        self._count = [0]
+        self._end = [-1]
+        self._last = 0
+
+    def append(self, token: int) -> None:
+        """Amortised O(1)."""
+        self._count_newest()
+        state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
+        while walk != -1 and token not in self._next[walk]:
+            self._next[walk][token] = state
+            walk = self._link[walk]
+        self._link[state] = 0 if walk == -1 else self._split(walk, token)
+        self._last = state
+        self.tokens.append(token)
+
+    def suffix(self) -> tuple[int, int]:
+        """(state, length) of the longest ending that occurred before; length 0 if none."""
+        state = self._link[self._last] if self._last else 0
+        return state, self._length[state]
+
+    def follow(self, state: int, limit: int) -> list[tuple[int, float]]:
+        """What came after the latest occurrence of a state: up to `limit` (token, share),
+        share being how often this token followed the same text, of all times it occurred.
+        """
+        found: list[tuple[int, float]] = []
+        position = self._end[state] + 1
+        while len(found) < limit and position < len(self.tokens):
+            token = self.tokens[position]
+            after = self._next[state].get(token)
+            if token == SEPARATOR or after is None:
+                break
+            found.append((token, self._count[after] / max(1, self._count[state])))
+            state, position = after, position + 1
+        return found
+
+    def _count_newest(self) -> None:
+        state, end = self._last, len(self.tokens) - 1
+        for _ in range(_COUNTED):
+            if state <= 0:
+                break
+            self._count[state] += 1
+            self._end[state] = end
+            state = self._link[state]
+
+    def _split(self, walk: int, token: int) -> int:
+        """The state of exactly (text of `walk`) + token, cut out of a longer one if needed."""
+        target = self._next[walk][token]
+        if self._length[walk] + 1 == self._length[target]:
+            return target
+        clone = self._new_state(self._length[walk] + 1, dict(self._next[target]))
+        self._link[clone], self._link[target] = self._link[target], clone
+        self._count[clone], self._end[clone] = self._count[target], self._end[target]
+        while walk != -1 and self._next[walk].get(token) == target:
+            self._next[walk][token] = clone
+            walk = self._link[walk]
+        return clone
+
+    def _new_state(self, length: int, transitions: dict[int, int]) -> int:
+        self._length.append(length)
+        self._link.append(-1)
+        self._next.append(transitions)
+        self._count.append(0)
+        self._end.append(-1)
+        return len(self._length) - 1
+
+
+class SuffixDrafter:
+    """Drafts what followed the longest ending that was seen before.
+
+    min_match: shortest ending, in tokens, to draft from. p_min: the draft ends where its
+    estimated survival falls below this. Deterministic, so any choice may look at it.
+    """
+
+    name = "suffix"
+
+    def __init__(self, min_match: int = 2, p_min: float = 0.0) -> None:
+        self._min_match = min_match
+        self._p_min = p_min
+        self._automaton = SuffixAutomaton()
+
+    def begin(self, request: Request) -> None:
+        """Read the conversation: only what is new if it continues what was read before."""
+        text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
+        known = len(self._automaton.tokens)
+        if common_prefix(self._automaton.tokens, text) < known:
+            self._automaton, known = SuffixAutomaton(), 0
+        self._read(text[known:])
+
+    def offer(self, context: Sequence[int], limit: int) -> Offer:
+        """Estimated survival of each depth."""
+        return Offer(self.name, tuple(survival for _, survival in self._find(limit)))
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        """What followed last time."""
+        return Draft(tuple(token for token, _ in self._find(limit)), self.name)
+
+    def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
+        """Read what was emitted."""
+        self._read(tokens)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._automaton.append(token)
+
+    def _find(self, limit: int) -> list[tuple[int, float]]:
+        """(token, survival): the chance that a token is right is taken as its share of past
+        continuations, discounted by n / (n + 1) for a match of n tokens.
+        """
+        state, length = self._automaton.suffix()
+        if length < self._min_match:
+            return []
+        found, survival = [], 1.0
+        for token, share in self._automaton.follow(state, limit):
+            survival *= share * length / (length + 1)
+            if survival < self._p_min:
+                break
+            found.append((token, survival))
+            length += 1
+        return found

@@ -1,0 +1,92 @@
+"""Everything that edgespec raises on purpose.
+
+    EdgeSpecError
+    ├── ConfigError                  an option that is unknown, out of range or contradictory
+    ├── ModelError
+    │   ├── ModelNotFound            no such file, catalogue name or hub file
+    │   ├── DownloadError            a source could not be reached or sent the wrong bytes
+    │   ├── NotAGGUF                 the file is something else
+    │   ├── TruncatedModel           the file ends before its tensors do
+    │   ├── UnknownArchitecture      this build of the engine cannot run the model
+    │   └── OutOfMemory              weights or cache do not fit
+    ├── EngineMissing                the package of an engine is not installed
+    ├── VocabularyMismatch           draft and target do not share token ids
+    ├── ContextFull                  more tokens than the context holds
+    ├── CannotTruncate               the engine cannot drop the tail of its memory
+    ├── DecodeError                  the engine failed while evaluating tokens
+    ├── Aborted                      evaluation was stopped by the caller
+    ├── TemplateError                a chat template that does not render
+    └── EngineBusy                   a second request while one is running
+
+Every message says what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class EdgeSpecError(Exception):
+    """Root of the tree: catch this to catch them all."""
+
+
+class ConfigError(EdgeSpecError, ValueError):
+    """An option that is unknown, out of range or contradictory."""
+
+
+class ModelError(EdgeSpecError):
+    """A model that cannot be found, read or loaded."""
+
+
+class ModelNotFound(ModelError):
+    """No such file, catalogue name or hub file."""
+
+
+class DownloadError(ModelError):
+    """A source could not be reached or sent the wrong bytes."""
+
+
+class NotAGGUF(ModelError):
+    """The file is something else than a GGUF."""
+
+
+class TruncatedModel(ModelError):
+    """The file ends before its tensors do, or its header is damaged."""
+
+
+class UnknownArchitecture(ModelError):
+    """This build of the engine cannot run the model."""
+
+
+class OutOfMemory(ModelError):
+    """Weights, cache or work space do not fit."""
+
+
+class EngineMissing(EdgeSpecError):
+    """The package of an engine is not installed."""
+
+
+class VocabularyMismatch(EdgeSpecError):
+    """Draft and target do not share token ids."""
+
+
+class ContextFull(EdgeSpecError):
+    """More tokens than the context holds."""
+
+
+class CannotTruncate(EdgeSpecError):
+    """The engine cannot drop the tail of its memory."""
+
+
+class DecodeError(EdgeSpecError):
+    """The engine failed while evaluating tokens."""
+
+
+class Aborted(EdgeSpecError):
+    """Evaluation was stopped by the caller; the model's `n_past` says how far it came."""
+
+
+class TemplateError(EdgeSpecError):
+    """A chat template that does not render."""
+
+
+class EngineBusy(EdgeSpecError):
+    """A second request while one is running."""

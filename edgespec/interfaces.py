@@ -1,0 +1,166 @@
+"""The contracts. One file per implementation elsewhere; nobody imports a sibling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .config import SamplingParams
+from .types import Distribution, Draft, FinishReason, Offer, Plan, Rows, StepStats, Verdict
+
+Abort = Callable[[], FinishReason | None]
+"""Asked between steps and now and then during a long evaluation: a reason stops it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. max_rows: most logits rows a call; max_batch: most tokens a
+    native call; truncate: the tail of the memory can be dropped.
+    """
+
+    max_rows: int
+    max_batch: int
+    truncate: bool = True
+
+
+class Randomness(Protocol):
+    """Where chance comes from. Production draws numbers; tests enumerate every outcome."""
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with `probability`, independent of everything else."""
+
+    def draw(self, distribution: Distribution) -> int:
+        """A token from `distribution`, independent of everything else."""
+
+    def race(self, position: int, distribution: Distribution) -> int:
+        """A token from `distribution`; the same noise for the same absolute position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation, as drafters and verifiers see it. `earlier`: text of the same
+    conversation that has left the prompt; lookup may still draft from it.
+    """
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    randomness: Randomness
+    earlier: Sequence[int] = ()
+    abort: Abort | None = None
+
+
+class Model(Protocol):
+    """One engine, one sequence state."""
+
+    vocab_size: int
+    n_ctx: int
+    capabilities: Capabilities
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens the cache holds."""
+
+    def decode(
+        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
+    ) -> Rows:
+        """Append `tokens` to the cache; logits of the last `n_logits` of them.
+
+        Returns [n_logits, vocab_size], a view valid until the next call.
+        Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
+        how much was).
+        """
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from position `n_past` on. Raises CannotTruncate."""
+
+    def checkpoint(self) -> Any:
+        """The state at the present `n_past`, for models that cannot truncate."""
+
+    def restore(self, state: Any) -> None:
+        """Return to a checkpoint."""
+
+    def close(self) -> None:
+        """Free everything. Calling it twice is harmless."""
+
+
+class Tokenizer(Protocol):
+    """Text at the edges: the engine itself sees ids only."""
+
+    vocab_size: int
+    chat_template: str | None
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of `text`; with add_special the BOS token where the model wants one."""
+
+    def token_text(self, token: int) -> bytes:
+        """The vocabulary's own entry of an id: what two vocabularies are compared by."""
+
+    def piece(self, token: int) -> bytes:
+        """Bytes that a token adds to the text; empty for control tokens."""
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation (EOS, EOT, …)."""
+
+    def special(self) -> dict[str, str]:
+        """Texts of bos_token and eos_token, for templates."""
+
+
+class Drafter(Protocol):
+    """Something cheap that guesses what the target will say."""
+
+    name: str
+
+    def begin(self, request: Request) -> None:
+        """A new request; whatever state an earlier one left must not matter."""
+
+    def offer(self, context: Sequence[int], limit: int) -> Offer:
+        """What it expects of at most `limit` tokens after `context` (prompt and output).
+
+        Must not draw: a choice between sources may not look at drawn tokens.
+        """
+
+    def propose(self, context: Sequence[int], limit: int) -> Draft:
+        """Draft at most `limit` tokens after `context`."""
+
+    def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
+        """What was emitted, and the verified rows for those who learn from them."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Verifier(Protocol):
+    """Owns the target: here, or on another machine."""
+
+    n_ctx: int
+    max_draft: int
+
+    def begin(self, request: Request) -> Iterator[int]:
+        """A new request: yields how many prompt tokens are in the cache, the reused ones
+        first, after every chunk. What is left goes with the first `verify`.
+        """
+
+    def verify(self, draft: Draft) -> Verdict:
+        """Evaluate what is pending and the draft in one pass and judge it.
+
+        Raises Aborted; the next `begin` works from whatever state that left.
+        """
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """What was emitted of the last verdict (stopping may have cut it)."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Policy(Protocol):
+    """Decides every step what to draft, from offers made before anything is drawn."""
+
+    def choose(self, offers: Sequence[Offer], budget: int) -> Plan:
+        """Which offer, and how deep, at most `budget`. Depth 0 is a plan."""
+
+    def observe(self, stats: StepStats) -> None:
+        """What the step cost and gave."""

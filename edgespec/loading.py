@@ -1,0 +1,188 @@
+"""The composition root: the only module that names concrete classes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import catalogue
+from .config import EngineConfig, SpeculativeConfig, build
+from .engine import Engine
+from .errors import ConfigError, ModelNotFound, VocabularyMismatch
+from .interfaces import Drafter, Model, Tokenizer
+from .session import Session
+
+if TYPE_CHECKING:
+    from .backends.llama_cpp import LlamaCppModel
+
+Reference = str | os.PathLike[str]
+
+
+def load(
+    model: Reference,
+    draft: Reference | None = "auto",
+    *,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Engine:
+    """A model that is on disk, ready to answer.
+
+    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path.
+    draft: a draft model named in the same way; None for none; "auto" takes a suggested one
+    that is on disk where the target runs on a GPU. On CPUs alone a draft model costs more
+    than it gains at a fixed depth, so there "auto" means prompt lookup.
+    speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
+    EngineConfig for the draft model, the target's by default. options: fields of EngineConfig.
+
+    Raises ModelNotFound (see `catalogue.pull`), ConfigError, VocabularyMismatch, EngineMissing
+    and the other ModelErrors. Nothing is downloaded.
+    """
+    config = build(EngineConfig, options)
+    spec = _spec(speculative_config, draft)
+    path = _path(model)
+    from .backends.llama_cpp import LlamaCppModel, supports_gpu_offload
+
+    wanted = _draft_path(model, spec, draft, supports_gpu_offload() and config.n_gpu_layers != 0)
+    target = LlamaCppModel(path, config)
+    try:
+        draft_model = _load_draft(wanted, config, draft_options or {}, target)
+        return assemble(
+            target,
+            target.tokenizer,
+            draft_model,
+            spec,
+            on_busy=config.on_busy,
+            description=_describe(target, draft_model),
+        )
+    except BaseException:
+        target.close()
+        raise
+
+
+def assemble(
+    target: Model,
+    tokenizer: Tokenizer,
+    draft_model: Model | None = None,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Engine:
+    """An engine from models that are already there: the toy backend, or one of your own.
+
+    options: `on_busy` and `description` of Engine.
+    """
+    from .policies.fixed import FixedDepth
+    from .verifiers.local import LocalVerifier
+
+    spec = _spec(speculative_config, None)
+    drafters = _drafters(spec, draft_model, target.vocab_size)
+    policy = FixedDepth(spec.num_speculative_tokens, spec.min_speculative_tokens)
+    session = Session(LocalVerifier(target, spec.acceptance), drafters, policy)
+    return Engine(
+        session,
+        tokenizer,
+        n_ctx=target.n_ctx,
+        speculation=_speculation(spec, drafters, draft_model),
+        **options,
+    )
+
+
+def _spec(
+    given: SpeculativeConfig | Mapping[str, Any] | None, draft: Reference | None
+) -> SpeculativeConfig:
+    """The configuration, with a draft named by `draft` in its `model`."""
+    spec = given if isinstance(given, SpeculativeConfig) else build(SpeculativeConfig, given or {})
+    if draft is None or draft == "auto" or spec.method in ("suffix", "ngram", "none"):
+        return spec
+    if spec.model and spec.model != os.fspath(draft):
+        raise ConfigError(f"two draft models were named: {spec.model!r} and {draft!r}; name one")
+    return replace(spec, model=os.fspath(draft))
+
+
+def _drafters(
+    spec: SpeculativeConfig, draft_model: Model | None, target_vocab_size: int
+) -> list[Drafter]:
+    from .drafters.model import ModelDrafter
+    from .drafters.portfolio import Portfolio
+    from .drafters.suffix import SuffixDrafter
+
+    drafters: list[Drafter] = []
+    if spec.num_speculative_tokens == 0 or spec.method == "none":
+        return drafters
+    if spec.method in ("auto", "suffix", "ngram"):
+        drafters.append(SuffixDrafter(spec.prompt_lookup_min, spec.draft_p_min))
+    if draft_model is not None and spec.method in ("auto", "draft_model"):
+        drafters.append(
+            ModelDrafter(
+                draft_model, target_vocab_size, p_min=spec.draft_p_min, acceptance=spec.acceptance
+            )
+        )
+    return drafters if len(drafters) < 2 else [Portfolio(drafters)]
+
+
+def _speculation(spec: SpeculativeConfig, drafters: list[Drafter], draft: Model | None) -> str:
+    if not drafters:
+        return "off: not asked for"
+    if spec.method == "draft_model":
+        return "draft model"
+    return "prompt lookup and draft model" if draft and spec.method == "auto" else "prompt lookup"
+
+
+def _path(reference: Reference) -> Path:
+    path = catalogue.resolve(reference)
+    if path is None:
+        raise ModelNotFound(
+            f"{os.fspath(reference)!r} is in the catalogue but not on this disk; fetch it with "
+            f"`edgespec pull {os.fspath(reference)}` or edgespec.catalogue.pull(…)"
+        )
+    return path
+
+
+def _draft_path(
+    model: Reference, spec: SpeculativeConfig, draft: Reference | None, on_gpu: bool
+) -> Path | None:
+    if spec.method in ("suffix", "ngram", "none"):
+        return None
+    if spec.model:
+        return _path(spec.model)
+    if draft != "auto" or not on_gpu:
+        return None
+    name = os.fspath(model).partition(":")[0]
+    suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
+    return next((path for path in map(catalogue.resolve, suggested) if path), None)
+
+
+def _load_draft(
+    path: Path | None, config: EngineConfig, options: Mapping[str, Any], target: LlamaCppModel
+) -> LlamaCppModel | None:
+    if path is None:
+        return None
+    from .backends.llama_cpp import LlamaCppModel
+    from .drafters.model import check_vocabulary
+
+    fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    fields["n_ctx"] = target.n_ctx
+    draft = LlamaCppModel(path, build(EngineConfig, fields | dict(options)))
+    try:
+        check_vocabulary(target.tokenizer, draft.tokenizer)
+    except VocabularyMismatch as error:
+        draft.close()
+        raise VocabularyMismatch(
+            f"{path.name} cannot draft for {target.path.name}: {error}"
+        ) from None
+    return draft
+
+
+def _describe(target: LlamaCppModel, draft: LlamaCppModel | None) -> dict[str, Any]:
+    def one(model: LlamaCppModel) -> dict[str, Any]:
+        return {
+            "file": model.path.name,
+            "n_ctx": model.n_ctx,
+            "n_threads": model.n_threads,
+            "placement": model.placement,
+        }
+
+    return {"model": one(target), "draft": one(draft) if draft else None}

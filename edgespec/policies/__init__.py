@@ -1,0 +1,1 @@
+"""How much to draft, and from which source: one file each, a `Policy` each."""

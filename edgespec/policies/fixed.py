@@ -1,0 +1,29 @@
+"""The same depth every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..types import Offer, Plan, StepStats
+
+
+class FixedDepth:
+    """Drafts `depth` tokens from the best offer, fewer where the offer or the budget ends;
+    plain where less than `at_least` would be drafted. Depth 0 is plain decoding.
+    """
+
+    def __init__(self, depth: int, at_least: int = 1) -> None:
+        self.depth = depth
+        self.at_least = max(1, at_least)
+
+    def choose(self, offers: Sequence[Offer], budget: int) -> Plan:
+        """Which offer, and how deep."""
+        limit = min(self.depth, budget)
+        if not offers or limit <= 0:
+            return Plan()
+        index = max(range(len(offers)), key=lambda i: offers[i].expected(limit))
+        depth = min(limit, len(offers[index].survival))
+        return Plan(index, depth) if depth >= self.at_least else Plan()
+
+    def observe(self, stats: StepStats) -> None:
+        """Nothing to learn."""

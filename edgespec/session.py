@@ -1,0 +1,133 @@
+"""The loop: choose, draft, verify, accept, observe, yield."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from .errors import Aborted
+from .interfaces import Drafter, Policy, Request, Verifier
+from .stopping import Output
+from .types import NO_DRAFT, Draft, Event, Stats, StepStats, Verdict
+
+
+class Session:
+    """One sequence of requests on one target. Not for use by two threads at once.
+
+    A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
+    one could trip over: every `begin` aligns caches with its own prompt.
+    """
+
+    def __init__(self, verifier: Verifier, drafters: Sequence[Drafter], policy: Policy) -> None:
+        self._verifier = verifier
+        self._drafters = list(drafters)
+        self._policy = policy
+
+    def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
+        """Yield "prefill" and "token" events until `output` has a finish reason."""
+        began = time.perf_counter()
+        stats.num_prompt_tokens = len(request.prompt)
+        try:
+            yield from self._prefill(request, stats)
+            yield from self._steps(request, output, stats, began)
+        except Aborted:
+            output.finish((request.abort and request.abort()) or "cancelled")
+        finally:
+            stats.total_s = time.perf_counter() - began
+
+    def _prefill(self, request: Request, stats: Stats) -> Iterator[Event]:
+        total = len(request.prompt)
+        cached = None
+        for n_done in self._verifier.begin(request):
+            if cached is None:
+                cached = stats.num_cached_tokens = n_done
+                stats.num_prefilled_tokens = total - n_done
+            yield Event("prefill", n_done=n_done, n_total=total)
+        if self._speculates(request):
+            for drafter in self._drafters:
+                drafter.begin(request)
+
+    def _steps(
+        self, request: Request, output: Output, stats: Stats, began: float
+    ) -> Iterator[Event]:
+        context = list(request.prompt)
+        first = 0.0
+        while not output.finish_reason:
+            start = time.perf_counter()
+            draft = self._draft(request, context, output)
+            drafted = time.perf_counter()
+            verdict = self._verifier.verify(draft)
+            emitted = output.cut(verdict.tokens)
+            tokens = [token for token, _ in emitted]
+            context.extend(tokens)
+            self._verifier.accept(tokens)
+            if self._speculates(request):
+                for drafter in self._drafters:
+                    drafter.accept(tokens, verdict.rows)
+            now = time.perf_counter()
+            first = first or now
+            step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
+            stats.add(step)
+            stats.time_to_first_token_s, stats.decode_s = first - began, now - first
+            self._policy.observe(step)
+            for i, (token, text) in enumerate(emitted):
+                yield Event(
+                    "token", token, text, from_draft=i < verdict.n_accepted,
+                    logprob=verdict.logprobs[i] if verdict.logprobs else None,
+                )  # fmt: skip
+            if len(context) > self._verifier.n_ctx:
+                output.finish("context_full")
+            elif request.abort and (reason := request.abort()):
+                output.finish(reason)
+
+    def _draft(self, request: Request, context: Sequence[int], output: Output) -> Draft:
+        budget = self._budget(request, len(context), len(output.token_ids))
+        if budget <= 0:
+            return NO_DRAFT
+        offers = [drafter.offer(context, budget) for drafter in self._drafters]
+        plan = self._policy.choose(offers, budget)
+        if not plan.depth:
+            return NO_DRAFT
+        return self._drafters[plan.index].propose(context, plan.depth)
+
+    def _budget(self, request: Request, n_context: int, n_emitted: int) -> int:
+        """Most tokens worth drafting: a step emits one more than it accepts."""
+        params = request.params
+        if not self._speculates(request):
+            return 0
+        limits = [self._verifier.max_draft, self._verifier.n_ctx - n_context]
+        if params.max_tokens is not None:
+            limits.append(params.max_tokens - n_emitted - 1)
+        if params.num_draft_tokens is not None:
+            limits.append(params.num_draft_tokens)
+        return min(limits)
+
+    def _speculates(self, request: Request) -> bool:
+        return (
+            bool(self._drafters)
+            and not request.params.disable_spec_decode
+            and request.params.num_draft_tokens != 0
+        )
+
+    def close(self) -> None:
+        """Free target and drafts."""
+        for drafter in self._drafters:
+            drafter.close()
+        self._verifier.close()
+
+
+def _step_stats(
+    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int,
+    start: float, drafted: float, now: float,
+) -> StepStats:  # fmt: skip
+    return StepStats(
+        source=draft.source,
+        n_drafted=len(draft.tokens),
+        n_accepted=verdict.n_accepted,
+        n_emitted=n_emitted,
+        n_evaluated=verdict.n_evaluated,
+        n_past=n_past,
+        draft_s=drafted - start,
+        verify_s=verdict.seconds,
+        total_s=now - start,
+    )

@@ -1,0 +1,81 @@
+"""A model and the exact tokens that its cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import Aborted, CannotTruncate
+from .interfaces import Abort, Model
+from .types import Rows
+
+
+class TokenCache:
+    """Keeps a model's cache equal to a prefix of some context, whatever the engine allows.
+
+    Where the engine cannot drop a tail (recurrent and hybrid models), `protect` takes a
+    checkpoint, and truncating goes back to it and evaluates again what is to stay.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.tokens: list[int] = []
+        self._checkpoint: tuple[int, Any] | None = None
+
+    def align(self, context: Sequence[int], start: int = 0, abort: Abort | None = None) -> int:
+        """Drop what is not a prefix of `context`; returns how many tokens stay.
+
+        `start`: so many are known to be equal and are not compared again.
+        """
+        n = common_prefix(self.tokens, context, start)
+        self.truncate(n, abort)
+        return n
+
+    def truncate(self, n_past: int, abort: Abort | None = None) -> None:
+        """Keep the first `n_past` tokens."""
+        if n_past >= len(self.tokens):
+            return
+        try:
+            self.model.truncate(n_past)
+            del self.tokens[n_past:]
+        except CannotTruncate:
+            self._replay(n_past, abort)
+
+    def protect(self) -> None:
+        """Before tokens that may be dropped: a checkpoint where the engine needs one."""
+        if not self.model.capabilities.truncate:
+            self._checkpoint = (len(self.tokens), self.model.checkpoint())
+
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+        """`Model.decode`, with `tokens` kept equal to the cache also when it fails."""
+        self.tokens.extend(tokens)
+        try:
+            return self.model.decode(tokens, n_logits=n_logits, abort=abort)
+        except BaseException:
+            del self.tokens[self.model.n_past :]
+            if self._checkpoint and self._checkpoint[0] > self.model.n_past:
+                self._checkpoint = None
+            raise
+
+    def _replay(self, n_past: int, abort: Abort | None) -> None:
+        wanted = self.tokens[:n_past]
+        if self._checkpoint and self._checkpoint[0] <= n_past:
+            kept, state = self._checkpoint
+            self.model.restore(state)
+        else:
+            kept = 0
+            self.model.truncate(0)
+        self._checkpoint = None
+        del self.tokens[kept:]
+        for i in range(kept, n_past, self.model.capabilities.max_batch):
+            if abort and abort():
+                raise Aborted("stopped while rebuilding the cache")
+            self.decode(wanted[i : i + self.model.capabilities.max_batch], n_logits=0, abort=abort)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:
+    """Length of the longest common prefix, the first `start` being known equal."""
+    n = min(len(a), len(b))
+    if a[start:n] == b[start:n]:
+        return n
+    return next(i for i in range(start, n) if a[i] != b[i])

@@ -1,0 +1,258 @@
+"""Values that travel between the parts. Nothing here imports anything of ours."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+Probs = npt.NDArray[np.float64]
+Rows = npt.NDArray[Any]
+"""Logits, [n, vocab_size], float32 from real engines and float64 from the toy: a view that
+is valid until the model's next call. Nobody writes to it."""
+
+FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A distribution over the tokens that survived the sampling transforms.
+
+    ids: int64 [n], strictly ascending. probs: float64 [n], sums to 1. Every id that is not
+    listed has probability zero; a listed one may have it too.
+    """
+
+    ids: Ids
+    probs: Probs
+
+    def prob(self, token: int) -> float:
+        """Probability of one token id."""
+        i = int(self.ids.searchsorted(token))
+        return float(self.probs[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+
+    def at(self, ids: Ids) -> Probs:
+        """Probabilities of ascending `ids`, float64, zero where a token is not listed."""
+        if ids is self.ids:
+            return self.probs
+        places = self.ids.searchsorted(ids)
+        places[places == len(self.ids)] = 0
+        return np.where(self.ids[places] == ids, self.probs[places], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a drafter expects of itself before it drafts.
+
+    survival: estimated probability that drafted tokens 1..i are all accepted, one entry a
+    depth, never rising. Empty: nothing to offer.
+    """
+
+    source: str
+    survival: tuple[float, ...] = ()
+
+    def expected(self, depth: int) -> float:
+        """Expected number of accepted tokens at `depth`."""
+        return sum(self.survival[:depth])
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed to the target.
+
+    probs: the distribution that each token was drawn from, or None for a deterministic draft.
+    coupled: drawn with the request's shared noise; only the coupled rule may verify it.
+    """
+
+    tokens: tuple[int, ...] = ()
+    source: str = "none"
+    probs: tuple[Distribution, ...] | None = None
+    coupled: bool = False
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's choice: which offer (index), and how many tokens. Depth 0 is plain decoding."""
+
+    index: int = 0
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Natural-log probability of an emitted token under the target's unmodified logits, and
+    of the likeliest tokens there, best first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target made of a draft: `n_accepted` drafted tokens and one of its own.
+
+    tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
+    rows: the target's logits, [len(draft) + 1, vocab_size], or None from a remote verifier.
+    n_evaluated: tokens that went through the target. seconds: time in the target.
+    """
+
+    tokens: tuple[int, ...]
+    n_accepted: int
+    rows: Rows | None = None
+    logprobs: tuple[Logprob, ...] | None = None
+    n_evaluated: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """One step: a draft and its verification. Times in seconds."""
+
+    source: str
+    n_drafted: int
+    n_accepted: int
+    n_emitted: int
+    n_evaluated: int
+    n_past: int
+    draft_s: float
+    verify_s: float
+    total_s: float
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a request cost and gained. Rates carry their denominators in their names' docs.
+
+    mean_acceptance_length: 1 + accepted / steps. draft_acceptance_rate: accepted / drafted.
+    acceptance_histogram: steps that accepted exactly i drafted tokens, i = 0, 1, …
+    accepted_per_position: drafted tokens accepted at position i of a draft, i = 0, 1, …
+    num_spec_steps counts every step, plain ones included; num_draft_steps those with a draft.
+    tokens_per_second: emitted tokens after the first over the time since the first.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_prefilled_tokens: int = 0
+    num_emitted_tokens: int = 0
+    num_spec_steps: int = 0
+    num_draft_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
+    drafts_by_source: dict[str, dict[str, int]] = field(default_factory=dict)
+    time_to_first_token_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    total_s: float = 0.0
+    speculation: str = ""
+
+    def add(self, step: StepStats) -> None:
+        """Count one step."""
+        self.num_spec_steps += 1
+        self.num_draft_steps += step.n_drafted > 0
+        self.num_draft_tokens += step.n_drafted
+        self.num_accepted_draft_tokens += step.n_accepted
+        self.num_emitted_tokens += step.n_emitted
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+        _bump(self.acceptance_histogram, step.n_accepted)
+        for i in range(step.n_drafted):
+            _bump(self.drafted_per_position, i)
+            _bump(self.accepted_per_position, i, int(i < step.n_accepted))
+        if step.n_drafted:
+            source = self.drafts_by_source.setdefault(
+                step.source, {"steps": 0, "drafted": 0, "accepted": 0}
+            )
+            source["steps"] += 1
+            source["drafted"] += step.n_drafted
+            source["accepted"] += step.n_accepted
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return 1 + self.num_accepted_draft_tokens / max(1, self.num_spec_steps)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        return self.num_accepted_draft_tokens / max(1, self.num_draft_tokens)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return (self.num_emitted_tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the fields with times in milliseconds, the rates, and llama.cpp's `timings`."""
+        plain = {k: v for k, v in asdict(self).items() if not k.endswith("_s")}
+        n_decoded = max(1, self.num_emitted_tokens - 1)
+        return plain | {
+            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
+            "draft_acceptance_rate": round(self.draft_acceptance_rate, 4),
+            "time_to_first_token_ms": round(1e3 * self.time_to_first_token_s, 3),
+            "mean_itl_ms": round(1e3 * self.decode_s / n_decoded, 3),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "draft_ms": round(1e3 * self.draft_s, 3),
+            "verify_ms": round(1e3 * self.verify_s, 3),
+            "total_ms": round(1e3 * self.total_s, 3),
+            "timings": {
+                "prompt_n": self.num_prefilled_tokens,
+                "prompt_ms": round(1e3 * self.time_to_first_token_s, 3),
+                "cache_n": self.num_cached_tokens,
+                "predicted_n": self.num_emitted_tokens,
+                "predicted_ms": round(1e3 * self.decode_s, 3),
+                "predicted_per_second": round(self.tokens_per_second, 3),
+                "draft_n": self.num_draft_tokens,
+                "draft_n_accepted": self.num_accepted_draft_tokens,
+            },
+        }
+
+
+def _bump(counts: list[int], i: int, by: int = 1) -> None:
+    counts.extend([0] * (i + 1 - len(counts)))
+    counts[i] += by
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request.
+
+    token_ids: everything emitted, the EOS token or the tokens of a stop string included.
+    text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
+    the end token, that ended it. logprobs: one entry a token when they were asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    stats: Stats
+    logprobs: tuple[Logprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened while streaming.
+
+    "prefill": `n_done` of `n_total` prompt tokens are in the cache.
+    "notice":  `text` is something the user should know (turns dropped from a full context).
+    "token":   `token` was emitted; `text` is what can be shown now (it may be empty while a
+               character or a possible stop string is incomplete); `from_draft` says whether
+               it was drafted.
+    "done":    `text` is what was held back, `completion` the whole.
+    """
+
+    type: Literal["prefill", "notice", "token", "done"]
+    token: int | None = None
+    text: str = ""
+    from_draft: bool = False
+    logprob: Logprob | None = None
+    n_done: int = 0
+    n_total: int = 0
+    completion: Completion | None = None

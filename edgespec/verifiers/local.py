@@ -1,0 +1,106 @@
+"""The target in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from .. import acceptance
+from ..config import Acceptance
+from ..errors import ContextFull
+from ..interfaces import Model, Request
+from ..sampling import Sampler, logprob
+from ..token_cache import TokenCache
+from ..types import Distribution, Draft, Logprob, Rows, Verdict
+
+
+class LocalVerifier:
+    """Evaluates drafts with a model and judges them under the request's sampling.
+
+    rule: which rule serves drafts that carry probabilities. All others are matched with the
+    target's own choice. The cache outlives a request: the next one reuses what it can.
+    """
+
+    def __init__(self, model: Model, rule: Acceptance = "block") -> None:
+        self._cache = TokenCache(model)
+        self._model = model
+        self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
+        self.n_ctx = model.n_ctx
+        self.max_draft = model.capabilities.max_rows - 1
+
+    def begin(self, request: Request) -> Iterator[int]:
+        """Prefill all but the last chunk, which goes with the first `verify`."""
+        if not request.prompt:
+            raise ValueError("the prompt is empty: the target needs at least one token")
+        if len(request.prompt) > self.n_ctx:
+            raise ContextFull(
+                f"the prompt has {len(request.prompt)} tokens, the context {self.n_ctx}; "
+                "load the model with a larger n_ctx or shorten the prompt"
+            )
+        self._request = request
+        self._sampler = Sampler(request.params, request.prompt, self._model.vocab_size)
+        self._context = list(request.prompt)
+        return self._prefill()
+
+    def _prefill(self) -> Iterator[int]:
+        context, abort = self._context, self._request.abort
+        n = self._cache.align(context[:-1], abort=abort)
+        step = self._model.capabilities.max_batch - self._model.capabilities.max_rows
+        yield n
+        while len(context) - n > step:
+            self._cache.decode(context[n : n + step], 0, abort)
+            n += step
+            yield n
+
+    def verify(self, draft: Draft) -> Verdict:
+        """One pass over what is pending and the draft."""
+        began = time.perf_counter()
+        pending = self._context[len(self._cache.tokens) :]
+        if draft.tokens:
+            self._cache.protect()
+        rows = self._cache.decode(
+            [*pending, *draft.tokens], len(draft.tokens) + 1, self._request.abort
+        )
+        seconds = time.perf_counter() - began
+        n_accepted, token = self._judge(draft, rows)
+        tokens = (*draft.tokens[:n_accepted], token)
+        return Verdict(
+            tokens,
+            n_accepted,
+            rows,
+            self._logprobs(rows, tokens),
+            len(pending) + len(draft.tokens),
+            seconds,
+        )
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Keep what was emitted; the last emitted token is never in the cache."""
+        self._sampler.accept(tokens)
+        self._context.extend(tokens)
+        self._cache.truncate(len(self._context) - 1)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()
+
+    def _judge(self, draft: Draft, rows: Rows) -> tuple[int, int]:
+        tokens, sampler = draft.tokens, self._sampler
+        if self._request.params.temperature == 0:
+            return acceptance.match(tokens, lambda i: sampler.argmax(rows[i], tokens[:i]))
+        cached: dict[int, Distribution] = {}
+
+        def target(i: int) -> Distribution:
+            if i not in cached:
+                cached[i] = sampler.distribution(rows[i], tokens[:i])
+            return cached[i]
+
+        randomness = self._request.randomness
+        if draft.probs is None:
+            return acceptance.coupled(tokens, target, randomness, len(self._context))
+        return self._rule(tokens, draft.probs, target, randomness)
+
+    def _logprobs(self, rows: Rows, tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
+        n_top = self._request.params.logprobs
+        if n_top is None:
+            return None
+        return tuple(logprob(rows[i], token, n_top) for i, token in enumerate(tokens))
