@@ -1,0 +1,156 @@
+"""The whole loop on the toy backend, enumerated: drafters, source choice, stopping."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.portfolio import Portfolio
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.interfaces import Request
+from edgespec.policies.fixed import FixedDepth
+from edgespec.session import Session
+from edgespec.stopping import Output
+from edgespec.types import Stats
+from edgespec.verifiers.local import LocalVerifier
+
+sys.path.insert(0, str(Path(__file__).parent))
+from enumeration import law, total_variation
+
+TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
+PROMPT = [0, 1, 0, 1]
+
+
+def probs_of(seed, zeros=False):
+    """Next-token probabilities that depend on the last three tokens; EOG is token 2."""
+
+    def probs(tokens):
+        code = sum((t + 1) * 4**i for i, t in enumerate(tokens[-3:]))
+        rng = np.random.default_rng([seed, code, len(tokens) % 2])
+        p = rng.dirichlet([0.8, 0.8, 0.4])
+        if zeros and rng.random() < 0.5:
+            p[rng.integers(3)] = 0
+        return p / p.sum()
+
+    return probs
+
+
+def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min=0.0):
+    def toy(seed):
+        return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
+
+    drafters = {
+        "none": [],
+        "suffix": [SuffixDrafter(1)],
+        "model": [ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min)],
+    }
+    drafters["both"] = [Portfolio([*drafters["suffix"], *drafters["model"]])]
+    return Session(LocalVerifier(toy(1), acceptance), drafters[kind], FixedDepth(depth))
+
+
+def outcome(chance, made, params):
+    output = Output(TOKENIZER, params)
+    stats = Stats()
+    list(made.generate(Request(PROMPT, params, chance), output, stats))
+    output.flush()
+    return tuple(output.token_ids), output.text, output.finish_reason, output.stop_reason
+
+
+def loop_law(kind, params, **options):
+    """A fresh session a run: what drafters learn must be a function of the choices alone."""
+    return law(lambda chance: outcome(chance, session(kind, **options), params))
+
+
+PARAMS = [
+    SamplingParams(temperature=1.0, max_tokens=3),
+    SamplingParams(temperature=1.0, max_tokens=4, stop=("ba", "aab")),
+    SamplingParams(temperature=0.7, max_tokens=3, ignore_eos=True, top_k=2),
+    SamplingParams(temperature=1.3, max_tokens=3, top_p=0.8, repetition_penalty=1.5,
+                   presence_penalty=0.5, frequency_penalty=0.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=range(len(PARAMS)))
+@pytest.mark.parametrize("kind", ["suffix", "model", "both"])
+@pytest.mark.parametrize("acceptance", ["block", "rejection", "deterministic"])
+def test_law_equals_plain(kind, acceptance, params):
+    plain = loop_law("none", params)
+    assert abs(sum(plain.values()) - 1) <= 1e-12
+    found = loop_law(kind, params, acceptance=acceptance)
+    assert total_variation(found, plain) <= 1e-12
+
+
+@pytest.mark.parametrize("acceptance", ["block", "rejection"])
+@pytest.mark.parametrize("options", [
+    {"zeros": True}, {"truncate": False}, {"depth": 3}, {"p_min": 0.6}, {"p_min": 0.6, "zeros": True},
+])  # fmt: skip
+def test_law_in_harder_settings(acceptance, options):
+    params = PARAMS[0]
+    plain = loop_law("none", params, zeros=options.get("zeros", False))
+    for kind in ("model", "both"):
+        found = loop_law(kind, params, acceptance=acceptance, **options)
+        assert total_variation(found, plain) <= 1e-12
+
+
+class GridNoise:
+    """Fixed noise per position and token; `race` as in production."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def race(self, position, distribution):
+        noise = np.array([self.noise[position - len(PROMPT)][t] for t in distribution.ids])
+        with np.errstate(divide="ignore"):
+            return int(distribution.ids[(noise / distribution.probs).argmin()])
+
+    def bernoulli(self, probability):
+        raise AssertionError("coupled sampling uses no other randomness")
+
+    draw = bernoulli
+
+
+def test_coupled_text_is_a_function_of_noise_alone():
+    """For every noise of a grid: the same text with any drafter, any depth, and with none."""
+    params = SamplingParams(temperature=1.0, max_tokens=3)
+    grid = list(itertools.permutations([0.2, 0.9, 1.7])) + [(0.5, 0.6, 0.7), (0.1, 2.0, 2.1)]
+    plain = session("none")
+    others = [session(k, "coupled", depth=d) for k in ("suffix", "model", "both") for d in (1, 3)]
+    texts = set()
+    for noise in itertools.product(grid, repeat=3):
+        chance = GridNoise([*noise, *noise])
+        expected = outcome(chance, plain, params)
+        texts.add(expected)
+        for made in others:
+            assert outcome(chance, made, params) == expected
+    assert len(texts) > 5
+
+
+@pytest.mark.parametrize("kind", ["suffix", "model", "both"])
+def test_greedy_equals_plain(kind):
+    for seed_text in itertools.product(range(2), repeat=4):
+        prompt = list(seed_text)
+        for params in (SamplingParams(max_tokens=12, ignore_eos=True), SamplingParams(max_tokens=12)):
+            texts = []
+            for made in (session("none"), session(kind, depth=3)):
+                output = Output(TOKENIZER, params)
+                list(made.generate(Request(prompt, params, None), output, Stats()))
+                texts.append((output.token_ids, output.finish_reason))
+            assert texts[0] == texts[1]
+
+
+def test_a_policy_that_looks_at_drawn_tokens_is_caught():
+    class Peeking(ModelDrafter):
+        def propose(self, context, limit):
+            draft = super().propose(context, limit)
+            return type(draft)() if draft.tokens and draft.tokens[0] == 0 else draft
+
+    params = PARAMS[0]
+    target = ToyModel(probs_of(1), vocab_size=3)
+    peeking = Peeking(ToyModel(probs_of(2), vocab_size=3), 3)
+    made = Session(LocalVerifier(target), [peeking], FixedDepth(2))
+    found = law(lambda chance: outcome(chance, made, params))
+    assert total_variation(found, loop_law("none", params)) > 1e-3
