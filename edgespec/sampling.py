@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,9 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
         self.params = params
-        self._in_prompt = set(prompt) if params.has_penalties else set()
+        self._has_penalties = params.has_penalties
+        self._changes_rows = self._has_penalties or bool(params.logit_bias)
+        self._in_prompt = set(prompt) if self._has_penalties else set()
         self._in_output: Counter[int] = Counter()
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float64)
@@ -37,12 +40,13 @@ class Sampler:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Tokens that were emitted: history from now on."""
-        if self.params.has_penalties:
+        if self._has_penalties:
             self._in_output.update(tokens)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         """The likeliest token after bias and penalties; of equals the lowest id."""
-        row = self._adjusted(row, ahead)
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
         best = int(row.argmax())
         _check(row[best])
         return best
@@ -56,7 +60,8 @@ class Sampler:
         params = self.params
         if params.temperature == 0:
             return Distribution(np.array([self.argmax(row, ahead)]), np.ones(1))
-        row = self._adjusted(row, ahead)
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
         ids, probs = _survivors(row, params)
         if params.min_p:
             keep = probs >= params.min_p * probs[0]
@@ -66,13 +71,10 @@ class Sampler:
         return Distribution(ids, probs / probs.sum())
 
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
-        """The row after bias and penalties: itself where there are none, else a copy."""
-        if len(self._bias_ids):
-            row = row.copy()
-            row[self._bias_ids] += self._bias
-        if self.params.has_penalties:
-            row = self._penalised(row.copy(), ahead)
-        return row
+        """A copy of the row after bias and penalties."""
+        row = row.copy()
+        row[self._bias_ids] += self._bias
+        return self._penalised(row, ahead) if self._has_penalties else row
 
     def _penalised(self, row: Row, ahead: Sequence[int]) -> Row:
         params, output = self.params, self._in_output + Counter(ahead)
@@ -162,7 +164,7 @@ def max_prob(row: Row) -> float:
 
 
 def _check(best: float) -> None:
-    if not np.isfinite(best):
+    if not math.isfinite(best):
         raise DecodeError(
             f"the largest logit of a row is {best}: the model's weights or its cache are damaged, "
             "or logit_bias forbids every token"

@@ -43,27 +43,26 @@ class Session:
                 cached = stats.num_cached_tokens = n_done
                 stats.num_prefilled_tokens = total - n_done
             yield Event("prefill", n_done=n_done, n_total=total)
-        if self._speculates(request):
-            for drafter in self._drafters:
-                drafter.begin(request)
+        for drafter in self._active(request):
+            drafter.begin(request)
 
     def _steps(
         self, request: Request, output: Output, stats: Stats, began: float
     ) -> Iterator[Event]:
         context = list(request.prompt)
+        drafters = self._active(request)
         first = 0.0
         while not output.finish_reason:
             start = time.perf_counter()
-            draft = self._draft(request, context, output)
+            draft = self._draft(drafters, request, context, output) if drafters else NO_DRAFT
             drafted = time.perf_counter()
             verdict = self._verifier.verify(draft)
             emitted = output.cut(verdict.tokens)
             tokens = [token for token, _ in emitted]
             context.extend(tokens)
             self._verifier.accept(tokens)
-            if self._speculates(request):
-                for drafter in self._drafters:
-                    drafter.accept(tokens, verdict.rows)
+            for drafter in drafters:
+                drafter.accept(tokens, verdict.rows)
             now = time.perf_counter()
             first = first or now
             step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
@@ -80,21 +79,21 @@ class Session:
             elif request.abort and (reason := request.abort()):
                 output.finish(reason)
 
-    def _draft(self, request: Request, context: Sequence[int], output: Output) -> Draft:
+    def _draft(
+        self, drafters: Sequence[Drafter], request: Request, context: Sequence[int], output: Output
+    ) -> Draft:
         budget = self._budget(request, len(context), len(output.token_ids))
         if budget <= 0:
             return NO_DRAFT
-        offers = [drafter.offer(context, budget) for drafter in self._drafters]
+        offers = [drafter.offer(context, budget) for drafter in drafters]
         plan = self._policy.choose(offers, budget)
         if not plan.depth:
             return NO_DRAFT
-        return self._drafters[plan.index].propose(context, plan.depth)
+        return drafters[plan.index].propose(context, plan.depth)
 
     def _budget(self, request: Request, n_context: int, n_emitted: int) -> int:
         """Most tokens worth drafting: a step emits one more than it accepts."""
         params = request.params
-        if not self._speculates(request):
-            return 0
         limits = [self._verifier.max_draft, self._verifier.n_ctx - n_context]
         if params.max_tokens is not None:
             limits.append(params.max_tokens - n_emitted - 1)
@@ -102,12 +101,10 @@ class Session:
             limits.append(params.num_draft_tokens)
         return min(limits)
 
-    def _speculates(self, request: Request) -> bool:
-        return (
-            bool(self._drafters)
-            and not request.params.disable_spec_decode
-            and request.params.num_draft_tokens != 0
-        )
+    def _active(self, request: Request) -> list[Drafter]:
+        """The drafters this request may use."""
+        params = request.params
+        return [] if params.disable_spec_decode or params.num_draft_tokens == 0 else self._drafters
 
     def close(self) -> None:
         """Free target and drafts."""

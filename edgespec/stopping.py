@@ -60,7 +60,10 @@ class Output:
             self.finish_reason, self.stop_reason = "stop", token
             return ""
         self._held += self._decoder.decode(self._tokenizer.piece(token))
-        shown = self._release()
+        if params.stop:
+            shown = self._release()
+        else:
+            shown, self._held = self._held, ""
         self.text += shown
         if params.max_tokens is not None and len(self.token_ids) >= params.max_tokens:
             self.finish("length")

@@ -56,6 +56,9 @@ _KV_TYPES = {
 } | {"bf16": 30}
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
+_get_logits = lib._lib["llama_get_logits"]  # with the address itself as the result
+_get_logits.argtypes, _get_logits.restype = [lib.llama_context_p_ctypes], ctypes.c_void_p
+
 _started = threading.Lock()
 _log_listeners: list[Callable[[str], None]] = []
 
@@ -199,6 +202,7 @@ class LlamaCppModel:
         self.placement = _placement(lines)
         self._n_past = 0
         self._batch = _Batch(self.capabilities.max_batch)
+        self._rows_address = 0
         self._aborting: Abort | None = None
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
 
@@ -228,8 +232,7 @@ class LlamaCppModel:
             done = end
         if not n_logits:
             return np.empty((0, self.vocab_size), np.float32)
-        logits = lib.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(logits, (n_logits, self.vocab_size))
+        return self._rows()[:n_logits]
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
@@ -342,6 +345,15 @@ class LlamaCppModel:
             f"{self.path.name}: llama_decode failed with code {code} at {self._n_past} tokens"
         )
 
+    def _rows(self) -> Rows:
+        """The engine's output buffer; a new view only where the engine has moved it."""
+        address = _get_logits(self._context)
+        if address != self._rows_address:
+            buffer = (ctypes.c_float * (MAX_ROWS * self.vocab_size)).from_address(address)
+            self._rows_view = np.frombuffer(buffer, np.float32).reshape(MAX_ROWS, self.vocab_size)
+            self._rows_address = address
+        return self._rows_view
+
     def _decode_abortable(self, batch: Any, abort: Abort) -> int:
         if abort():
             return 2
@@ -402,6 +414,7 @@ class _Batch:
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
         self._logits = np.ctypeslib.as_array(self._batch.logits, (size,))
+        self._counting = np.arange(size, dtype=np.int32)
         np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
         for i in range(size):
             self._batch.seq_id[i][0] = 0
@@ -409,7 +422,7 @@ class _Batch:
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
         n = len(tokens)
         self._token[:n] = tokens
-        self._pos[:n] = np.arange(n_past, n_past + n)
+        self._pos[:n] = self._counting[:n] + n_past
         self._logits[:n] = 0
         self._logits[n - n_logits : n] = 1
         self._batch.n_tokens = n
