@@ -118,8 +118,9 @@ Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 class SpeculativeConfig:
     """How to speculate; names after vLLM, Hugging Face's as aliases.
 
-    method: "suffix" (alias "ngram") is prompt lookup, "draft_model" needs `model`, "none" is
-    plain decoding, "auto" uses lookup and, if there is one, the draft model.
+    method: "suffix" (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or
+    one that the catalogue suggests), "none" is plain decoding, "auto" uses lookup and, if
+    there is one, the draft model.
     num_speculative_tokens: most tokens drafted in a step. min_speculative_tokens: shorter
     drafts are not worth a step. draft_p_min: a draft is ended where its estimated survival
     (lookup) or its own largest probability (draft model) falls below this.
@@ -147,8 +148,6 @@ class SpeculativeConfig:
                 f"unknown acceptance rule {self.acceptance!r}; "
                 f"known: {', '.join(Acceptance.__args__)}"  # type: ignore[attr-defined]
             )
-        if self.method == "draft_model" and not self.model:
-            raise ConfigError("method 'draft_model' needs a model: give draft=… a name or a path")
         if self.model and self.method in ("suffix", "ngram", "none"):
             raise ConfigError(
                 f"method {self.method!r} uses no draft model, but {self.model!r} was given"

@@ -112,6 +112,11 @@ def _drafters(
     drafters: list[Drafter] = []
     if spec.num_speculative_tokens == 0 or spec.method == "none":
         return drafters
+    if spec.method == "draft_model" and draft_model is None:
+        raise ConfigError(
+            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
+            "this disk; name one (draft=…, or -md on the command line)"
+        )
     if spec.method in ("auto", "suffix", "ngram"):
         drafters.append(SuffixDrafter(spec.prompt_lookup_min, spec.draft_p_min))
     if draft_model is not None and spec.method in ("auto", "draft_model"):
@@ -148,7 +153,7 @@ def _draft_path(
         return None
     if spec.model:
         return _path(spec.model)
-    if draft != "auto" or not on_gpu:
+    if spec.method != "draft_model" and (draft != "auto" or not on_gpu):
         return None
     name = os.fspath(model).partition(":")[0]
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()

@@ -16,6 +16,8 @@ from .types import Distribution, Ids, Logprob
 
 Row = npt.NDArray[Any]
 
+_GROUP = 32  # logits a group in `top_ids`
+
 
 class Sampler:
     """The transforms of one request, with the history that its penalties look at.
@@ -97,29 +99,28 @@ def _survivors(row: Row, params: SamplingParams) -> tuple[Ids, npt.NDArray[np.fl
     """Tokens left by temperature, top_k and top_p, likeliest first, with their weights
     (not normalised: the caller may cut further).
     """
-    top = row.max()
-    _check(top)
     if params.top_k or params.top_p == 1:
         ids = top_ids(row, params.top_k or len(row))
-        weights = _weights(row, ids, top, params.temperature)
+        weights = _weights(row, ids, params.temperature)
         if params.top_p < 1:
             ids, weights = _nucleus(ids, weights, params.top_p * weights.sum())
         return ids, weights
-    scaled = (row - top) / row.dtype.type(params.temperature)
+    scaled = (row - row.max()) / row.dtype.type(params.temperature)
     mass = params.top_p * np.exp(scaled).sum(dtype=np.float64)
     k = 64
     while True:
         ids = top_ids(row, k)
-        weights = _weights(row, ids, top, params.temperature)
+        weights = _weights(row, ids, params.temperature)
         if len(ids) < k or k >= len(row) or weights.sum() >= mass:
             return _nucleus(ids, weights, mass)
         k *= 8
 
 
-def _weights(row: Row, ids: Ids, top: Any, temperature: float) -> npt.NDArray[np.float64]:
-    result: npt.NDArray[np.float64] = np.exp(
-        (row[ids].astype(np.float64) - float(top)) / temperature
-    )
+def _weights(row: Row, ids: Ids, temperature: float) -> npt.NDArray[np.float64]:
+    """exp(logit / temperature) over that of the likeliest token, which comes first."""
+    logits = row[ids].astype(np.float64)
+    _check(logits[0] if len(ids) else -math.inf)
+    result: npt.NDArray[np.float64] = np.exp((logits - logits[0]) / temperature)
     return result
 
 
@@ -135,19 +136,26 @@ def top_ids(row: Row, k: int) -> Ids:
     """Ids of the `k` largest logits, largest first, of equals the lowest id first; fewer
     where fewer are above -inf.
 
-    The k-th largest of the maxima of k or more disjoint columns is a lower bound of the
-    k-th largest logit, so one pass for the maxima and one comparison leave few candidates.
+    The k-th largest of the maxima of k or more disjoint groups is a lower bound of the k-th
+    largest logit: one pass over the row finds the maxima, and only groups that reach the
+    bound are looked into.
     """
-    n_columns = max(256, 4 * k)
-    if n_columns * 4 < len(row):
-        whole = len(row) // n_columns * n_columns
-        maxima = row[:whole].reshape(-1, n_columns).max(axis=0)
-        bound = np.partition(maxima, n_columns - k)[n_columns - k]
-        ids = (row >= bound).nonzero()[0]
-    else:
+    n_groups = len(row) // _GROUP
+    if n_groups < 4 * k:
         ids = np.arange(len(row))
-    ids = ids[row[ids] > -np.inf]
-    return ids[np.argsort(-row[ids], kind="stable")[:k]]
+    else:
+        maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
+        bound = np.partition(maxima, n_groups - k)[n_groups - k]
+        groups = (maxima >= bound).nonzero()[0]
+        inside = (np.arange(0, n_groups * _GROUP, n_groups)[:, None] + groups).reshape(-1)
+        ids = np.concatenate([inside, np.arange(n_groups * _GROUP, len(row))])
+        ids = ids[row[ids] >= bound]
+        ids.sort()
+    logits = row[ids]
+    if logits.min(initial=0) == -np.inf:
+        ids = ids[logits > -np.inf]
+        logits = row[ids]
+    return ids[np.argsort(-logits, kind="stable")[:k]]
 
 
 def logprob(row: Row, token: int, n_top: int) -> Logprob:

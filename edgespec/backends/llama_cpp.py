@@ -222,14 +222,13 @@ class LlamaCppModel:
             )
         if n_logits > min(MAX_ROWS, len(tokens)):
             raise ValueError(f"{n_logits} rows of {len(tokens)} tokens; at most {MAX_ROWS} a call")
-        first = len(tokens) - n_logits
-        step = self.capabilities.max_batch
         done = 0
-        while done < len(tokens):  # no chunk may end between the wanted rows
-            end = min(done + step, len(tokens))
-            end = end if end == len(tokens) or end <= first else first
-            self._decode_chunk(tokens[done:end], n_logits if end == len(tokens) else 0, abort)
+        while len(tokens) - done > self.capabilities.max_batch:
+            # a chunk must not end between the wanted rows
+            end = min(done + self.capabilities.max_batch, len(tokens) - max(1, n_logits))
+            self._decode_chunk(tokens[done:end], 0, abort)
             done = end
+        self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
         if not n_logits:
             return np.empty((0, self.vocab_size), np.float32)
         return self._rows()[:n_logits]
@@ -420,12 +419,14 @@ class _Batch:
             self._batch.seq_id[i][0] = 0
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
-        n = len(tokens)
+        n = self._batch.n_tokens = len(tokens)
+        if n == 1:  # the draft model's every step: a few stores instead of array arithmetic
+            self._token[0], self._pos[0], self._logits[0] = tokens[0], n_past, n_logits
+            return self._batch
         self._token[:n] = tokens
         self._pos[:n] = self._counting[:n] + n_past
         self._logits[:n] = 0
         self._logits[n - n_logits : n] = 1
-        self._batch.n_tokens = n
         return self._batch
 
 
