@@ -119,7 +119,6 @@ def _survivors(row: Row, params: SamplingParams) -> tuple[Ids, npt.NDArray[np.fl
 def _weights(row: Row, ids: Ids, temperature: float) -> npt.NDArray[np.float64]:
     """exp(logit / temperature) over that of the likeliest token, which comes first."""
     logits = row[ids].astype(np.float64)
-    _check(logits[0] if len(ids) else -math.inf)
     result: npt.NDArray[np.float64] = np.exp((logits - logits[0]) / temperature)
     return result
 
@@ -142,9 +141,11 @@ def top_ids(row: Row, k: int) -> Ids:
     """
     n_groups = len(row) // _GROUP
     if n_groups < 4 * k:
+        _check(row.max())
         ids = np.arange(len(row))
     else:
         maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
+        _check(maxima.max())
         bound = np.partition(maxima, n_groups - k)[n_groups - k]
         groups = (maxima >= bound).nonzero()[0]
         inside = (np.arange(0, n_groups * _GROUP, n_groups)[:, None] + groups).reshape(-1)

@@ -31,11 +31,11 @@ class SuffixAutomaton:
         self._next: list[dict[int, int]] = [{}]
         self._count = [0]
         self._end = [-1]
+        self._end_before = [-1]
         self._last = 0
 
     def append(self, token: int) -> None:
         """Amortised O(1)."""
-        self._count_newest()
         state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
         while walk != -1 and token not in self._next[walk]:
             self._next[walk][token] = state
@@ -43,6 +43,7 @@ class SuffixAutomaton:
         self._link[state] = 0 if walk == -1 else self._split(walk, token)
         self._last = state
         self.tokens.append(token)
+        self._count_newest()
 
     def suffix(self) -> tuple[int, int]:
         """(state, length) of the longest ending that occurred before; length 0 if none."""
@@ -54,13 +55,16 @@ class SuffixAutomaton:
         share being how often this token followed the same text, of all times it occurred.
         """
         found: list[tuple[int, float]] = []
-        position = self._end[state] + 1
-        while len(found) < limit and position < len(self.tokens):
+        newest = len(self.tokens) - 1
+        at_end = self._end[state] == newest
+        position = (self._end_before if at_end else self._end)[state] + 1
+        while len(found) < limit and 0 < position <= newest:
             token = self.tokens[position]
             after = self._next[state].get(token)
             if token == SEPARATOR or after is None:
                 break
-            found.append((token, self._count[after] / max(1, self._count[state])))
+            followed = self._count[state] - (self._end[state] == newest)  # nothing follows yet
+            found.append((token, min(1.0, self._count[after] / max(1, followed))))
             state, position = after, position + 1
         return found
 
@@ -70,7 +74,7 @@ class SuffixAutomaton:
             if state <= 0:
                 break
             self._count[state] += 1
-            self._end[state] = end
+            self._end_before[state], self._end[state] = self._end[state], end
             state = self._link[state]
 
     def _split(self, walk: int, token: int) -> int:
@@ -80,7 +84,8 @@ class SuffixAutomaton:
             return target
         clone = self._new_state(self._length[walk] + 1, dict(self._next[target]))
         self._link[clone], self._link[target] = self._link[target], clone
-        self._count[clone], self._end[clone] = self._count[target], self._end[target]
+        for facts in (self._count, self._end, self._end_before):
+            facts[clone] = facts[target]
         while walk != -1 and self._next[walk].get(token) == target:
             self._next[walk][token] = clone
             walk = self._link[walk]
@@ -92,6 +97,7 @@ class SuffixAutomaton:
         self._next.append(transitions)
         self._count.append(0)
         self._end.append(-1)
+        self._end_before.append(-1)
         return len(self._length) - 1
 
 

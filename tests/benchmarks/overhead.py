@@ -1,0 +1,97 @@
+"""Python's share of a step: wall time outside native calls, vocabulary 152k, depth 4, with a
+profile of where it goes.
+
+    python tests/benchmarks/overhead.py
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+
+from common import chat_prompt, median, model, save
+
+import edgespec
+import edgespec.backends.llama_cpp as backend
+
+SETTINGS = {
+    "greedy": {"temperature": 0.0},
+    "temperature 0.8, top-k 40, top-p 0.95": {
+        "temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 1,
+    },
+}  # fmt: skip
+N_TOKENS, ROUNDS = 96, 3
+
+
+class Timed:
+    """The native library with the time inside its calls added up."""
+
+    def __init__(self, lib):
+        self.__dict__.update({n: getattr(lib, n) for n in dir(lib) if not n.startswith("__")})
+        self.seconds = 0.0
+        for name in ("llama_decode", "llama_memory_seq_rm", "llama_token_to_piece"):
+            setattr(self, name, self.timed(getattr(lib, name)))
+
+    def timed(self, function):
+        def call(*arguments):
+            start = time.perf_counter()
+            result = function(*arguments)
+            self.seconds += time.perf_counter() - start
+            return result
+
+        return call
+
+
+def steps_outside(engine, prompt, lib, sampling):
+    """Seconds outside native calls of each full-depth step."""
+    found = []
+    policy = engine._session._policy
+    before = {"wall": time.perf_counter(), "native": lib.seconds}
+
+    def observe(step):
+        wall, native = time.perf_counter(), lib.seconds
+        if step.n_drafted == 4 and step.n_evaluated == 5:
+            found.append(wall - before["wall"] - (native - before["native"]))
+        before.update(wall=wall, native=native)
+
+    policy.observe = observe
+    engine.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, **sampling)
+    return found
+
+
+def main() -> None:
+    lib = backend.lib = Timed(backend.lib)
+    results = {}
+    with edgespec.load(
+        model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b"), n_ctx=2048,
+        speculative_config={"method": "draft_model", "draft_p_min": 0.0},
+    ) as engine:  # fmt: skip
+        prompt = chat_prompt(engine, "Write a Python class for a stack, with docstrings.")
+        for name, sampling in SETTINGS.items():
+            outside = [
+                s for _ in range(ROUNDS) for s in steps_outside(engine, prompt, lib, sampling)
+            ]
+            profile = cProfile.Profile()
+            profile.runcall(steps_outside, engine, prompt, lib, sampling)
+            results[name] = {
+                "median_ms": round(1e3 * median(outside), 3),
+                "p90_ms": round(1e3 * sorted(outside)[int(0.9 * len(outside))], 3),
+                "steps": len(outside),
+                "profile_ms_a_step": where(profile, len(outside) / ROUNDS),
+            }
+    save("overhead", {"results": results})
+
+
+def where(profile, n_steps):
+    """The ten dearest functions outside the engine."""
+    rows = pstats.Stats(profile).stats.items()
+    own = [
+        (1e3 * row[2] / n_steps, f"{key[0].rpartition('/')[2]}:{key[2]}") for key, row in rows
+        if not any(w in str(key) for w in ("llama_decode", "in call", "timed", "'call'"))
+    ]  # fmt: skip
+    return {name: round(ms, 3) for ms, name in sorted(own, reverse=True)[:12]}
+
+
+if __name__ == "__main__":
+    main()

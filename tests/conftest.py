@@ -1,0 +1,57 @@
+"""Real weights for tests: SmolLM2-135M is fetched if need be, larger models are used where
+$EDGESPEC_TEST_MODELS has them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgespec import catalogue
+
+FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"smollm2", "smollm2_engine", "small_draft", "qwen_pair", "gemma"} & set(
+            getattr(item, "fixturenames", ())
+        ):
+            item.add_marker(pytest.mark.model)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    path = FOLDER / "smollm2-135m.gguf"
+    return path if path.exists() else catalogue.pull("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def small_draft(smollm2, tmp_path_factory) -> Path:
+    """SmolLM2's own Q2_K requantisation: agrees with it on three greedy tokens of four."""
+    import llama_cpp.llama_cpp as lib
+
+    from edgespec.backends import llama_cpp as backend
+
+    backend.supports_gpu_offload()  # starts the library, with its log routed
+    path = tmp_path_factory.mktemp("draft") / "smollm2-135m-q2_k.gguf"
+    params = lib.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = lib.LLAMA_FTYPE_MOSTLY_Q2_K, True
+    assert lib.llama_model_quantize(str(smollm2).encode(), str(path).encode(), params) == 0
+    return path
+
+
+def _optional(name: str) -> Path:
+    path = FOLDER / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"{name}.gguf is not in $EDGESPEC_TEST_MODELS")
+    return path
+
+
+@pytest.fixture(scope="session")
+def qwen_pair() -> tuple[Path, Path]:
+    return _optional("qwen2.5-coder-1.5b"), _optional("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    return _optional("gemma-3-270m")

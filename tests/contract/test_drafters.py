@@ -1,0 +1,143 @@
+"""What every drafter promises, run against each of them on the toy backend."""
+
+import numpy as np
+import pytest
+
+from edgespec import SamplingParams, ToyModel
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.portfolio import Portfolio
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.interfaces import Request
+from edgespec.randomness import SeededRandomness
+
+PROMPT = [0, 1, 2, 0, 1, 2, 0]
+
+
+def toy(n_ctx=64, truncate=True):
+    table = np.full((3, 3), 0.1)
+    table[np.arange(3), (np.arange(3) + 1) % 3] = 0.8
+    return ToyModel(table, n_ctx=n_ctx, truncate=truncate)
+
+
+MAKERS = {
+    "suffix": lambda: SuffixDrafter(1),
+    "model": lambda: ModelDrafter(toy(), 3),
+    "model, coupled": lambda: ModelDrafter(toy(), 3, acceptance="coupled"),
+    "model, deterministic": lambda: ModelDrafter(toy(), 3, acceptance="deterministic"),
+    "model without truncation": lambda: ModelDrafter(toy(truncate=False), 3),
+    "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
+    "portfolio": lambda: Portfolio([SuffixDrafter(1), ModelDrafter(toy(), 3)]),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def drafter(request):
+    made = MAKERS[request.param]()
+    yield made
+    made.close()
+
+
+def begin(drafter, prompt=PROMPT, **params):
+    request = Request(prompt, SamplingParams(**params), SeededRandomness(1))
+    drafter.begin(request)
+    return list(prompt)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_respects_the_limit(drafter, temperature):
+    context = begin(drafter, temperature=temperature)
+    for limit in (1, 2, 4):
+        offer = drafter.offer(context, limit)
+        draft = drafter.propose(context, limit)
+        assert len(draft.tokens) <= limit
+        assert len(offer.survival) <= limit
+        assert all(0 <= t < 3 for t in draft.tokens)
+        assert draft.probs is None or len(draft.probs) == len(draft.tokens)
+        drafter.accept([1], None)
+        context.append(1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_survival_is_a_falling_probability(drafter, temperature):
+    context = begin(drafter, temperature=temperature)
+    survival = drafter.offer(context, 5).survival
+    assert all(0 <= s <= 1 for s in survival)
+    assert list(survival) == sorted(survival, reverse=True)
+
+
+def test_probs_are_what_was_drawn_from(drafter):
+    context = begin(drafter, temperature=0.7, top_k=2)
+    drafter.offer(context, 3)
+    draft = drafter.propose(context, 3)
+    for token, q in zip(draft.tokens, draft.probs or (), strict=draft.probs is not None):
+        assert q.prob(token) > 0
+        assert len(q.ids) <= 2
+        assert q.probs.sum() == pytest.approx(1)
+
+
+def test_greedy_drafts_carry_no_probabilities(drafter):
+    context = begin(drafter)
+    drafter.offer(context, 3)
+    assert drafter.propose(context, 3).probs is None
+
+
+def test_follows_rejections_and_full_acceptance(drafter):
+    """Whatever is emitted, the next draft is the one a fresh drafter makes of the context."""
+    context = begin(drafter)
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        drafter.offer(context, 3)
+        draft = drafter.propose(context, 3)
+        n = int(rng.integers(len(draft.tokens) + 1))
+        emitted = [*draft.tokens[:n], int(rng.integers(3))]
+        drafter.accept(emitted, None)
+        context += emitted
+        if isinstance(drafter, ModelDrafter) and drafter._model.n_ctx >= 64 and len(context) < 56:
+            expected = [(context[-1] + i) % 3 for i in range(1, 4)]
+            assert list(drafter.propose(context, 3).tokens) == expected
+
+
+def test_a_new_request_forgets_the_old_one(drafter):
+    begin(drafter)
+    drafter.accept([2, 2, 2], None)
+    fresh = [2, 1, 2, 1, 2]
+    begin(drafter, fresh)
+    drafter.offer(fresh, 2)
+    again = drafter.propose(fresh, 2)
+    begin(drafter, fresh)
+    drafter.offer(fresh, 2)
+    assert drafter.propose(fresh, 2).tokens == again.tokens
+
+
+def test_context_longer_than_the_drafts():
+    drafter = ModelDrafter(toy(n_ctx=8), 3)
+    context = begin(drafter, [0, 1, 2] * 10)
+    for _ in range(20):
+        draft = drafter.propose(context, 3)
+        assert list(draft.tokens) == [(context[-1] + i) % 3 for i in (1, 2, 3)]
+        emitted = [*draft.tokens[:2], (draft.tokens[1] + 1) % 3]
+        drafter.accept(emitted, None)
+        context += emitted
+
+
+def test_ids_that_the_draft_does_not_know():
+    drafter = ModelDrafter(toy(), 5)
+    context = begin(drafter, [0, 1, 4])
+    assert drafter.propose(context, 3).tokens == ()
+
+
+def test_larger_draft_vocabulary_is_cut():
+    table = np.full((4, 4), 0.01)
+    table[:, 3] = 0.9  # the likeliest token does not exist in the target
+    drafter = ModelDrafter(ToyModel(table), 3)
+    context = begin(drafter)
+    assert 3 not in drafter.propose(context, 4).tokens
+
+
+def test_stops_early_below_p_min():
+    drafter = ModelDrafter(toy(), 3, p_min=0.9)
+    context = begin(drafter, temperature=1.0)
+    assert drafter.propose(context, 4).tokens == ()
+    drafter = ModelDrafter(toy(), 3, p_min=0.7)
+    context = begin(drafter, temperature=1.0)
+    assert len(drafter.propose(context, 4).tokens) == 4

@@ -1,0 +1,155 @@
+"""What every model promises, run against each of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
+from edgespec.token_cache import TokenCache
+
+N_CTX = 128
+TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]
+
+
+def toy(truncate=True):
+    def probs(tokens):
+        rng = np.random.default_rng([sum((t + 1) * 5**i for i, t in enumerate(tokens[-6:]))])
+        return rng.dirichlet(np.ones(4))
+
+    return ToyModel(probs, vocab_size=4, n_ctx=N_CTX, truncate=truncate)
+
+
+@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp"])
+def model(request):
+    if request.param == "llama.cpp":
+        pytest.importorskip("llama_cpp")
+        from edgespec.backends.llama_cpp import LlamaCppModel
+
+        path = request.getfixturevalue("smollm2")
+        made = LlamaCppModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
+    else:
+        made = toy(truncate="cannot" not in request.param)
+    yield made
+    made.close()
+
+
+def close(a, b):
+    """Equal up to the noise between batch widths."""
+    finite = np.isfinite(b)
+    return np.allclose(a[finite], b[finite], atol=0.6) and np.array_equal(a.argmax(-1), b.argmax(-1))
+
+
+def test_rows_are_of_the_last_tokens(model):
+    rows = model.decode(TEXT, n_logits=3).copy()
+    assert rows.shape == (3, model.vocab_size)
+    assert model.n_past == len(TEXT)
+    model.truncate(0)
+    for i, row in enumerate(rows):
+        model.truncate(0)
+        assert close(model.decode(TEXT[: len(TEXT) - 2 + i])[0], row)
+
+
+def test_one_by_one_equals_at_once(model):
+    at_once = model.decode(TEXT, n_logits=len(TEXT)).copy()
+    model.truncate(0)
+    one_by_one = np.stack([model.decode([token])[0].copy() for token in TEXT])
+    assert close(one_by_one, at_once)
+
+
+def test_no_rows_wanted(model):
+    assert model.decode(TEXT, n_logits=0).shape == (0, model.vocab_size)
+    assert model.n_past == len(TEXT)
+
+
+def test_more_than_a_batch(model):
+    tokens = list(itertools.islice(itertools.cycle(TEXT), 3 * model.capabilities.max_batch // 2))
+    rows = model.decode(tokens, n_logits=20).copy()
+    model.truncate(0)
+    model.decode(tokens[:-20], n_logits=0)
+    assert close(model.decode(tokens[-20:], n_logits=20), rows)
+
+
+def test_truncate_and_go_on(model):
+    expected = model.decode([*TEXT[:5], 3])[0].copy()
+    model.truncate(0)
+    model.decode(TEXT)
+    if not model.capabilities.truncate:
+        with pytest.raises(CannotTruncate):
+            model.truncate(5)
+        assert model.n_past == len(TEXT)
+        return
+    model.truncate(5)
+    assert model.n_past == 5
+    assert close(model.decode([3])[0], expected)
+
+
+def test_truncate_forward_changes_nothing(model):
+    model.decode(TEXT)
+    model.truncate(len(TEXT) + 7)
+    assert model.n_past == len(TEXT)
+
+
+def test_truncate_to_nothing_always_works(model):
+    model.decode(TEXT)
+    model.truncate(0)
+    assert model.n_past == 0
+    model.decode(TEXT)
+
+
+def test_checkpoint_and_restore(model):
+    model.decode(TEXT[:6])
+    state = model.checkpoint()
+    expected = model.decode([1, 2])[0].copy()
+    model.decode([3, 3])
+    model.restore(state)
+    assert model.n_past == 6
+    assert close(model.decode([1, 2])[0], expected)
+
+
+def test_context_full_appends_nothing(model):
+    room = model.n_ctx
+    tokens = list(itertools.islice(itertools.cycle(TEXT), room))
+    model.decode(tokens[:-2], n_logits=0)
+    with pytest.raises(ContextFull):
+        model.decode([1, 2, 3])
+    assert model.n_past == room - 2
+    model.decode([1, 2])
+    with pytest.raises(ContextFull):
+        model.decode([1])
+
+
+def test_abort_leaves_a_usable_model(model):
+    expected = model.decode(TEXT)[0].copy()
+    model.truncate(0)
+    with pytest.raises(Aborted):
+        model.decode(TEXT * 3, abort=lambda: "cancelled")
+    model.truncate(0)
+    assert close(model.decode(TEXT)[0], expected)
+
+
+def test_token_cache_rolls_back_on_every_model(model):
+    cache = TokenCache(model)
+    cache.decode(TEXT[:4], 1)
+    cache.protect()
+    cache.decode(TEXT[4:8], 4)
+    cache.truncate(6)
+    assert cache.tokens == TEXT[:6]
+    assert model.n_past == 6
+    again = cache.decode([1])[0].copy()
+    model.truncate(0)
+    assert close(model.decode([*TEXT[:6], 1])[0], again)
+
+
+def test_token_cache_aligns(model):
+    cache = TokenCache(model)
+    cache.decode(TEXT, 1)
+    assert cache.align([*TEXT[:3], 0, 0]) == 3
+    assert cache.tokens == TEXT[:3]
+    assert model.n_past == 3
+    assert cache.align([]) == 0
+
+
+def test_close_twice(model):
+    model.close()
+    model.close()

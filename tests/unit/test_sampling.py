@@ -1,0 +1,144 @@
+import math
+
+import numpy as np
+import pytest
+
+from edgespec import ConfigError, DecodeError, SamplingParams
+from edgespec.randomness import SeededRandomness, exponentials
+from edgespec.sampling import Sampler, logprob, max_prob, top_ids
+from edgespec.types import Distribution
+
+
+def reference(row, params, prompt=(), output=()):
+    """The definition, in dense float64."""
+    row = np.array(row, np.float64)
+    for token, bias in params.logit_bias.items():
+        row[token] += bias
+    for token in set(prompt) | set(output):
+        r = params.repetition_penalty
+        row[token] = row[token] / r if row[token] > 0 else row[token] * r
+    for token in set(output):
+        row[token] -= params.presence_penalty + params.frequency_penalty * list(output).count(token)
+    probs = np.exp((row - row.max()) / params.temperature)
+    probs /= probs.sum()
+    order = np.lexsort((np.arange(len(row)), -probs))
+    if params.top_k:
+        probs[order[params.top_k :]] = 0
+        probs /= probs.sum()
+    if params.top_p < 1:
+        n = int((np.cumsum(probs[order]) < params.top_p).sum()) + 1
+        probs[order[n:]] = 0
+        probs /= probs.sum()
+    probs[probs < params.min_p * probs.max()] = 0
+    return probs / probs.sum()
+
+
+def dense(distribution, n):
+    probs = np.zeros(n)
+    probs[distribution.ids] = distribution.probs
+    return probs
+
+
+@pytest.mark.parametrize("n", [5, 300, 20_000])
+@pytest.mark.parametrize("options", [
+    {}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.2}, {"top_k": 40, "top_p": 0.95},
+    {"top_k": 50, "top_p": 0.9, "min_p": 0.05}, {"top_p": 0.9, "min_p": 0.05},
+    {"logit_bias": {1: 3.0, 2: -math.inf}},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+])  # fmt: skip
+@pytest.mark.parametrize("temperature", [0.3, 0.8, 1.5])
+def test_against_the_definition(n, options, temperature):
+    params = SamplingParams(temperature=temperature, **options)
+    row = np.random.default_rng(n).normal(0, 3, n).astype(np.float32)
+    kept = row.copy()
+    sampler = Sampler(params, [1, 2, 3], n)
+    sampler.accept([0, 1, 1])
+    found = sampler.distribution(row, ahead=[4, 1])
+    expected = reference(row, params, [1, 2, 3], [0, 1, 1, 4, 1])
+    assert np.allclose(dense(found, n), expected, atol=1e-6)
+    assert np.array_equal(row, kept)
+    assert np.all(np.diff(found.ids) > 0)
+
+
+def test_history_ahead_is_not_kept():
+    params = SamplingParams(temperature=1.0, presence_penalty=2.0)
+    row = np.zeros(4)
+    sampler = Sampler(params, [], 4)
+    with_ahead = sampler.distribution(row, ahead=[1])
+    assert with_ahead.prob(1) < with_ahead.prob(2)
+    assert sampler.distribution(row).prob(1) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("n", [3, 40, 5000, 151_936])
+@pytest.mark.parametrize("k", [1, 7, 300])
+def test_top_ids_with_ties(n, k):
+    rng = np.random.default_rng(k)
+    for row in (rng.normal(size=n), rng.integers(0, 9, n).astype(float), np.zeros(n)):
+        expected = np.lexsort((np.arange(n), -row))[:k]
+        assert np.array_equal(top_ids(row.astype(np.float32), k), expected)
+
+
+def test_impossible_tokens_are_dropped():
+    row = np.array([0.0, -np.inf, 1.0])
+    assert top_ids(row, 3).tolist() == [2, 0]
+    assert Sampler(SamplingParams(temperature=1.0), [], 3).distribution(row).prob(1) == 0
+
+
+def test_greedy_is_one_hot_and_takes_the_lowest_of_equals():
+    sampler = Sampler(SamplingParams(), [], 4)
+    row = np.array([1.0, 2.0, 2.0, 0.0])
+    assert sampler.argmax(row) == 1
+    assert sampler.distribution(row).prob(1) == 1
+
+
+@pytest.mark.parametrize("row", [[np.nan, 1.0], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_damaged_rows(row, temperature):
+    sampler = Sampler(SamplingParams(temperature=temperature), [], 2)
+    with pytest.raises(DecodeError, match="damaged"):
+        sampler.distribution(np.array(row))
+
+
+def test_bias_outside_the_vocabulary():
+    with pytest.raises(ConfigError, match="token 9; ids of this model are 0 … 3"):
+        Sampler(SamplingParams(logit_bias={9: 1.0}), [], 4)
+
+
+def test_logprob_is_of_the_unmodified_row():
+    row = np.log(np.array([0.5, 0.3, 0.2])).astype(np.float32) + 4
+    found = logprob(row, 1, 2)
+    assert found.logprob == pytest.approx(math.log(0.3), abs=1e-6)
+    assert [t for t, _ in found.top] == [0, 1]
+    assert max_prob(row) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_seeded_draws_follow_the_distribution_and_the_seed():
+    distribution = Distribution(np.array([3, 5, 9]), np.array([0.2, 0.0, 0.8]))
+    a, b = SeededRandomness(7), SeededRandomness(7)
+    first = [a.draw(distribution) for _ in range(2000)]
+    assert first == [b.draw(distribution) for _ in range(2000)]
+    assert 5 not in first
+    assert abs(first.count(9) / 2000 - 0.8) < 0.05
+
+
+def test_race_is_keyed_by_seed_position_and_token():
+    distribution = Distribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
+    one = SeededRandomness(1)
+    winners = [one.race(i, distribution) for i in range(4000)]
+    assert winners == [SeededRandomness(1).race(i, distribution) for i in range(4000)]
+    counts = np.bincount(winners, minlength=4) / 4000
+    assert np.abs(counts - distribution.probs).max() < 0.04
+    assert np.array_equal(exponentials(1, 5, np.array([2])), exponentials(1, 5, np.arange(4))[2:3])
+
+
+def test_noise_is_exponential_and_uncorrelated():
+    noise = np.stack([exponentials(3, i, np.arange(200)) for i in range(200)])
+    assert noise.min() > 0
+    assert noise.mean() == pytest.approx(1, abs=0.02)
+    assert noise.var() == pytest.approx(1, abs=0.06)
+    assert abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < 0.02
+    assert abs(np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]) < 0.02
+
+
+def test_fresh_seeds_differ():
+    assert SeededRandomness().seed != SeededRandomness().seed
