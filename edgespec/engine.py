@@ -108,23 +108,38 @@ class Engine:
         raise AssertionError("a stream ends with its completion")
 
     async def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Event]:
-        """`stream` for asyncio: the work is done in a thread, one step at a time."""
+        """`stream` for asyncio: the request runs in a thread of its own."""
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
         events = self.run(self.encode(prompt), params, interrupt=interrupt)
-        step: asyncio.Future[Event | None] | None = None
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+
+        def hand_over(item: Event | BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+        def work() -> None:
+            try:
+                for event in events:
+                    hand_over(event)
+            except BaseException as error:
+                hand_over(error)
+            finally:
+                hand_over(None)
+
+        threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
+        running = True
         try:
-            while True:
-                step = asyncio.ensure_future(asyncio.to_thread(next, events, None))
-                event = await asyncio.shield(step)
-                if event is None:
-                    return
-                yield event
+            while (item := await arrived.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+            running = False
         finally:
             interrupt.cancel()
-            if step and not step.done():
-                await asyncio.wait([step])
-            await asyncio.to_thread(events.close)  # type: ignore[attr-defined]
+            while running and await arrived.get() is not None:
+                pass
 
     def run(
         self,

@@ -53,7 +53,7 @@ class TruncatedModel(ModelError):
 
 
 class UnknownArchitecture(ModelError):
-    """This build of the engine cannot run the model."""
+    """A model that this build of the engine cannot run."""
 
 
 class OutOfMemory(ModelError):

@@ -1,5 +1,6 @@
 """Real weights for tests: SmolLM2-135M is fetched if need be, larger models are used where
-$EDGESPEC_TEST_MODELS has them."""
+$EDGESPEC_TEST_MODELS has them.
+"""
 
 import os
 from pathlib import Path

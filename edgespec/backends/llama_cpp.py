@@ -54,6 +54,10 @@ _KV_TYPES = {
     name: getattr(lib, f"GGML_TYPE_{name.upper()}")
     for name in ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 } | {"bf16": 30}
+_KV_BYTES = {  # of 32 elements
+    "f32": 128, "f16": 64, "bf16": 64,
+    "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
+}  # fmt: skip
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 _get_logits = lib._lib["llama_get_logits"]  # with the address itself as the result
@@ -110,6 +114,16 @@ def physical_cores() -> int:
         except OSError:
             siblings.add(str(cpu))
     return len(siblings)
+
+
+def available_memory() -> int | None:
+    """Bytes that new allocations can use, None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return int(kib) * 1024 if kib else None
 
 
 def load_weights(
@@ -186,7 +200,7 @@ class LlamaCppModel:
     def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
         self.path = Path(path)
         self.config = config or EngineConfig()
-        self._close = lambda: None
+        self._close: Callable[[], Any] = lambda: None
         self._model, self._context, lines = self._load()
         self._close = weakref.finalize(self, _free, self._model, self._context)
         self._memory = lib.llama_get_memory(self._context)
@@ -203,6 +217,7 @@ class LlamaCppModel:
         self._n_past = 0
         self._batch = _Batch(self.capabilities.max_batch)
         self._rows_address = 0
+        self._rows_view: Rows = np.empty((0, self.vocab_size), np.float32)
         self._aborting: Abort | None = None
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
 
@@ -295,6 +310,8 @@ class LlamaCppModel:
         if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
             lib.llama_model_free(model)
             raise ModelError(f"{self.path} is not a decoder-only language model")
+        if n_gpu_layers == 0:
+            self._check_fits(model)
         with _native_log() as more:
             context = lib.llama_init_from_model(model, self._context_params(model))
         if not context:
@@ -305,6 +322,26 @@ class LlamaCppModel:
                 f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
             )
         return model, context, lines + more
+
+    def _check_fits(self, model: Any) -> None:
+        """Operating systems promise memory that they do not have: ask before the cache is
+        written to, not after."""
+        available = available_memory()
+        if available is None or lib.llama_model_is_recurrent(model):
+            return
+        if lib.llama_model_is_hybrid(model):
+            return
+        head = lib.llama_model_n_embd(model) // lib.llama_model_n_head(model)
+        width = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
+        bytes_of_32 = _KV_BYTES[self.config.type_k] + _KV_BYTES[self.config.type_v]
+        needed = self._n_ctx(model) * width * bytes_of_32 // 32
+        if needed > available:
+            lib.llama_model_free(model)
+            raise OutOfMemory(
+                f"{self.path.name}: a KV cache of {self._n_ctx(model)} tokens needs "
+                f"{needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free; take a smaller "
+                "n_ctx or a quantised KV cache (type_k, type_v)"
+            )
 
     def _context_params(self, model: Any) -> Any:
         config, params = self.config, lib.llama_context_default_params()
@@ -349,7 +386,7 @@ class LlamaCppModel:
         address = _get_logits(self._context)
         if address != self._rows_address:
             buffer = (ctypes.c_float * (MAX_ROWS * self.vocab_size)).from_address(address)
-            self._rows_view = np.frombuffer(buffer, np.float32).reshape(MAX_ROWS, self.vocab_size)
+            self._rows_view = np.ctypeslib.as_array(buffer).reshape(MAX_ROWS, self.vocab_size)
             self._rows_address = address
         return self._rows_view
 

@@ -37,7 +37,9 @@ def model(request):
 def close(a, b):
     """Equal up to the noise between batch widths."""
     finite = np.isfinite(b)
-    return np.allclose(a[finite], b[finite], atol=0.6) and np.array_equal(a.argmax(-1), b.argmax(-1))
+    return np.allclose(a[finite], b[finite], atol=0.6) and np.array_equal(
+        a.argmax(-1), b.argmax(-1)
+    )
 
 
 def test_rows_are_of_the_last_tokens(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
@@ -40,7 +41,8 @@ class Branching:
 
     def race(self, position: int, distribution: Distribution) -> int:
         """The first race at a position has the law of its distribution; the second one has
-        the exact conditional law, given who won the first with the same noise."""
+        the exact conditional law, given who won the first with the same noise.
+        """
         earlier = self._raced.setdefault(position, [])
         for other, winner in earlier:
             if np.array_equal(other.ids, distribution.ids) and np.array_equal(
@@ -98,7 +100,7 @@ def race_law(q: Distribution, a: int, p: Distribution, b: int) -> float:
     lines = [(q.prob(j) / qa, p.prob(j) / pb) for j in others]
     cuts = sorted({c / d for c, d in lines if d > 0 and low < c / d < high})
     total, edges = 0.0, [low, *cuts, high]
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in itertools.pairwise(edges):
         middle = (left + right) / 2 if right < np.inf else left + 1
         c = 1 + sum(c for c, d in lines if c >= d * middle)
         d = 1 + sum(d for c, d in lines if c < d * middle)

@@ -63,7 +63,9 @@ def drawn_step(rule, p, q, depth, stop_below=0.0):
     return law(run)
 
 
-CASES = [(seed, zeros, depth) for seed in range(4) for zeros in (False, True) for depth in (1, 2, 3)]
+CASES = [
+    (seed, zeros, depth) for seed in range(4) for zeros in (False, True) for depth in (1, 2, 3)
+]
 
 
 @pytest.mark.parametrize("rule", [acceptance.rejection, acceptance.block])

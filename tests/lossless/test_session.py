@@ -116,7 +116,7 @@ class GridNoise:
 def test_coupled_text_is_a_function_of_noise_alone():
     """For every noise of a grid: the same text with any drafter, any depth, and with none."""
     params = SamplingParams(temperature=1.0, max_tokens=3)
-    grid = list(itertools.permutations([0.2, 0.9, 1.7])) + [(0.5, 0.6, 0.7), (0.1, 2.0, 2.1)]
+    grid = [*itertools.permutations([0.2, 0.9, 1.7]), (0.5, 0.6, 0.7), (0.1, 2.0, 2.1)]
     plain = session("none")
     others = [session(k, "coupled", depth=d) for k in ("suffix", "model", "both") for d in (1, 3)]
     texts = set()
@@ -133,7 +133,10 @@ def test_coupled_text_is_a_function_of_noise_alone():
 def test_greedy_equals_plain(kind):
     for seed_text in itertools.product(range(2), repeat=4):
         prompt = list(seed_text)
-        for params in (SamplingParams(max_tokens=12, ignore_eos=True), SamplingParams(max_tokens=12)):
+        for params in (
+            SamplingParams(max_tokens=12, ignore_eos=True),
+            SamplingParams(max_tokens=12),
+        ):
             texts = []
             for made in (session("none"), session(kind, depth=3)):
                 output = Output(TOKENIZER, params)

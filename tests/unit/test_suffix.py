@@ -33,9 +33,7 @@ def test_against_brute_force(vocab, seed):
         if n:
             found = automaton.follow(state, 3)
             assert [t for t, _ in found] == text[end : end + 3]
-            assert found[0][1] == pytest.approx(
-                sum(text[e] == text[end] for e in ends) / len(ends)
-            )
+            assert found[0][1] == pytest.approx(sum(text[e] == text[end] for e in ends) / len(ends))
 
 
 def test_periodic_text_stays_cheap_and_sure():

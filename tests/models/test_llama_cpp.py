@@ -1,0 +1,309 @@
+"""The llama.cpp backend and everything above it, on real weights."""
+
+import logging
+import random
+import shutil
+import struct
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import edgespec
+from edgespec import (
+    ConfigError,
+    ContextFull,
+    EngineConfig,
+    ModelNotFound,
+    NotAGGUF,
+    OutOfMemory,
+    TruncatedModel,
+    UnknownArchitecture,
+    VocabularyMismatch,
+)
+
+pytest.importorskip("llama_cpp")
+
+PROMPT = "Repeat after me: one two three four, one two three four, one two"
+
+
+@pytest.fixture(scope="module")
+def smollm2_engine(smollm2):
+    with edgespec.load(smollm2, None, n_ctx=1024) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def drafted_engine(smollm2, small_draft):
+    with edgespec.load(
+        smollm2, small_draft, n_ctx=1024, speculative_config={"draft_p_min": 0.0}
+    ) as engine:
+        yield engine
+
+
+def assert_equal_to_plain(engine, prompt, n):
+    """Token for token; where they part, at a near-tie below the noise between batch widths."""
+    plain = engine.generate(prompt, max_tokens=n, disable_spec_decode=True).token_ids
+    done = engine.generate(prompt, max_tokens=n)
+    if done.token_ids != plain:
+        i = next(i for i, (a, b) in enumerate(zip(plain, done.token_ids, strict=False)) if a != b)
+        row = engine.generate(
+            [*prompt, *plain[:i]], max_tokens=1, logprobs=2, disable_spec_decode=True
+        )
+        (first, p), (second, q) = row.logprobs[0].top
+        assert {first, second} == {plain[i], done.token_ids[i]}
+        assert p - q < 0.5
+    return done
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("text", [
+    PROMPT, "def fibonacci(n):\n", "The history of the bicycle begins", "A B C A B C A B C",
+])  # fmt: skip
+def test_greedy_equals_plain(request, smollm2_engine, drafted, text):
+    engine = request.getfixturevalue("drafted_engine") if drafted else smollm2_engine
+    prompt = engine.encode(text)
+    done = assert_equal_to_plain(engine, prompt, 48)
+    assert done.stats.num_draft_tokens > 0 or not drafted
+
+
+def test_rejections_and_full_acceptances_both_happen(drafted_engine):
+    done = drafted_engine.generate("The history of the bicycle begins", max_tokens=96)
+    histogram = done.stats.acceptance_histogram
+    assert histogram[0] > 0
+    assert len(histogram) == 5
+    assert histogram[4] > 0
+
+
+@pytest.mark.parametrize("acceptance", ["block", "rejection", "coupled", "deterministic"])
+def test_sampled_text_is_text(smollm2, small_draft, acceptance):
+    with edgespec.load(
+        smollm2, small_draft, n_ctx=512, speculative_config={"acceptance": acceptance}
+    ) as engine:
+        options = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 5, "max_tokens": 32}
+        done = engine.generate("Once upon a time", **options)
+        assert len(done.token_ids) == 32
+        assert done.stats.num_accepted_draft_tokens > 0
+        assert engine.generate("Once upon a time", **options).token_ids == done.token_ids
+
+
+def test_logprobs_while_speculating(drafted_engine):
+    prompt = drafted_engine.encode("The capital of France is")
+    options = {"max_tokens": 16, "logprobs": 3}
+    plain = drafted_engine.generate(prompt, **options, disable_spec_decode=True)
+    drafted = drafted_engine.generate(prompt, **options)
+    assert drafted.token_ids == plain.token_ids
+    for ours, theirs in zip(drafted.logprobs, plain.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=0.25)
+        assert ours.top[0][1] == ours.logprob
+
+
+def test_second_turn_prefills_only_what_is_new(smollm2_engine):
+    chat = smollm2_engine.chat()
+    chat.send("Name three colours.", max_tokens=24)
+    new_turn = smollm2_engine.tokenizer.encode(
+        "<|im_end|>\n<|im_start|>user\nAnd three animals?<|im_end|>\n<|im_start|>assistant\n",
+        add_special=False,
+    )
+    second = chat.send("And three animals?", max_tokens=24)
+    last_not_cached = second.stats.num_prefilled_tokens - len(new_turn)
+    assert last_not_cached in (0, 1)  # 1: the first answer ended by max_tokens, not by EOS
+    assert second.stats.num_cached_tokens > 40
+
+
+def test_prefill_events_and_cancellation_inside_a_chunk(smollm2_engine):
+    prompt = [random.Random(1).randrange(1000, 40000) for _ in range(1000)]
+    events = [e for e in smollm2_engine.stream(prompt, max_tokens=1) if e.type == "prefill"]
+    assert [(e.n_done, e.n_total) for e in events] == [(0, 1000), (480, 1000), (960, 1000)]
+    other = [token + 1 for token in prompt]
+    began = time.monotonic()
+    timer = threading.Timer(0.3, smollm2_engine.cancel)
+    timer.start()
+    done = smollm2_engine.generate(other, max_tokens=5)
+    timer.join()
+    assert done.finish_reason == "cancelled"
+    assert done.token_ids == ()
+    assert time.monotonic() - began < 60
+    fresh = smollm2_engine.generate("The capital of France is", max_tokens=5)
+    assert "Paris" in fresh.text
+
+
+@pytest.fixture(scope="module")
+def expected(smollm2, small_draft):
+    with edgespec.load(smollm2, small_draft, n_ctx=1024, n_threads=1) as engine:
+        return engine.generate(PROMPT, max_tokens=16).token_ids
+
+
+@pytest.fixture(scope="module")
+def victim(smollm2, small_draft):
+    """An engine to be cancelled; width noise is kept out by one thread."""
+    with edgespec.load(smollm2, small_draft, n_ctx=1024, n_threads=1) as engine:
+        yield engine
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    n_prompt=st.integers(1, 300), n_events=st.integers(0, 12), how=st.sampled_from(
+        ["close", "cancel", "cancel from a thread", "time limit"]
+    ), delay=st.floats(0, 0.02), temperature=st.sampled_from([0.0, 0.9]),
+)  # fmt: skip
+def test_random_cancellations(victim, expected, n_prompt, n_events, how, delay, temperature):
+    """After a cancellation anywhere the next request is that of a fresh engine."""
+    rng = random.Random(n_prompt)
+    prompt = [rng.randrange(100, 40000) for _ in range(n_prompt)]
+    limit = delay if how == "time limit" else None
+    timer = threading.Timer(delay, victim.cancel)
+    if how == "cancel from a thread":
+        timer.start()
+    events = victim.stream(prompt, max_tokens=20, temperature=temperature, time_limit_s=limit)
+    for i, _ in enumerate(events):
+        if i >= n_events and how == "close":
+            break
+        if i >= n_events and how == "cancel":
+            victim.cancel()
+    events.close()
+    if how == "cancel from a thread":
+        timer.join()
+    assert victim.generate(PROMPT, max_tokens=16).token_ids == expected
+
+
+def test_what_went_where_is_told(smollm2_engine):
+    placement = smollm2_engine.describe()["model"]["placement"]
+    assert any("KV" in name for name in placement)
+    assert any("model" in name for name in placement)
+
+
+def test_native_log_goes_to_logging(smollm2, caplog, capfd):
+    with caplog.at_level(logging.DEBUG, "edgespec"), edgespec.load(smollm2, None, n_ctx=256):
+        pass
+    assert any(r.name == "edgespec.llama_cpp" for r in caplog.records)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", [
+    {"flash_attn": "off"}, {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    {"n_threads": 1, "n_threads_batch": 2}, {"use_extra_bufts": False}, {"n_batch": 64},
+])  # fmt: skip
+def test_engine_options(smollm2, options):
+    with edgespec.load(smollm2, None, n_ctx=512, **options) as engine:
+        assert "Paris" in engine.generate("The capital of France is", max_tokens=5).text
+
+
+def test_two_models_in_one_process_and_freed_memory(smollm2, smollm2_engine):
+    for _ in range(3):
+        with edgespec.load(smollm2, None, n_ctx=256) as other:
+            a = other.generate("2 + 2 =", max_tokens=4)
+        b = smollm2_engine.generate("2 + 2 =", max_tokens=4)
+        assert a.token_ids == b.token_ids
+
+
+def test_context_full(smollm2):
+    with edgespec.load(smollm2, None, n_ctx=256) as engine:
+        done = engine.generate("Count: 1 2 3", ignore_eos=True)
+        assert done.finish_reason == "context_full"
+        assert len(done.token_ids) + done.stats.num_prompt_tokens == 257
+        with pytest.raises(ContextFull, match="n_ctx"):
+            engine.generate([5] * 257)
+        assert engine.generate("2 + 2 =", max_tokens=2).token_ids
+
+
+def test_detokenised_text_is_the_tokenizers_own(smollm2_engine):
+    text = "Grüße, 世界! 🙂 naïve\n\ttabs"
+    ids = smollm2_engine.encode(text)
+    pieces = b"".join(smollm2_engine.tokenizer.piece(t) for t in ids)
+    assert pieces.decode() == text
+
+
+# Bad files.
+
+
+def test_not_a_gguf(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"\x80PK not a model")
+    with pytest.raises(NotAGGUF, match="begins with"):
+        edgespec.load(path)
+
+
+def test_missing(tmp_path):
+    with pytest.raises(ModelNotFound):
+        edgespec.load(tmp_path / "absent.gguf")
+
+
+@pytest.mark.parametrize("keep", [4, 100, 20_000, 3_000_000, 90_000_000])
+def test_truncated(smollm2, tmp_path, keep):
+    path = tmp_path / "short.gguf"
+    with smollm2.open("rb") as source:
+        path.write_bytes(source.read(keep))
+    with pytest.raises(TruncatedModel, match="fetch it again"):
+        edgespec.load(path, None)
+
+
+def test_unknown_architecture(smollm2, tmp_path):
+    path = tmp_path / "odd.gguf"
+    data = smollm2.read_bytes()
+    old = struct.pack("<Q", 5) + b"llama"
+    assert data.count(old) >= 1
+    path.write_bytes(data.replace(old, struct.pack("<Q", 5) + b"lorem", 1))
+    with pytest.raises(UnknownArchitecture, match="lorem"):
+        edgespec.load(path, None)
+
+
+def test_out_of_memory(smollm2):
+    with pytest.raises(OutOfMemory, match="GiB are free; take a smaller n_ctx"):
+        edgespec.load(smollm2, None, n_ctx=2_000_000_000)
+
+
+def test_wrong_draft_vocabulary(smollm2, gemma):
+    with pytest.raises(VocabularyMismatch, match="token 0|token [0-9]+ is"):
+        edgespec.load(gemma, smollm2, n_ctx=256)
+
+
+def test_padded_vocabularies_are_no_difference(qwen_pair):
+    from edgespec.backends.llama_cpp import vocabulary
+    from edgespec.drafters.model import check_vocabulary
+
+    class Padded:
+        def __init__(self, tokenizer):
+            self._tokenizer, self.vocab_size = tokenizer, tokenizer.vocab_size + 128
+
+        def token_text(self, token):
+            return self._tokenizer.token_text(token)
+
+    with vocabulary(qwen_pair[0]) as target, vocabulary(qwen_pair[1]) as draft:
+        check_vocabulary(target, draft)
+        check_vocabulary(Padded(target), draft)
+        check_vocabulary(target, Padded(draft))
+
+
+def test_draft_method_without_a_draft(smollm2, tmp_path):
+    path = shutil.copy(smollm2, tmp_path / "alone.gguf")
+    with pytest.raises(ConfigError, match="needs a draft model"):
+        edgespec.load(path, None, speculative_config={"method": "draft_model"}, n_ctx=256)
+
+
+def test_inspect(smollm2, small_draft):
+    info = edgespec.inspect(smollm2)
+    assert (info.architecture, info.n_layer, info.vocab_size) == ("llama", 30, 49152)
+    assert info.quantisation == "Q4_1"
+    assert info.kv_bytes(2048) == 45 * 2**20  # what llama.cpp itself reports
+    assert info.has_chat_template
+    fits = {f.reference: f for f in edgespec.fitting_drafts(smollm2)}
+    assert all(f.fits == (f.why == "same vocabulary") for f in fits.values())
+
+
+def test_draft_with_a_short_context_of_its_own(smollm2, small_draft):
+    with edgespec.load(smollm2, small_draft, n_ctx=512, draft_options={"n_ctx": 64},
+                       speculative_config={"method": "draft_model"}) as engine:  # fmt: skip
+        text = "The history of the bicycle begins in Europe, where inventors tried " * 6
+        done = assert_equal_to_plain(engine, engine.encode(text), 64)
+        assert done.stats.num_accepted_draft_tokens > 0
+
+
+def test_gemma_sliding_window(gemma):
+    with edgespec.load(gemma, None, n_ctx=1024, speculative_config={"draft_p_min": 0.0}) as engine:
+        prompt = engine.encode("one two three four five six seven " * 110 + "one two three")
+        assert len(prompt) > 512  # more than the window
+        done = assert_equal_to_plain(engine, prompt, 24)
+        assert done.stats.num_accepted_draft_tokens > 0

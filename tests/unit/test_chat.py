@@ -1,0 +1,160 @@
+"""Conversations on the toy backend: bytes as tokens, a small template."""
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import ConfigError, ContextFull, TemplateError, ToyModel, ToyTokenizer, templates
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+VOCAB = [bytes([i]) for i in range(256)] + ["</>", "<user>", "<assistant>", "<system>"]
+EOS = 256
+
+
+def chat_engine(n_ctx=200, answer=b"ok then", template=TEMPLATE):
+    """Answers the same every time: the text after the last <assistant>, byte by byte."""
+
+    def probs(tokens):
+        said = 0
+        for token in reversed(tokens):
+            if token == 258:
+                break
+            said += 1
+        p = np.full(len(VOCAB), 1e-6)
+        p[answer[said] if said < len(answer) else EOS] = 1
+        return p / p.sum()
+
+    model = ToyModel(probs, vocab_size=len(VOCAB), n_ctx=n_ctx)
+    return edgespec.assemble(model, ToyTokenizer(VOCAB, eog=[EOS], chat_template=template))
+
+
+def test_turns_and_reuse():
+    with chat_engine() as engine:
+        chat = engine.chat("be kind")
+        first = chat.send("hello")
+        assert first.text == "ok then"
+        second = chat.send("again")
+        # </> <user> a g a i n </> <assistant>: the first </> is the EOS that was never decoded
+        assert second.stats.num_prefilled_tokens == 9
+        assert second.stats.num_cached_tokens == second.stats.num_prompt_tokens - 9
+        assert [m["content"] for m in chat.messages] == ["hello", "ok then", "again", "ok then"]
+
+
+def test_truncated_answers_are_continued_from_the_cache():
+    with chat_engine() as engine:
+        chat = engine.chat()
+        assert chat.send("hello", max_tokens=3).finish_reason == "length"
+        assert chat.messages[-1]["content"] == "ok "
+        stats = chat.send("x").stats
+        assert stats.num_prefilled_tokens == 6  # the last token " ", </> <user> x </> <assistant>
+
+
+def test_cancelled_answers_stay_as_far_as_shown():
+    with chat_engine() as engine:
+        chat = engine.chat()
+        events = chat.stream("hello")
+        shown = ""
+        for event in events:
+            shown += event.text
+            if len(shown) == 4:
+                break
+        events.close()
+        assert chat.messages[-1] == {"role": "assistant", "content": "ok t"}
+        events = chat.stream("more")
+        for event in events:
+            if event.type == "token":
+                engine.cancel()
+        assert event.completion.finish_reason == "cancelled"
+        assert chat.messages[-1]["content"] == event.completion.text
+        assert chat.send("and").text == "ok then"
+
+
+def test_stop_strings_are_not_in_history():
+    with chat_engine() as engine:
+        chat = engine.chat()
+        assert chat.send("a", stop=[" th"]).text == "ok"
+        assert chat.messages[-1]["content"] == "ok"
+        assert chat.send("b").text == "ok then"
+
+
+def test_the_oldest_turns_leave_a_full_context():
+    with chat_engine(n_ctx=120) as engine:
+        chat = engine.chat("SYS")
+        notices = []
+        for i in range(12):
+            events = list(chat.stream(f"question {i}", max_tokens=12))
+            notices += [e.text for e in events if e.type == "notice"]
+            assert events[-1].completion.text == "ok then"
+            assert events[-1].completion.stats.num_prompt_tokens + 12 <= 120
+        assert notices
+        assert "oldest turn" in notices[0]
+        assert len(chat.messages) == 24
+        assert chat.n_dropped > 0
+        rendered = chat._conversation(chat.messages[chat.n_dropped :])
+        assert rendered.startswith("<system>SYS</>")
+
+
+def test_a_turn_that_cannot_fit_changes_nothing():
+    with chat_engine(n_ctx=100) as engine:
+        chat = engine.chat()
+        chat.send("hi")
+        with pytest.raises(ContextFull, match="shorten it"):
+            chat.stream("x" * 300)
+        assert len(chat.messages) == 2
+        assert chat.send("hi").text == "ok then"
+
+
+def test_reset_system_save_and_load():
+    with chat_engine() as engine:
+        chat = engine.chat("one")
+        chat.send("hi")
+        saved = chat.to_dict()
+        chat.reset()
+        assert chat.messages == []
+        chat.system = "two"
+        other = engine.chat()
+        other.load_dict(saved)
+        assert other.to_dict() == saved
+        assert other.send("again").text == "ok then"
+
+
+@pytest.mark.parametrize("saved", [
+    {}, {"messages": "x"}, {"system": 3, "messages": []}, {"messages": [{"role": "user"}]},
+    {"messages": [{"role": "assistant", "content": "x"}]},
+    {"messages": [{"role": "user", "content": "x"}]},
+])  # fmt: skip
+def test_bad_saves_change_nothing(saved):
+    with chat_engine() as engine:
+        chat = engine.chat("kept")
+        chat.send("hi")
+        before = chat.to_dict()
+        with pytest.raises(ConfigError):
+            chat.load_dict(saved)
+        assert chat.to_dict() == before
+
+
+def test_templates_are_sandboxed_and_their_errors_clear():
+    with pytest.raises(TemplateError):
+        templates.render("{{ ''.__class__.__mro__[1].__subclasses__() }}", [], {})
+    with pytest.raises(TemplateError, match="only user"):
+        templates.render("{{ raise_exception('only user') }}", [], {})
+    with pytest.raises(TemplateError, match="cannot be read"):
+        templates.render("{% for %}", [], {})
+
+
+def test_template_helpers():
+    text = templates.render(
+        "{{ messages | tojson }}{{ strftime_now('%Y') }}"
+        "{% for m in messages %}{% break %}{% endfor %}",
+        [{"role": "user", "content": "é<"}], {"bos_token": ""},
+    )  # fmt: skip
+    assert "é<" in text
+
+
+def test_a_model_without_a_template_speaks_chatml():
+    with chat_engine(template=None) as engine:
+        chat = engine.chat()
+        assert chat._conversation([{"role": "user", "content": "x"}]).startswith("<|im_start|>user")

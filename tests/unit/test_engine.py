@@ -1,0 +1,302 @@
+"""The public engine on the toy backend."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import (
+    ConfigError,
+    ContextFull,
+    EdgeSpecError,
+    EngineBusy,
+    ToyModel,
+    ToyTokenizer,
+)
+
+VOCAB = [*"abcdefgh", "."]
+
+
+class SlowToy(ToyModel):
+    """Takes its time, so that other threads get a chance."""
+
+    def decode(self, tokens, **options):
+        time.sleep(0.002)
+        return super().decode(tokens, **options)
+
+
+def cycle(kind=ToyModel, sure=0.9, **options):
+    n = len(VOCAB)
+    table = np.full((n, n), (1 - sure) / (n - 2))
+    table[:, n - 1] = 0
+    table[np.arange(n), (np.arange(n) + 1) % (n - 1)] = sure
+    table /= table.sum(axis=1, keepdims=True)
+    return kind(table, **options)
+
+
+def engine(kind=ToyModel, draft=True, config=None, **options):
+    return edgespec.assemble(
+        cycle(kind, n_ctx=400), ToyTokenizer(VOCAB, eog=[8]),
+        cycle(sure=0.7) if draft else None, config, **options,
+    )  # fmt: skip
+
+
+def test_generate_stream_and_stats():
+    with engine() as made:
+        done = made.generate("abcabc", max_tokens=20)
+        assert done.text == "defghabcdefghabcdefg"[:20]
+        assert done.finish_reason == "length"
+        events = list(made.stream("abcabc", max_tokens=20))
+        assert [e.type for e in events][-1] == "done"
+        assert "".join(e.text for e in events) == done.text
+        assert tuple(e.token for e in events if e.type == "token") == done.token_ids
+        assert any(e.from_draft for e in events)
+        stats = events[-1].completion.stats
+        assert stats.num_emitted_tokens == 20
+        assert stats.num_accepted_draft_tokens == sum(e.from_draft for e in events)
+        assert sum(stats.acceptance_histogram) == stats.num_spec_steps
+        told = stats.to_dict()
+        assert told["mean_acceptance_length"] == pytest.approx(
+            1 + stats.num_accepted_draft_tokens / stats.num_spec_steps, abs=1e-3
+        )
+        assert told["timings"]["draft_n"] == stats.num_draft_tokens
+
+
+def test_token_ids_in_and_out():
+    with engine() as made:
+        assert made.generate([0, 1, 2], max_tokens=3).token_ids == (3, 4, 5)
+        assert made.generate(np.array([0, 1, 2]), max_tokens=3).token_ids == (3, 4, 5)
+
+
+@pytest.mark.parametrize("config", [
+    {"method": "none"}, {"method": "suffix"}, {"method": "draft_model"}, {"method": "auto"},
+    {"num_speculative_tokens": 0}, {"num_assistant_tokens": 9}, {"acceptance": "coupled"},
+])  # fmt: skip
+def test_every_method_gives_the_same_greedy_text(config):
+    with engine(config=config) as made:
+        assert made.generate("abcabc", max_tokens=24).text == "defghabcdefghabcdefghabc"
+
+
+@pytest.mark.parametrize("config", [{"method": "suffix"}, {"acceptance": "coupled"}])
+@pytest.mark.parametrize("seed", range(5))
+def test_same_seed_same_text_with_and_without_speculation(config, seed):
+    with engine(config=config) as made:
+        options = {"temperature": 1.2, "seed": seed, "max_tokens": 40}
+        plain = made.generate("abcabc", **options, disable_spec_decode=True)
+        assert plain.stats.num_draft_tokens == 0
+        drafted = made.generate("abcabc", **options)
+        assert drafted.token_ids == plain.token_ids
+        assert made.generate("abcabc", **options, num_draft_tokens=1).token_ids == plain.token_ids
+
+
+def test_switches_of_one_request():
+    with engine(config={"draft_p_min": 0.0}) as made:
+        off = made.generate("abcabc", max_tokens=9, disable_spec_decode=True).stats
+        assert (off.num_draft_tokens, off.speculation) == (0, "off: disabled by request")
+        one = made.generate("abcabc", max_tokens=9, num_draft_tokens=1).stats
+        assert len(one.acceptance_histogram) == 2
+
+
+def test_never_drafts_past_max_tokens():
+    with engine(config={"num_speculative_tokens": 8, "draft_p_min": 0.0}) as made:
+        stats = made.generate("abcabc", max_tokens=2).stats
+        assert stats.num_draft_tokens <= 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logprobs_are_those_of_plain_decoding(temperature):
+    options = {"max_tokens": 12, "logprobs": 2, "temperature": temperature, "seed": 3}
+    with engine(config={"acceptance": "coupled"}) as made:
+        plain = made.generate("abcabc", **options, disable_spec_decode=True)
+        drafted = made.generate("abcabc", **options)
+        assert drafted.stats.num_accepted_draft_tokens > 0
+        assert drafted.token_ids == plain.token_ids
+        for ours, theirs in zip(drafted.logprobs, plain.logprobs, strict=True):
+            assert ours.logprob == pytest.approx(theirs.logprob)
+            assert [t for t, _ in ours.top] == [t for t, _ in theirs.top]
+            assert len(ours.top) == 2
+
+
+def test_context_full():
+    with engine() as made:
+        full = made.generate("abc", ignore_eos=True)
+        assert full.finish_reason == "context_full"
+        assert len(full.token_ids) == 400 - 3 + 1
+        with pytest.raises(ContextFull, match="401 tokens, the context 400"):
+            made.generate([0] * 401)
+        assert made.generate([0] * 400, max_tokens=3).finish_reason == "context_full"
+        assert made.generate("abc", max_tokens=2).text == "de"
+
+
+def test_bad_arguments_are_told_at_once():
+    with engine() as made:
+        with pytest.raises(ConfigError, match="did you mean 'temperature'"):
+            made.stream("abc", temprature=1)
+        with pytest.raises(ConfigError, match="token id 77 is not in the vocabulary"):
+            made.stream([77])
+        with pytest.raises(ConfigError, match="empty"):
+            made.stream("")
+        with pytest.raises(ConfigError, match="top_p must be between 0 and 1"):
+            made.generate("abc", top_p=1.5)
+
+
+def test_cancel_from_another_thread():
+    with engine(SlowToy) as made:
+        events = made.stream("abc", ignore_eos=True)
+        seen = 0
+        for event in events:
+            seen += event.type == "token"
+            if seen == 3:
+                thread = threading.Thread(target=made.cancel)
+                thread.start()
+                thread.join()
+            last = event
+        assert last.completion.finish_reason == "cancelled"
+        assert last.completion.text.startswith("def")
+        assert made.generate("abc", max_tokens=3).text == "def"
+
+
+def test_time_limit():
+    with engine(SlowToy, draft=False) as made:
+        done = made.generate("abc", ignore_eos=True, time_limit_s=0.05)
+        assert done.finish_reason == "time_limit"
+        assert 0 < len(done.token_ids) < 300
+        assert made.generate("abcd" * 40, time_limit_s=0).finish_reason == "time_limit"
+
+
+def test_closed_streams_release_the_engine():
+    with engine() as made:
+        events = made.stream("abc", max_tokens=50)
+        next(events)
+        events.close()
+        assert made.generate("abc", max_tokens=3).text == "def"
+        for _event in made.stream("abc", max_tokens=50):
+            break
+        gc.collect()
+        assert made.generate("abc", max_tokens=3).text == "def"
+
+
+def test_a_thread_does_not_wait_for_itself():
+    with engine() as made:
+        events = made.stream("abc", max_tokens=50)
+        next(events)
+        with pytest.raises(EngineBusy, match="this thread"):
+            made.generate("abc", max_tokens=1)
+        list(events)
+
+
+@pytest.mark.parametrize("on_busy", ["wait", "error"])
+def test_a_second_caller(on_busy):
+    with engine(SlowToy, on_busy=on_busy) as made:
+        started, results = threading.Event(), []
+
+        def first():
+            for _ in made.stream("abc", max_tokens=30):
+                started.set()
+            results.append("first")
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        started.wait()
+        if on_busy == "wait":
+            assert made.generate("abc", max_tokens=2).text == "de"
+            assert results == ["first"]
+        else:
+            with pytest.raises(EngineBusy, match="cancel"):
+                made.generate("abc", max_tokens=2)
+        thread.join()
+
+
+def test_waiting_respects_the_time_limit():
+    with engine(SlowToy) as made:
+        started, release = threading.Event(), threading.Event()
+
+        def holder():
+            for _ in made.stream("abc", max_tokens=5):
+                started.set()
+                release.wait(5)
+
+        thread = threading.Thread(target=holder)
+        thread.start()
+        started.wait()
+        with pytest.raises(EngineBusy, match="time_limit"):
+            made.generate("abc", time_limit_s=0.1)
+        release.set()
+        thread.join()
+
+
+def test_closing():
+    made = engine()
+    made.close()
+    made.close()
+    with pytest.raises(EdgeSpecError, match="closed"):
+        made.generate("abc")
+
+
+def test_closing_while_a_stream_is_open_ends_it():
+    made = engine()
+    events = made.stream("abc", ignore_eos=True)
+    next(events)
+    made.close()
+    assert list(events)[-1].completion.finish_reason == "cancelled"
+    with contextlib.suppress(KeyboardInterrupt), engine() as other:
+        for _event in other.stream("abc"):
+            raise KeyboardInterrupt
+
+
+def test_async_twins():
+    async def main():
+        with engine(SlowToy) as made:
+            done = await made.agenerate("abc", max_tokens=5)
+            assert done.text == "defgh"
+            texts = [event.text async for event in made.astream("abc", max_tokens=5)]
+            assert "".join(texts) == "defgh"
+            both = await asyncio.gather(
+                made.agenerate("abc", max_tokens=4), made.agenerate("bcd", max_tokens=4)
+            )
+            assert [b.text for b in both] == ["defg", "efgh"]
+
+    asyncio.run(main())
+
+
+def test_cancelled_tasks_free_the_engine():
+    async def main():
+        with engine(SlowToy) as made:
+            task = asyncio.create_task(made.agenerate("abc", ignore_eos=True))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await made.agenerate("abc", max_tokens=3)).text == "def"
+            stream = made.astream("abc", ignore_eos=True)
+            await anext(stream)
+            await stream.aclose()
+            assert (await made.agenerate("abc", max_tokens=3)).text == "def"
+
+    asyncio.run(main())
+
+
+def test_prefill_is_reused_and_reported():
+    with engine(draft=False) as made:
+        prompt = [i % 8 for i in range(120)]
+        events = list(made.stream(prompt, max_tokens=4))
+        progress = [(e.n_done, e.n_total) for e in events if e.type == "prefill"]
+        assert progress[0] == (0, 120)
+        assert progress == sorted(progress)
+        assert len(progress) > 2
+        longer = [*prompt, *events[-1].completion.token_ids, 5]
+        stats = made.generate(longer, max_tokens=4).stats
+        assert stats.num_cached_tokens == len(longer) - 2  # the last emitted token and the new one
+        assert stats.num_prefilled_tokens == 2
+
+
+def test_description_is_json():
+    import json
+
+    with engine() as made:
+        assert json.loads(json.dumps(made.describe()))["n_ctx"] == 400

