@@ -7,10 +7,12 @@ import os
 import platform
 import statistics
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from edgespec import Engine, templates
+from edgespec import Engine, load, templates
 
 MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 
@@ -22,9 +24,33 @@ def model(name: str) -> Path:
     return path
 
 
-def questions(file: str) -> list[dict]:
+N_TOKENS, DEPTH = 128, 4
+SHARES = {"translation": 5, "summarization": 5, "qa": 4, "math_reasoning": 4, "rag": 4}
+
+
+def spread(file: str) -> Iterator[tuple[int, str, str]]:
+    """30 questions (id, Spec-Bench category, first turn): the first of every MT-Bench category
+    and 22 of the other five.
+    """
+    taken: dict[str, int] = defaultdict(int)
     with open(file) as lines:
-        return [json.loads(line) for line in lines]
+        for question in map(json.loads, lines):
+            category = question["category"]
+            if taken[category] < SHARES.get(category, 1):
+                taken[category] += 1
+                name = category if category in SHARES else "mt_bench"
+                yield question["question_id"], name, question["turns"][0]
+
+
+def load_fixed(target: str, draft: str | None = None) -> Engine:
+    """Drafts of DEPTH tokens whenever there is anything to draft."""
+    config = {
+        "method": "draft_model" if draft else "suffix",
+        "num_speculative_tokens": DEPTH,
+        "draft_p_min": 0.0,
+    }
+    draft_path = model(draft) if draft else None
+    return load(model(target), draft_path, n_ctx=4096, speculative_config=config)
 
 
 def chat_prompt(engine: Engine, text: str) -> list[int]:
