@@ -7,7 +7,6 @@ quantisation) or a file of the hub (`hf:org/repo/file.gguf`, with `@revision` if
 
 from __future__ import annotations
 
-import difflib
 import errno
 import functools
 import hashlib
@@ -168,6 +167,8 @@ def _build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
     for key, value in values.items():
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
@@ -212,6 +213,8 @@ def entry(name: str) -> Entry:
 
 
 def _closest(text: str) -> str:
+    import difflib
+
     stem = re.split(r"[/\\]", text)[-1].lower().removesuffix(".gguf")
     names = list(_load())
     near = [name for name in names if stem.startswith(name) or (stem and name.startswith(stem))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -26,6 +25,8 @@ def build(cls: type[T], options: Mapping[str, Any]) -> T:
     for key, value in options.items():
         name = _ALIASES.get(key, key) if key not in known else key
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown option {key!r} for {cls.__name__}; {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -109,6 +108,8 @@ class Engine:
 
     async def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Event]:
         """`stream` for asyncio: the request runs in a thread of its own."""
+        import asyncio  # only programs that use it pay for its import
+
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
         events = self.run(self.encode(prompt), params, interrupt=interrupt)

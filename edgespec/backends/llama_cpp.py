@@ -486,13 +486,16 @@ class LlamaCppTokenizer:
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Token ids; special tokens written out in `text` are recognised with parse_special."""
-        data = text.encode("utf-8", "surrogatepass")
+        data = text.encode("utf-8", "replace")
         size = len(data) + 8
-        ids = (ctypes.c_int32 * size)()
-        n = lib.llama_tokenize(self._vocab, data, len(data), ids, size, add_special, parse_special)
-        if n < 0:
-            raise DecodeError(f"the tokenizer needs room for {-n} tokens, {size} were offered")
-        return ids[:n]
+        while True:
+            ids = (ctypes.c_int32 * size)()
+            n = lib.llama_tokenize(
+                self._vocab, data, len(data), ids, size, add_special, parse_special
+            )
+            if n >= 0:
+                return ids[:n]
+            size = -n  # a space that the tokenizer puts in front may take several tokens
 
     def token_text(self, token: int) -> bytes:
         """The vocabulary's own entry."""

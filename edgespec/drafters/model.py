@@ -123,7 +123,8 @@ class ModelDrafter:
             self._cache.decode(pending[:step], 0, self._request.abort)
             pending = pending[step:]
         if not self._model.capabilities.truncate:
-            self._cache.decode(pending[:-1], 0, self._request.abort)
+            if len(pending) > 1:
+                self._cache.decode(pending[:-1], 0, self._request.abort)
             self._cache.protect()
             pending = pending[-1:]
         return pending
