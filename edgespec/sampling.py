@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,9 @@ import numpy.typing as npt
 
 from .config import SamplingParams
 from .errors import ConfigError, DecodeError
-from .types import Distribution, Ids, Logprob
+from .types import Distribution, Ids, Logprob, Probs, Rows
 
 Row = npt.NDArray[Any]
-
-_GROUP = 32  # logits a group in `top_ids`
 
 
 class Sampler:
@@ -53,24 +51,55 @@ class Sampler:
         _check(row[best])
         return best
 
-    def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
-        """What the request samples from at this row, [n] survivors in ascending ids.
+    def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:
+        """The likeliest token after bias and penalties, and its probability at temperature 1,
+        both from one pass over the row.
 
-        Only survivors are ever soft-maxed. With top_p and no top_k one pass over the row
-        finds the normaliser, and nothing else is computed of the tokens that fall away.
+        The probability is estimated from above: of every 32 logits only the largest counts.
         """
-        params = self.params
-        if params.temperature == 0:
-            return Distribution(np.array([self.argmax(row, ahead)]), np.ones(1))
         if self._changes_rows:
             row = self._adjusted(row, ahead)
-        ids, probs = _survivors(row, params)
-        if params.min_p:
-            keep = probs >= params.min_p * probs[0]
-            ids, probs = ids[keep], probs[keep]
-        order = ids.argsort()
-        ids, probs = ids[order], probs[order]
-        return Distribution(ids, probs / probs.sum())
+        group = next(g for g in (32, 16, 8, 4, 2, 1) if len(row) % g == 0)
+        grouped = row.reshape(group, -1)
+        maxima = grouped.max(axis=0)
+        column = int(maxima.argmax())
+        _check(maxima[column])
+        token = int(grouped[:, column].argmax()) * len(maxima) + column
+        return token, float(1 / np.exp(maxima - maxima[column]).sum())
+
+    def distributions(self, rows: Rows, ahead: Sequence[int] = ()) -> list[Distribution]:
+        """What the request samples from at the last len(rows) rows behind history + `ahead`.
+
+        rows: [n, vocab_size]; row i has ahead[: len(ahead) - n + 1 + i] behind the history.
+        Only survivors are ever soft-maxed. With top_k all rows go through the same few array
+        operations; with top_p and no top_k one pass over a row finds its normaliser, and
+        nothing else is computed of the tokens that fall away.
+        """
+        if self.params.temperature == 0:
+            return [self._one_hot(row, past) for row, past in _behind(rows, ahead)]
+        if self._changes_rows:
+            rows = np.stack([self._adjusted(row, past) for row, past in _behind(rows, ahead)])
+        if self.params.top_k:
+            return self._cut(*candidates(rows, min(self.params.top_k, rows.shape[1])))
+        if self.params.top_p == 1:
+            return [_dense(row, self.params) for row in rows]
+        return [self._cut(*_nucleus_candidates(row, self.params))[0] for row in rows]
+
+    def _one_hot(self, row: Row, ahead: Sequence[int]) -> Distribution:
+        return Distribution(np.array([self.argmax(row, ahead)]), np.ones(1))
+
+    def _cut(self, ids: Ids, logits: Row, mass: float | None = None) -> list[Distribution]:
+        """Temperature, top_p and min_p on candidates [n, k], likeliest first. `mass`: of all
+        tokens, relative to the likeliest; None where the candidates are all there is."""
+        params = self.params
+        weights = np.subtract(logits, logits[:, :1], dtype=np.float64)
+        weights /= params.temperature
+        np.exp(weights, out=weights)
+        cumulated = weights.cumsum(axis=1)
+        return [
+            _head(i, w, c, params, c[-1] if mass is None else mass)
+            for i, w, c in zip(ids, weights, cumulated, strict=True)
+        ]
 
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
         """A copy of the row after bias and penalties."""
@@ -95,81 +124,88 @@ class Sampler:
         return row
 
 
-def _survivors(row: Row, params: SamplingParams) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """Tokens left by temperature, top_k and top_p, likeliest first, with their weights
-    (not normalised: the caller may cut further).
-    """
-    if params.top_k or params.top_p == 1:
-        ids = top_ids(row, params.top_k or len(row))
-        weights = _weights(row, ids, params.temperature)
-        if params.top_p < 1:
-            ids, weights = _nucleus(ids, weights, params.top_p * weights.sum())
-        return ids, weights
+def _head(
+    ids: Ids, weights: Probs, cumulated: Probs, params: SamplingParams, mass: float
+) -> Distribution:
+    """The tokens that top_p and min_p leave of a descending list, in ascending ids."""
+    n = len(ids)
+    if params.top_p < 1:
+        n = min(n, int(cumulated.searchsorted(params.top_p * mass)) + 1)
+    if params.min_p:
+        n = min(n, int((weights >= params.min_p).sum()))
+    if n == 1:
+        return Distribution(ids[:1], weights[:1])  # the likeliest has weight 1
+    order = ids[:n].argsort()
+    return Distribution(ids[order], weights[order] / cumulated[n - 1])
+
+
+def _behind(rows: Rows, ahead: Sequence[int]) -> Iterator[tuple[Row, Sequence[int]]]:
+    """Each row with the part of `ahead` that stands before it."""
+    first = len(ahead) - len(rows) + 1
+    return ((row, ahead[: first + i]) for i, row in enumerate(rows))
+
+
+def _dense(row: Row, params: SamplingParams) -> Distribution:
+    """Every token survives, or those that min_p leaves."""
+    top = row.max()
+    _check(top)
+    weights = np.exp((row.astype(np.float64) - top) / params.temperature)
+    ids = np.arange(len(row))
+    if params.min_p:
+        ids = (weights >= params.min_p).nonzero()[0]
+        weights = weights[ids]
+    return Distribution(ids, weights / weights.sum())
+
+
+def _nucleus_candidates(row: Row, params: SamplingParams) -> tuple[Ids, Row, float]:
+    """As many of the likeliest tokens as top_p can need, [1, k], and the mass of all."""
     scaled = (row - row.max()) / row.dtype.type(params.temperature)
-    mass = params.top_p * np.exp(scaled).sum(dtype=np.float64)
-    k = 64
+    mass = float(np.exp(scaled).sum(dtype=np.float64))
+    k = min(64, len(row))
     while True:
-        ids = top_ids(row, k)
-        weights = _weights(row, ids, params.temperature)
-        if len(ids) < k or k >= len(row) or weights.sum() >= mass:
-            return _nucleus(ids, weights, mass)
-        k *= 8
+        ids, logits = candidates(row[None], k)
+        kept = np.exp((logits.astype(np.float64) - logits[0, 0]) / params.temperature).sum()
+        if k == len(row) or kept >= params.top_p * mass:
+            return ids, logits, mass
+        k = min(8 * k, len(row))
 
 
-def _weights(row: Row, ids: Ids, temperature: float) -> npt.NDArray[np.float64]:
-    """exp(logit / temperature) over that of the likeliest token, which comes first."""
-    logits = row[ids].astype(np.float64)
-    result: npt.NDArray[np.float64] = np.exp((logits - logits[0]) / temperature)
-    return result
+def candidates(rows: Rows, k: int) -> tuple[Ids, Rows]:
+    """Ids [n, k] and logits [n, k] of each row's `k` largest logits, largest first. Raises
+    DecodeError where a row has none above -inf, or a NaN.
 
-
-def _nucleus(
-    ids: Ids, weights: npt.NDArray[np.float64], mass: float
-) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """The shortest head of a descending list that holds `mass`; at least one token."""
-    n = int((weights.cumsum() < mass).sum()) + 1
-    return ids[:n], weights[:n]
-
-
-def top_ids(row: Row, k: int) -> Ids:
-    """Ids of the `k` largest logits, largest first, of equals the lowest id first; fewer
-    where fewer are above -inf.
-
-    The k-th largest of the maxima of k or more disjoint groups is a lower bound of the k-th
-    largest logit: one pass over the row finds the maxima, and only groups that reach the
-    bound are looked into.
+    The k largest lie in the k groups with the largest maxima: one pass over the rows finds
+    the maxima, and only those groups are sorted.
     """
-    n_groups = len(row) // _GROUP
-    if n_groups < 4 * k:
-        _check(row.max())
-        ids = np.arange(len(row))
+    n, size = rows.shape
+    group = next((g for g in (32, 16, 8, 4, 2) if size % g == 0 and size // g >= 4 * k), 1)
+    width = size // group
+    grouped = rows.reshape(n, group, width)
+    if group == 1:
+        ids = rows.argsort(axis=1)[:, : -k - 1 : -1]
+        logits = np.take_along_axis(rows, ids, 1)
     else:
-        maxima = row[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
-        _check(maxima.max())
-        bound = np.partition(maxima, n_groups - k)[n_groups - k]
-        groups = (maxima >= bound).nonzero()[0]
-        inside = (np.arange(0, n_groups * _GROUP, n_groups)[:, None] + groups).reshape(-1)
-        ids = np.concatenate([inside, np.arange(n_groups * _GROUP, len(row))])
-        ids = ids[row[ids] >= bound]
-        ids.sort()
-    logits = row[ids]
-    if logits.min(initial=0) == -np.inf:
-        ids = ids[logits > -np.inf]
-        logits = row[ids]
-    return ids[np.argsort(-logits, kind="stable")[:k]]
+        maxima = grouped.max(axis=1)
+        chosen = maxima.argpartition(width - k, axis=1)[:, width - k :]
+        row = np.arange(n)[:, None]
+        inside = grouped[row, :, chosen].reshape(n, k * group)
+        order = inside.argsort(axis=1)[:, : -k - 1 : -1]
+        ids = order % group * width + chosen[row, order // group]
+        logits = inside[row, order]
+    for best in logits[:, 0]:
+        _check(best)
+    return ids, logits
 
 
 def logprob(row: Row, token: int, n_top: int) -> Logprob:
     """Log-probabilities under the unmodified logits (before bias, penalties, temperature)."""
     top = float(row.max())
     log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))
-    best = tuple((int(t), float(row[t]) - log_z) for t in top_ids(row, n_top)) if n_top else ()
+    best: tuple[tuple[int, float], ...] = ()
+    if n_top:
+        ids, logits = candidates(row[None], min(n_top, len(row)))
+        best = tuple((int(t), float(x) - log_z) for t, x in zip(ids[0], logits[0], strict=True))
     return Logprob(float(row[token]) - log_z, best)
-
-
-def max_prob(row: Row) -> float:
-    """Probability of the likeliest token at temperature 1."""
-    return float(1 / np.exp(row - row.max()).sum(dtype=np.float64))
 
 
 def _check(best: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..config import Acceptance
 from ..errors import VocabularyMismatch
 from ..interfaces import Model, Request, Tokenizer
-from ..sampling import Sampler, max_prob
+from ..sampling import Sampler
 from ..token_cache import TokenCache
 from ..types import Distribution, Draft, Offer, Rows
 
@@ -70,9 +70,9 @@ class ModelDrafter:
         while len(tokens) < limit:
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
             if greedy:
-                token, sure = self._likeliest(row, tokens)
+                token, sure = self._sampler.likeliest(row, tokens)
             else:
-                q = self._sampler.distribution(row, tokens)
+                q = self._sampler.distributions(row[None], tokens)[0]
                 sure = float(q.probs.max())
             if sure < self._p_min:
                 break
@@ -128,10 +128,6 @@ class ModelDrafter:
             self._cache.protect()
             pending = pending[-1:]
         return pending
-
-    def _likeliest(self, row: Rows, ahead: Sequence[int]) -> tuple[int, float]:
-        token = self._sampler.argmax(row, ahead)
-        return token, max_prob(row) if self._p_min else 1.0
 
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness

@@ -11,7 +11,7 @@ from ..errors import ContextFull
 from ..interfaces import Model, Request
 from ..sampling import Sampler, logprob
 from ..token_cache import TokenCache
-from ..types import Distribution, Draft, Logprob, Rows, Verdict
+from ..types import Draft, Logprob, Rows, Verdict
 
 
 class LocalVerifier:
@@ -87,13 +87,7 @@ class LocalVerifier:
         tokens, sampler = draft.tokens, self._sampler
         if self._request.params.temperature == 0:
             return acceptance.match(tokens, lambda i: sampler.argmax(rows[i], tokens[:i]))
-        cached: dict[int, Distribution] = {}
-
-        def target(i: int) -> Distribution:
-            if i not in cached:
-                cached[i] = sampler.distribution(rows[i], tokens[:i])
-            return cached[i]
-
+        target = sampler.distributions(rows, tokens).__getitem__
         randomness = self._request.randomness
         if draft.probs is None:
             return acceptance.coupled(tokens, target, randomness, len(self._context))
