@@ -90,7 +90,8 @@ class Sampler:
 
     def _cut(self, ids: Ids, logits: Row, mass: float | None = None) -> list[Distribution]:
         """Temperature, top_p and min_p on candidates [n, k], likeliest first. `mass`: of all
-        tokens, relative to the likeliest; None where the candidates are all there is."""
+        tokens, relative to the likeliest; None where the candidates are all there is.
+        """
         params = self.params
         weights = np.subtract(logits, logits[:, :1], dtype=np.float64)
         weights /= params.temperature

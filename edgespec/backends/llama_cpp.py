@@ -325,7 +325,8 @@ class LlamaCppModel:
 
     def _check_fits(self, model: Any) -> None:
         """Operating systems promise memory that they do not have: ask before the cache is
-        written to, not after."""
+        written to, not after.
+        """
         available = available_memory()
         if available is None or lib.llama_model_is_recurrent(model):
             return

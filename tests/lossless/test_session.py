@@ -86,7 +86,8 @@ def test_law_equals_plain(kind, acceptance, params):
 
 @pytest.mark.parametrize("acceptance", ["block", "rejection"])
 @pytest.mark.parametrize("options", [
-    {"zeros": True}, {"truncate": False}, {"depth": 3}, {"p_min": 0.6}, {"p_min": 0.6, "zeros": True},
+    {"zeros": True}, {"truncate": False}, {"depth": 3}, {"p_min": 0.6},
+    {"p_min": 0.6, "zeros": True},
 ])  # fmt: skip
 def test_law_in_harder_settings(acceptance, options):
     params = PARAMS[0]

@@ -15,7 +15,6 @@ import edgespec
 from edgespec import (
     ConfigError,
     ContextFull,
-    EngineConfig,
     ModelNotFound,
     NotAGGUF,
     OutOfMemory,
@@ -256,7 +255,7 @@ def test_out_of_memory(smollm2):
 
 
 def test_wrong_draft_vocabulary(smollm2, gemma):
-    with pytest.raises(VocabularyMismatch, match="token 0|token [0-9]+ is"):
+    with pytest.raises(VocabularyMismatch, match=r"token \d+ is"):
         edgespec.load(gemma, smollm2, n_ctx=256)
 
 

@@ -1,5 +1,6 @@
 """A recurrent model, made here with random weights: its memory cannot drop a tail, so every
-rejection goes back to a checkpoint."""
+rejection goes back to a checkpoint.
+"""
 
 import numpy as np
 import pytest
@@ -85,9 +86,7 @@ def test_the_memory_cannot_be_truncated(mambas):
 
 def test_drafting_with_checkpoints_equals_plain(mambas):
     target, draft = mambas
-    with edgespec.load(
-        target, draft, n_ctx=512, speculative_config={"draft_p_min": 0.0}
-    ) as engine:
+    with edgespec.load(target, draft, n_ctx=512, speculative_config={"draft_p_min": 0.0}) as engine:
         total = np.zeros(5, int)
         for text in ("hello world", "abc", "The quick brown fox"):
             options = {"max_tokens": 80, "ignore_eos": True}

@@ -1,0 +1,1 @@
+"""The command line of edgespec: click commands over the public API."""

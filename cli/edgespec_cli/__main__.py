@@ -1,0 +1,5 @@
+"""`python -m edgespec_cli` is `edgespec`."""
+
+from .main import main
+
+main()

@@ -1,0 +1,120 @@
+"""What begins with a slash in a chat."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from . import conversation
+from .conversation import Conversation
+
+
+class Leave(Exception):
+    """The user wants to go."""
+
+
+def perform(talk: Conversation, line: str) -> None:
+    """Run `line`. Raises UsageError for what is no command, Leave for /exit."""
+    name, _, rest = line.partition(" ")
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
+        raise click.UsageError(
+            f"unknown command {name}; {hint} //… sends a text that begins with /"
+        )
+    _COMMANDS[name][0](talk, rest.strip())
+
+
+def _help(talk: Conversation, rest: str) -> None:
+    for name, (_, form, what) in _COMMANDS.items():
+        talk.screen.remark(f"{f'{name} {form}':<16} {what}")
+
+
+def _stats(talk: Conversation, rest: str) -> None:
+    if talk.last is None:
+        talk.screen.remark("no answer yet")
+        return
+    stats, all_ = talk.last.stats, talk.totals
+    remark = talk.screen.remark
+    remark(f"model: {talk.model} · {talk.summary()}")
+    remark(
+        f"last answer: {stats.num_prompt_tokens} prompt tokens ({stats.num_cached_tokens} from "
+        f"the cache), {stats.num_emitted_tokens} emitted in {stats.num_spec_steps} steps, "
+        f"{stats.total_s:.2f} s"
+    )
+    for source, n in stats.drafts_by_source.items():
+        remark(
+            f"  {source}: {n['accepted']} of {n['drafted']} drafted accepted, {n['steps']} steps"
+        )
+    if stats.num_draft_tokens:
+        steps = ", ".join(f"{n} × {i}" for i, n in enumerate(stats.acceptance_histogram) if n)
+        remark(f"  steps × accepted: {steps}; tokens a step {stats.mean_acceptance_length:.2f}")
+    remark(
+        f"this session: answers {all_['answers']:.0f}, {all_['tokens']:.0f} tokens in "
+        f"{all_['steps']:.0f} steps, {all_['accepted']:.0f} of {all_['drafted']:.0f} drafted "
+        f"accepted, {all_['seconds']:.1f} s"
+    )
+
+
+def _spec(talk: Conversation, rest: str) -> None:
+    if rest not in ("", "on", "off"):
+        raise click.UsageError(f"/spec takes on or off, got {rest!r}")
+    if rest:
+        talk.speculate = rest == "on"
+    how = talk.engine.describe()["speculation"] if talk.speculate else "off: by /spec off"
+    talk.screen.remark(f"speculation: {how}")
+
+
+def _system(talk: Conversation, rest: str) -> None:
+    if rest:
+        talk.chat.system = None if rest == "none" else rest
+    text = talk.chat.system
+    talk.screen.remark("no system prompt" if text is None else f"system prompt: {text}")
+
+
+def _reset(talk: Conversation, rest: str) -> None:
+    talk.chat.reset()
+    talk.screen.remark("the conversation is empty; the system prompt stays")
+
+
+def _save(talk: Conversation, rest: str, *, overwrite: bool = False) -> None:
+    path = _path("/save", rest)
+    conversation.save(talk, path, overwrite=overwrite)
+    talk.screen.remark(f"{len(talk.chat.messages)} messages saved to {path}")
+
+
+def _save_over(talk: Conversation, rest: str) -> None:
+    _save(talk, rest, overwrite=True)
+
+
+def _load(talk: Conversation, rest: str) -> None:
+    for remark in conversation.load(talk, _path("/load", rest)):
+        talk.screen.remark(remark)
+
+
+def _exit(talk: Conversation, rest: str) -> None:
+    raise Leave
+
+
+def _path(command: str, rest: str) -> Path:
+    if not rest:
+        raise click.UsageError(f"{command} needs a file name")
+    return Path(rest).expanduser()
+
+
+_COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
+    "/help": (_help, "", "this list"),
+    "/stats": (_stats, "", "figures of the last answer and of the session"),
+    "/spec": (_spec, "on|off", "speculate or not; the text stays the same kind of text"),
+    "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
+    "/reset": (_reset, "", "forget the conversation"),
+    "/save": (_save, "FILE", "write the conversation to a file"),
+    "/save!": (_save_over, "FILE", "the same, over a file that is there"),
+    "/load": (_load, "FILE", "go on with a saved conversation"),
+    "/exit": (_exit, "", "leave, like Ctrl-D"),
+}
+
+COMMANDS = tuple(_COMMANDS)

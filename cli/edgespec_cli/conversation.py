@@ -1,0 +1,138 @@
+"""The state of a chat at the terminal, and how it is kept in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .render import Screen
+
+if TYPE_CHECKING:
+    import edgespec
+
+FORMAT, VERSION = "edgespec-chat", 1
+
+
+@dataclass
+class Conversation:
+    """A chat with its engine and settings. model: what the user called it. sampling: fields of
+    SamplingParams. last: the last answer; totals: sums over the answers of this session.
+    """
+
+    engine: edgespec.Engine
+    chat: edgespec.Chat
+    model: str
+    sampling: dict[str, Any]
+    screen: Screen
+    quiet: bool = False
+    speculate: bool = True
+    last: edgespec.Completion | None = None
+    totals: dict[str, float] = field(default_factory=dict)
+
+    def count(self, completion: edgespec.Completion) -> None:
+        """Remember the figures of an answer."""
+        stats = completion.stats
+        self.last = completion
+        for name, value in (
+            ("answers", 1),
+            ("tokens", stats.num_emitted_tokens),
+            ("steps", stats.num_spec_steps),
+            ("drafted", stats.num_draft_tokens),
+            ("accepted", stats.num_accepted_draft_tokens),
+            ("seconds", stats.total_s),
+        ):
+            self.totals[name] = self.totals.get(name, 0) + value
+
+    def summary(self) -> str:
+        """How the model was loaded, in a few words."""
+        about = self.engine.describe()
+        draft = about.get("draft")
+        return " · ".join(
+            [f"context {about['n_ctx']}", f"speculation: {about['speculation']}"]
+            + ([f"draft {draft['file']}"] if draft else [])
+        )
+
+
+def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
+    """Write the conversation as JSON: the whole file or nothing. Raises OSError, UsageError."""
+    if path.exists() and not overwrite:
+        raise click.UsageError(f"{path} is there already; /save! {path} overwrites it")
+    data = {"format": FORMAT, "version": VERSION, "model": talk.model}
+    data |= {"sampling": talk.sampling} | talk.chat.to_dict()
+    text = json.dumps(data, indent=2, default=list) + "\n"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def load(talk: Conversation, path: Path) -> list[str]:
+    """Take over a saved conversation; remarks for the user.
+
+    Raises UsageError or ConfigError for what is not one, and then nothing has changed.
+    """
+    data = _read(path)
+    sampling = _sampling(data.get("sampling", {}), path)
+    try:
+        talk.chat.load_dict({key: data.get(key) for key in ("system", "messages")})
+    except ValueError as error:
+        raise click.UsageError(f"{path}: {error}") from error
+    remarks = [f"{len(talk.chat.messages)} messages from {path}"]
+    if data.get("model") != talk.model:
+        remarks.append(f"saved with {data.get('model')}, this is {talk.model}")
+    if sampling != talk.sampling:
+        remarks.append(f"sampling as saved: {sampling or 'the defaults'}")
+    talk.sampling = sampling
+    return remarks
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{path} is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise click.UsageError(
+            f'{path} is JSON, but not a saved chat: "format" is not "{FORMAT}"; '
+            "files written by /save are"
+        )
+    if data.get("version") != VERSION:
+        raise click.UsageError(
+            f"{path} has version {data.get('version')!r}, this program reads {VERSION}; "
+            "use the edgespec that wrote it"
+        )
+    return data
+
+
+def _sampling(saved: Any, path: Path) -> dict[str, Any]:
+    """The saved settings as SamplingParams takes them."""
+    import edgespec
+
+    if not isinstance(saved, Mapping):
+        raise click.UsageError(f'{path}: "sampling" must be an object, got {saved!r:.80}')
+    sampling = dict(saved)
+    try:
+        if "logit_bias" in sampling:
+            bias = sampling["logit_bias"]
+            sampling["logit_bias"] = {int(k): float(v) for k, v in bias.items()}
+        if "stop" in sampling:
+            sampling["stop"] = tuple(str(text) for text in sampling["stop"])
+        edgespec.SamplingParams(**sampling)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise click.UsageError(f'{path}: "sampling" is not usable: {error}') from error
+    return sampling

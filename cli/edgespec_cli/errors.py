@@ -1,0 +1,124 @@
+"""What the user reads when something goes wrong, and the exit code: here and nowhere else.
+
+0 success · 1 failure · 2 usage · 130 Ctrl-C · 141 the reader of our output went away
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .render import neutral
+
+FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
+
+# click 8.1 has no such class and prints the help itself
+_NO_ARGS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+class ErrorGroup(click.Group):
+    """A group whose commands fail with one clear line and a fixed exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; its int is the exit code."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, SystemExit):
+            raise
+        except BaseException as error:
+            return report(error, debug=bool(ctx.params.get("debug")))
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Never returns: SystemExit carries the code."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, *rest, **extra)
+            with contextlib.suppress(ValueError):  # closed by whoever embeds us
+                sys.stdout and sys.stdout.flush()
+        except Exception as error:  # before a command was found, or in the last flush
+            code = report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def report(error: BaseException, debug: bool = False) -> int:
+    """Say what went wrong on stderr; the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _drop_stdout()
+        return NO_READER
+    try:
+        return _report(error, debug)
+    except BrokenPipeError:
+        return NO_READER
+
+
+def _report(error: BaseException, debug: bool) -> int:
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        line("interrupted")
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _report_click(error)
+    if debug:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    if (code := known(error)) is not None:
+        line(describe(error))
+        return code
+    line(
+        f"{describe(error).rstrip('.')}. This is a bug in edgespec; "
+        "`edgespec --debug …` (or EDGESPEC_DEBUG=1) shows where"
+    )
+    return FAILURE
+
+
+def _report_click(error: click.ClickException) -> int:
+    context = getattr(error, "ctx", None)
+    if isinstance(error, _NO_ARGS):
+        click.echo(error.format_message(), err=True)
+    elif context is not None and isinstance(error, click.UsageError):
+        line(f"{error.format_message().rstrip('.')} (see `{context.command_path} --help`)")
+    else:
+        line(error.format_message())
+    return error.exit_code
+
+
+def known(error: BaseException) -> int | None:
+    """The exit code of an error that happens to users, None for a bug."""
+    import edgespec
+
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    if isinstance(error, edgespec.EdgeSpecError):
+        return USAGE if isinstance(error, edgespec.ConfigError) else FAILURE
+    return FAILURE if isinstance(error, (OSError, MemoryError)) else None
+
+
+def describe(error: BaseException) -> str:
+    """One line; the kind of error in front where the message alone would not do."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"out of memory{f': {text}' if text else ''}; try a smaller model or context"
+    import edgespec
+
+    if text and isinstance(error, (edgespec.EdgeSpecError, OSError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def line(message: str) -> None:
+    """One line on stderr."""
+    click.echo(f"edgespec: error: {neutral(message)}", err=True)
+
+
+def _drop_stdout() -> None:
+    """Let the flush at exit go nowhere instead of failing again."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)

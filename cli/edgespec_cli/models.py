@@ -1,0 +1,202 @@
+"""`edgespec models`, `pull` and `inspect`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .loading import announcement, fetched, licence
+from .options import Command, ModelType, Option
+from .render import count, neutral, size
+
+if TYPE_CHECKING:
+    import edgespec
+    from edgespec.catalogue import Entry
+
+_CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, cls=Option, section="Output", help="JSON for machines."
+)
+_offline_option = click.option("--offline", is_flag=True, cls=Option, help="Download nothing.")
+
+
+@click.command(cls=Command)
+@_json_option
+def models(as_json: bool) -> None:
+    """List the models of the catalogue."""
+    from edgespec import catalogue
+
+    rows = [_row(entry) for entry in catalogue.entries().values()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    _table(
+        ("name", "parameters", "quantisation", "size", "licence", "drafts", "on disk"),
+        [
+            (
+                row["name"],
+                count(row["parameters"]),
+                row["files"][0]["quantisation"],
+                size(row["files"][0]["size"]),
+                row["licence"],
+                ", ".join(row["drafts"]) or "–",
+                ", ".join(f["quantisation"] for f in row["files"] if f["path"]) or "no",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    from edgespec import catalogue
+
+    files = [
+        {
+            "quantisation": file.quantisation,
+            "filename": file.filename,
+            "size": file.size,
+            "path": _text(catalogue.resolve(f"{entry.name}:{file.quantisation}")),
+        }
+        for file in entry.files
+    ]
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "description": entry.description,
+        "parameters": entry.parameters,
+        "context": entry.context,
+        "licence": entry.licence,
+        "licence_url": entry.licence_url,
+        "drafts": list(entry.drafts),
+        "default": entry.name == catalogue.default_model,
+        "files": files,
+    }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """On a terminal as wide as that is; elsewhere each row stays on one line."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=250)
+    table = Table(*titles, box=box.SIMPLE_HEAD if console.is_terminal else None)
+    for row in rows:
+        table.add_row(*(Text(neutral(cell)) for cell in row))
+    console.print(table)
+
+
+@click.command(cls=Command)
+@click.argument("reference", type=ModelType())
+@_offline_option
+@click.option("-q", "--quiet", is_flag=True, cls=Option, help="Print the path alone.")
+def pull(reference: str, offline: bool, quiet: bool) -> None:
+    """Fetch a model.
+
+    REFERENCE is a catalogue name, name:QUANTISATION or hf:org/repo/file.gguf.
+
+    Prints the path of the file. What is on disk already is not fetched again.
+    """
+    from edgespec import catalogue
+
+    there = catalogue.resolve(reference) is not None
+    path = fetched(reference, offline=offline)
+    if there and not quiet:
+        click.echo(f"already on disk: {announcement(reference)}" if _is_name(reference) else
+                   "already on disk", err=True)  # fmt: skip
+    click.echo(str(path))
+    if not quiet:
+        _say_drafts(reference)
+
+
+def _is_name(reference: str) -> bool:
+    from edgespec import catalogue
+
+    return reference.partition(":")[0].lower() in catalogue.entries()
+
+
+def _say_drafts(reference: str) -> None:
+    from edgespec import catalogue
+
+    entry = catalogue.entries().get(reference.partition(":")[0].lower())
+    if entry and entry.drafts and not any(map(catalogue.resolve, entry.drafts)):
+        click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("reference", type=ModelType())
+@_json_option
+def inspect(reference: str, as_json: bool) -> None:
+    """Say what a GGUF is and needs.
+
+    Its kind, the memory for several contexts, and which models on disk can draft for it.
+    """
+    import edgespec
+
+    info = edgespec.inspect(reference)
+    drafts = edgespec.fitting_drafts(reference)
+    entry = _entry_of(reference)
+    if as_json:
+        click.echo(json.dumps(_inspection(info, drafts, entry), indent=2))
+        return
+    for label, value in _facts(info, entry):
+        click.echo(f"{label:<14}{neutral(value)}")
+    click.echo("memory        weights + f16 KV cache + a little work space:")
+    for n_ctx, total in _memory(info):
+        click.echo(f"  context {n_ctx:>7}  {size(total)}")
+    click.echo("drafts        " + ("" if drafts else "no other model on this disk to judge"))
+    for draft in drafts:
+        verdict = "fits" if draft.fits else "does not fit"
+        click.echo(f"  {neutral(draft.reference)}: {verdict}, {neutral(draft.why)}")
+
+
+def _entry_of(reference: str) -> Entry | None:
+    from edgespec import catalogue
+
+    return catalogue.entries().get(reference.partition(":")[0].lower())
+
+
+def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:
+    facts = [
+        ("file", info.path),
+        ("name", info.name),
+        ("architecture", info.architecture),
+        ("quantisation", info.quantisation),
+        ("size", size(info.file_size)),
+        ("context", f"{info.n_ctx_train} tokens in training"),
+        ("vocabulary", f"{info.vocab_size} tokens"),
+        ("layers", str(info.n_layer)),
+        ("chat template", "yes" if info.has_chat_template else "no (ChatML is used)"),
+    ]
+    if entry:
+        facts[3:3] = [("parameters", count(entry.parameters)), ("licence", licence(entry))]
+    return facts
+
+
+def _memory(info: edgespec.ModelInfo) -> list[tuple[int, int]]:
+    """Context sizes up to the one of the training, and the bytes that each needs."""
+    longest = info.n_ctx_train or _CONTEXTS[2]
+    contexts = sorted({n for n in _CONTEXTS if n < longest} | {longest})
+    return [(n, info.file_size + info.kv_bytes(n)) for n in contexts]
+
+
+def _inspection(
+    info: edgespec.ModelInfo, drafts: list[edgespec.DraftFit], entry: Entry | None
+) -> dict[str, Any]:
+    return info.to_dict() | {
+        "parameters": entry.parameters if entry else None,
+        "licence": entry.licence if entry else None,
+        "memory_bytes": {str(n): total for n, total in _memory(info)},
+        "drafts": [{"reference": d.reference, "fits": d.fits, "why": d.why} for d in drafts],
+    }

@@ -1,0 +1,112 @@
+"""Where the user's words come from: a pipe, or a terminal with history and line editing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from .render import is_terminal
+
+log = logging.getLogger(__name__)
+
+
+def decoded(data: bytes, name: str) -> str:
+    """UTF-8 without a byte order mark; UsageError for anything else."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at {error.start}); "
+            "convert it first, for example with iconv"
+        ) from None
+
+
+def piped_text() -> str:
+    """All of stdin if something is piped in, else nothing."""
+    if sys.stdin is None or is_terminal(sys.stdin):
+        return ""
+    return decoded(sys.stdin.buffer.read(), "the text on stdin")
+
+
+def piped_lines() -> Iterator[str]:
+    """Lines of stdin, each as soon as it is there."""
+    if sys.stdin is None:
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        yield decoded(line, f"line {number} of stdin").rstrip("\r\n")
+
+
+def history_file() -> Path:
+    """In the folder for state of the XDG base directory specification."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "edgespec" / "history"
+
+
+def line_reader(commands: Iterable[str]) -> Callable[[], str]:
+    """A prompt with history and editing: Enter sends, Alt-Enter begins a new line.
+
+    Raises EOFError for Ctrl-D. Ctrl-C clears what was typed; KeyboardInterrupt where there
+    was nothing to clear.
+    """
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    session: PromptSession[str] = PromptSession(
+        history=_history(history_file()),
+        multiline=True,
+        key_bindings=keys,
+        prompt_continuation=". ",
+        completer=WordCompleter(list(commands), sentence=True),
+        complete_while_typing=False,
+        reserve_space_for_menu=0,
+    )
+
+    def read() -> str:
+        while True:
+            try:
+                return session.prompt("> ")
+            except KeyboardInterrupt:
+                if not session.default_buffer.text:
+                    raise
+
+    return read
+
+
+def _history(path: Path):  # type: ignore[no-untyped-def]
+    from prompt_toolkit.history import FileHistory
+
+    class History(FileHistory):
+        """A file only its owner can read; whatever goes wrong with it is a line in the log."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            try:
+                return list(super().load_history_strings())
+            except (OSError, ValueError) as error:
+                log.info("history cannot be read: %s", error)
+                return []
+
+        def store_string(self, string: str) -> None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+                super().store_string(string)
+            except (OSError, ValueError) as error:
+                log.info("history cannot be written: %s", error)
+
+    return History(str(path))

@@ -1,0 +1,127 @@
+"""The CLI over the real engine with a scripted toy model; also a program of its own.
+
+`python tests/cli/conftest.py chat …` is `edgespec chat …` with that model, for tests that
+need a process (signals, pipes, terminals).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import edgespec
+from edgespec_cli.main import cli
+
+END = 256
+TURN = b"<|im_start|>assistant\n"
+ANSWERS = {
+    "hello": "Hi, what can I do?",
+    "again": "one two three, one two three, one two three, one two three.",
+    "escape": "red \x1b[31m bell \x07 csi \x9b2J end\n\ttab",
+    "slow": "tick " * 400,
+    "system?": "{system}",
+    "first line\nsecond line": "two lines",
+    "count": "{turns}",
+}
+
+
+def next_probs(tokens: Sequence[int]) -> np.ndarray:
+    """The scripted answer to the last user message, byte by byte."""
+    text = bytes(t for t in tokens if t < END)
+    in_turn = TURN in text
+    head, _, said = text.rpartition(TURN) if in_turn else (b"", b"", text[len("raw:") :])
+    before = head.decode()
+    user = before.rpartition("user\n")[2].removesuffix("<|im_end|>\n")
+    system = before.rpartition("system\n")[2].partition("<|im_end|>")[0]
+    answer = ANSWERS.get(user, "echo: " + user) if in_turn else " and on"
+    answer = answer.format(system=system or "none", turns=before.count("user\n"))
+    if user == "slow" and said:
+        time.sleep(0.02)
+    if user == "boom":
+        raise RuntimeError("boom")
+    script, n = answer.encode(), len(said)
+    probs = np.full(257, 1e-6)
+    probs[script[n] if n < len(script) else END] = 1
+    return probs / probs.sum()
+
+
+def load(model: str, draft: str | None = "auto", **arguments: Any) -> edgespec.Engine:
+    """Stands for `edgespec.load`; what it was given is in `load.calls`."""
+    calls.append({"model": model, "draft": draft} | arguments)
+    if model == "broken.gguf":
+        raise edgespec.OutOfMemory("the weights need 9 GB, 4 GB are free; take a smaller model")
+    if model == "interrupted.gguf":
+        raise KeyboardInterrupt
+    options = {
+        k: v for k, v in arguments.items() if k not in ("speculative_config", "draft_options")
+    }
+    config = edgespec.EngineConfig(**options)
+    vocab = [bytes([i]) for i in range(256)] + ["<end>"]
+    n_ctx = config.n_ctx or 4096
+    return edgespec.assemble(
+        edgespec.ToyModel(next_probs, vocab_size=257, n_ctx=n_ctx),
+        edgespec.ToyTokenizer(vocab, eog=[END]),
+        speculative_config=arguments["speculative_config"],
+        description={"model": {"file": model}, "draft": None},
+    )
+
+
+calls: list[dict[str, Any]] = []
+
+
+class Cli:
+    """Runs the CLI in this process, in a folder with an empty file for a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = folder / "toy.gguf"
+
+    def __call__(
+        self, *args: str, input: str | bytes = "", env: dict[str, str] | None = None
+    ) -> Result:
+        return CliRunner().invoke(cli, args, input=input, env=env, prog_name="edgespec")
+
+    def run(self, *args: str, **more: Any) -> Result:
+        return self("run", "-m", str(self.model), *args, **more)
+
+    def chat(self, *lines: str, args: Sequence[str] = (), **more: Any) -> Result:
+        text = "".join(line + "\n" for line in lines)
+        return self("chat", "-m", str(self.model), *args, input=text, **more)
+
+    @property
+    def loaded(self) -> dict[str, Any]:
+        """What the last `load` was given."""
+        return calls[-1]
+
+
+@pytest.fixture
+def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The CLI with the scripted model and nothing of this machine."""
+    for name in [n for n in os.environ if n.startswith(("EDGESPEC_", "NO_COLOR"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(edgespec, "load", load)
+    monkeypatch.chdir(tmp_path)
+    for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf"):
+        (tmp_path / name).touch()
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def program() -> list[str]:
+    """The command line of the same thing as a process."""
+    return [sys.executable, __file__]
+
+
+if __name__ == "__main__":
+    edgespec.load = load
+    cli.main(prog_name="edgespec")

@@ -1,0 +1,171 @@
+"""`edgespec models`, `pull`, `inspect` and `completion`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+import edgespec
+from edgespec import catalogue
+from edgespec_cli import loading
+from edgespec_cli.loading import plain_progress
+from edgespec_cli.main import cli
+
+
+def test_models_lists_the_catalogue(edgespec_cli):
+    result = edgespec_cli("models")
+    assert result.exit_code == 0
+    rows = result.stdout.splitlines()
+    assert len(rows) == 1 + len(catalogue.entries())
+    row = next(row for row in rows if " smollm2-135m " in row)
+    for cell in ("135M", "Q4_1", "98.4 MB", "Apache-2.0"):
+        assert cell in row
+    assert row.rstrip().endswith("no")
+
+
+def test_models_as_json(edgespec_cli):
+    rows = json.loads(edgespec_cli("models", "--json").stdout)
+    assert [row["name"] for row in rows] == list(catalogue.entries())
+    assert [row["name"] for row in rows if row["default"]] == [catalogue.default_model]
+    assert all(file["path"] is None for row in rows for file in row["files"])
+
+
+@pytest.fixture
+def pulled(edgespec_cli, monkeypatch) -> list[str]:
+    """`catalogue.pull` without a network."""
+    asked: list[str] = []
+
+    def pull(reference: str, *, progress, offline: bool) -> Path:
+        asked.append(reference)
+        progress("smollm2 from the hub", 0, 100_000_000)
+        progress("smollm2 from the hub", 50_000_000, 100_000_000)
+        path = edgespec_cli.folder / "pulled.gguf"
+        path.touch()
+        return path
+
+    monkeypatch.setattr(catalogue, "pull", pull)
+    return asked
+
+
+def test_pull_says_what_comes_and_prints_the_path(edgespec_cli, pulled):
+    result = edgespec_cli("pull", "smollm2-135m")
+    assert result.exit_code == 0
+    assert result.stdout == f"{edgespec_cli.folder / 'pulled.gguf'}\n"
+    announced = "fetching smollm2-135m: SmolLM2 135M Instruct, 135M parameters, Q4_1, 98.4 MB"
+    assert f"{announced}, licence Apache-2.0\n" in result.stderr
+    assert "smollm2 from the hub: 0 bytes of 100.0 MB\n" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_pull_of_a_file_that_is_there(edgespec_cli, pulled):
+    result = edgespec_cli("pull", "toy.gguf")
+    assert (result.exit_code, result.stdout, pulled) == (0, "toy.gguf\n", [])
+    assert "already on disk" in result.stderr
+    assert edgespec_cli("pull", "-q", "toy.gguf").stderr == ""
+
+
+def test_pull_names_a_draft_and_the_hub(edgespec_cli, pulled):
+    name = next(e.name for e in catalogue.entries().values() if e.drafts)
+    assert "a draft model for it: edgespec pull " in edgespec_cli("pull", name).stderr
+    hub = edgespec_cli("pull", "hf:org/repo/file.gguf")
+    assert "fetching hf:org/repo/file.gguf (size and licence" in hub.stderr
+
+
+def test_run_and_chat_pull_the_default_model_and_the_draft(edgespec_cli, pulled):
+    assert edgespec_cli("run", "hello", "-md", "qwen2.5-0.5b").exit_code == 0
+    assert pulled == ["smollm2-135m", "qwen2.5-0.5b"]
+    assert edgespec_cli("chat", input="hello\n").exit_code == 0
+    assert edgespec_cli.loaded["model"] == "smollm2-135m"
+
+
+def test_plain_progress_is_a_line_now_and_then(capsys):
+    show = plain_progress()
+    for done in range(100):
+        show("file", done, None)
+    assert capsys.readouterr().err == "file: 0 bytes\n"
+
+
+def test_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(loading, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with loading.progress_bar() as show:
+        show("file [one]", 1_000_000, 4_000_000)
+        show("checking \x1b[2J", 1, None)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "file [one]" in printed.err
+    assert "1.0/4.0 MB" in printed.err
+    assert "\x1b[2J" not in printed.err
+
+
+INFO = edgespec.ModelInfo(
+    path="/models/x.gguf", architecture="llama", name="X \x1b[2J", quantisation="Q4_K_M",
+    file_size=1_000_000_000, n_ctx_train=8192, vocab_size=32000, n_layer=32, n_head_kv=8,
+    key_length=128, value_length=128, has_chat_template=False,
+)  # fmt: skip
+
+
+@pytest.fixture
+def inspected(monkeypatch) -> None:
+    fits = [
+        edgespec.DraftFit("small", True, "same vocabulary"),
+        edgespec.DraftFit("other.gguf", False, "token 5 is different"),
+    ]
+    monkeypatch.setattr(edgespec, "inspect", lambda reference: INFO)
+    monkeypatch.setattr(edgespec, "fitting_drafts", lambda reference: fits)
+
+
+@pytest.mark.usefixtures("inspected")
+def test_inspect_says_what_it_is_and_needs(edgespec_cli):
+    result = edgespec_cli("inspect", "x.gguf")
+    assert result.exit_code == 0
+    for said in (
+        "architecture  llama", "quantisation  Q4_K_M", "size          1.0 GB",
+        "no (ChatML is used)", "context    8192  2.1 GB", "small: fits, same vocabulary",
+        "other.gguf: does not fit, token 5 is different", "X ␛[2J",
+    ):  # fmt: skip
+        assert said in result.stdout
+
+
+@pytest.mark.usefixtures("inspected")
+def test_inspect_as_json(edgespec_cli):
+    data = json.loads(edgespec_cli("inspect", "smollm2-135m", "--json").stdout)
+    assert data["licence"] == "Apache-2.0"
+    assert data["memory_bytes"]["2048"] == INFO.file_size + INFO.kv_bytes(2048)
+    assert data["drafts"][1] == {
+        "reference": "other.gguf", "fits": False, "why": "token 5 is different",
+    }  # fmt: skip
+
+
+def test_inspect_of_something_else(edgespec_cli):
+    pytest.importorskip("llama_cpp")
+    missing = edgespec_cli("inspect", "smollm2-135m")
+    assert missing.exit_code == 1
+    assert "not on this disk; fetch it with `edgespec pull" in missing.stderr
+    (edgespec_cli.folder / "text.gguf").write_text("not a model", encoding="utf-8")
+    result = edgespec_cli("inspect", "text.gguf")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("edgespec: error: ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(edgespec_cli, shell):
+    result = edgespec_cli("completion", shell)
+    assert result.exit_code == 0
+    assert "_EDGESPEC_COMPLETE" in result.stdout
+
+
+def test_model_names_complete():
+    complete = ShellComplete(cli, {}, "edgespec", "_EDGESPEC_COMPLETE")
+    for args, incomplete in (
+        (["run", "-m"], "smol"),
+        (["pull"], "smol"),
+        (["chat", "-md"], "smol"),
+    ):
+        found = complete.get_completions(args, incomplete)
+        assert "smollm2-135m" in [item.value for item in found if item.type == "plain"]
+        assert "file" in [item.type for item in found]
+    assert [i.value for i in complete.get_completions(["chat", "--spec-type"], "suf")] == ["suffix"]

@@ -1,0 +1,141 @@
+"""Options, environment variables, conflicts, and what reaches the library."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import click
+import pytest
+
+from edgespec.config import Acceptance
+from edgespec_cli.main import cli
+
+
+def test_options_of_several_letters_are_told_apart(edgespec_cli):
+    args = "-md draft.gguf -ngl 3 -ngld 4 -c 512 -cd 256 -t 1 -tb 2 -n 5 -ctk q8_0 -ctv q4_0 -fa on"
+    assert edgespec_cli.run("hello", *args.split()).exit_code == 0
+    assert edgespec_cli.loaded == {
+        "model": str(edgespec_cli.model),
+        "draft": "draft.gguf",
+        "n_ctx": 512,
+        "n_gpu_layers": 3,
+        "n_threads": 1,
+        "n_threads_batch": 2,
+        "flash_attn": "on",
+        "type_k": "q8_0",
+        "type_v": "q4_0",
+        "draft_options": {"n_ctx": 256, "n_gpu_layers": 4},
+        "speculative_config": {"method": "auto"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "draft", "method"),
+    [
+        ((), "auto", "auto"),
+        (("-md", "none"), None, "auto"),
+        (("--spec-type", "none"), None, "none"),
+        (("--spec-type", "ngram"), None, "suffix"),
+        (("--spec-type", "suffix", "-md", "auto"), None, "suffix"),
+        (("--spec-type", "suffix,draft_model", "-md", "draft.gguf"), "draft.gguf", "auto"),
+        (("--spec-type", "ngram, draft-model"), "auto", "auto"),
+    ],
+)
+def test_kinds_of_speculation(edgespec_cli, args, draft, method):
+    result = edgespec_cli.run("hello", *args)
+    assert result.exit_code == 0, result.stderr
+    assert edgespec_cli.loaded["draft"] == draft
+    assert edgespec_cli.loaded["speculative_config"]["method"] == method
+
+
+def test_a_draft_model_alone_and_its_limits(edgespec_cli):
+    # the toy has no draft model, so the engine refuses: what it was given is what counts
+    args = "--spec-type draft-model -md draft.gguf --spec-draft-n-max 3 --spec-draft-n-min 2"
+    edgespec_cli.run("hello", *args.split(), "--spec-draft-p-min", "0.5", "--acceptance", "coupled")
+    assert edgespec_cli.loaded["draft"] == "draft.gguf"
+    assert edgespec_cli.loaded["speculative_config"] == {
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+        "min_speculative_tokens": 2,
+        "draft_p_min": 0.5,
+        "acceptance": "coupled",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--raw", "--system", "x"), "--raw and --system exclude each other"),
+        (("--prompt-ids", "1,2"), "--prompt-ids and a prompt argument exclude each other"),
+        (("--prompt-ids", "1,x"), "'1,x' is not a list of token ids"),
+        (("--spec-type", "none", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
+        (("--spec-type", "suffix", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
+        (("--spec-type", "draft-model", "-md", "none"), "needs a draft model, but -md none"),
+        (("--spec-type", "eagle"), "'eagle' is unknown; known: auto, none, draft-model"),
+        (("--spec-type", "none,suffix"), "auto and none stand alone"),
+        (("--spec-draft-n-max", "99"), "num_speculative_tokens must be between 0 and 31, got 99"),
+        (("--logit-bias", "5"), "'5' is not ID=VALUE"),
+        (("--logit-bias", "5=nan"), "VALUE is a number or -inf"),
+        (("--logprobs", "3"), "--logprobs needs --json"),
+        (("--temp", "-1"), "temperature must be at least 0, got -1"),
+        (("--top-p", "2"), "top_p must be between 0 and 1"),
+        (("-n", "0"), "max_tokens must be at least 1, got 0"),
+        (("-n", "five"), "'five' is not a valid integer"),
+        (("-ctk", "q9"), "unknown type_k 'q9'; known: f32"),
+        (("-cd", "-2"), "n_ctx must be at least 0, got -2"),
+        (("--tmep", "1"), "No such option"),
+        (("-f", "missing.txt"), "missing.txt"),
+        (("one", "two"), "unexpected extra argument"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(edgespec_cli, args, says):
+    result = edgespec_cli.run("hello", *args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert result.stderr.startswith("edgespec: error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_every_option_is_read_from_the_environment_under_its_flag():
+    for name, command in cli.commands.items():
+        for param in command.params:
+            if isinstance(param, click.Option):
+                flag = next(opt for opt in param.opts if opt.startswith("--"))
+                expected = "EDGESPEC_" + flag[2:].upper().replace("-", "_")
+                assert (param.envvar, param.show_envvar) == (expected, True), (name, flag)
+
+
+def test_the_environment_is_used_and_the_command_line_wins(edgespec_cli):
+    env = {
+        "EDGESPEC_MODEL": str(edgespec_cli.model),
+        "EDGESPEC_N_GPU_LAYERS": "7",
+        "EDGESPEC_N_PREDICT": "2",
+        "EDGESPEC_QUIET": "1",
+        "EDGESPEC_STOP": '["w h", "x y"]',
+    }
+    result = edgespec_cli("run", "hello", "-ngl", "1", env=env)
+    assert (result.stdout, result.stderr) == ("Hi\n", "")
+    assert edgespec_cli.loaded["n_gpu_layers"] == 1
+    assert edgespec_cli("chat", env=env, input="hello\n").stdout == "Hi\n"
+    assert edgespec_cli.loaded["n_gpu_layers"] == 7
+
+
+def test_what_is_typed_wins_over_a_contradiction_in_the_environment(edgespec_cli):
+    assert edgespec_cli.run("--raw", "raw:", env={"EDGESPEC_SYSTEM": "x"}).exit_code == 0
+    env = {"EDGESPEC_DRAFT_MODEL": "draft.gguf"}
+    assert edgespec_cli.run("hello", "--spec-type", "none", env=env).exit_code == 0
+    assert edgespec_cli.run("hello", env={"EDGESPEC_LOGPROBS": "2"}).exit_code == 0
+
+
+def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
+    assert edgespec_cli.run("hello", env={"EDGESPEC_STOP": "what can"}).stdout == "Hi, \n"
+    env = {"EDGESPEC_LOGIT_BIAS": f"{ord('H')}=-inf,300=1", "EDGESPEC_N_PREDICT": "x"}
+    broken = edgespec_cli.run("hello", env=env)
+    assert broken.exit_code == 2
+    assert "EDGESPEC_N_PREDICT" in broken.stderr
+
+
+def test_acceptance_rules_are_those_of_the_library():
+    option = next(p for p in cli.commands["run"].params if p.name == "acceptance")
+    assert tuple(option.type.choices) == get_args(Acceptance)

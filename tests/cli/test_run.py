@@ -1,0 +1,103 @@
+"""`edgespec run`: prompts, output, JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+
+def lines(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_the_answer_goes_to_stdout_and_the_figures_to_stderr(edgespec_cli):
+    result = edgespec_cli.run("hello")
+    assert result.exit_code == 0
+    assert result.stdout == "Hi, what can I do?\n"
+    assert result.stderr.startswith("19 tokens · ")
+    assert edgespec_cli.run("hello", "-q").stderr == ""
+
+
+def test_figures_say_what_was_drafted_or_why_nothing_was(edgespec_cli):
+    assert "drafted accepted)" in edgespec_cli.run("again").stderr
+    off = edgespec_cli.run("again", "--spec-type", "none").stderr
+    assert "speculation off: not asked for" in off
+    cut = edgespec_cli.run("again", "-n", "3")
+    assert cut.stdout == "one\n"
+    assert "stopped at the token limit" in cut.stderr
+
+
+def test_the_prompt_comes_from_argument_file_and_pipe(edgespec_cli):
+    (edgespec_cli.folder / "file.txt").write_text("from file\n", encoding="utf-8")
+    assert edgespec_cli.run(input="hello").stdout == "Hi, what can I do?\n"
+    assert edgespec_cli.run("-f", "file.txt").stdout == "echo: from file\n"
+    assert edgespec_cli.run("-f", "-", input="piped").stdout == "echo: piped\n"
+    assert edgespec_cli.run("say", input="piped").stdout == "echo: say\n\npiped\n"
+    both = edgespec_cli.run("say", "-f", "file.txt", input="not read")
+    assert both.stdout == "echo: say\n\nfrom file\n"
+
+
+def test_raw_and_ids_leave_the_template_out(edgespec_cli):
+    assert edgespec_cli.run("--raw", "raw:").stdout == " and on\n"
+    ids = ",".join(str(b) for b in b"raw:")
+    assert edgespec_cli.run("--prompt-ids", ids, input="not read").stdout == " and on\n"
+    assert edgespec_cli.run("system?", "--system", "Be brief.").stdout == "Be brief.\n"
+
+
+def test_json_lines_parse_and_the_last_is_done(edgespec_cli):
+    result = edgespec_cli.run("again", "--json", "--logprobs", "2")
+    events = lines(result.stdout)
+    assert {e["type"] for e in events} == {"prefill", "token", "done"}
+    assert [e["type"] for e in events].count("done") == 1
+    done = events[-1]
+    tokens = [e for e in events if e["type"] == "token"]
+    assert done["type"] == "done"
+    assert done["text"] == "".join(e["text"] for e in tokens)
+    assert done["token_ids"] == [e["token"] for e in tokens]
+    assert done["finish_reason"] == "stop"
+    assert done["stats"]["num_accepted_draft_tokens"] == sum(e["from_draft"] for e in tokens)
+    assert len(tokens[0]["logprob"]["top"]) == 2
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "name"),
+    [
+        (("hello", "--temp", "-1"), 2, "ConfigError"),
+        (("boom",), 1, "RuntimeError"),
+        (("--raw", "--system", "x", "hello"), 2, "UsageError"),
+        (("-m", "nothing.gguf", "hello"), 1, "ModelNotFound"),
+        (("-m", "interrupted.gguf", "hello"), 130, "KeyboardInterrupt"),
+        ((), 2, "UsageError"),
+    ],
+)
+def test_json_ends_with_the_error(edgespec_cli, args, code, name):
+    result = edgespec_cli.run("--json", *args)
+    last = lines(result.stdout)[-1]
+    assert (result.exit_code, last["type"], last["error"]) == (code, "error", name)
+    assert last["message"]
+    assert result.stderr.startswith("edgespec: error: ")
+
+
+def test_stop_strings_and_limits_reach_the_engine(edgespec_cli):
+    events = lines(edgespec_cli.run("hello", "--json", "--stop", "can", "--stop", "xyz").stdout)
+    assert events[-1]["text"] == "Hi, what "
+    assert events[-1]["stop_reason"] == "can"
+    long = lines(edgespec_cli.run("hello", "--json", "--ignore-eos", "-n", "30").stdout)
+    assert len(long[-1]["token_ids"]) == 30
+    forbidden = edgespec_cli.run("hello", "-q", "-n", "1", "--logit-bias", f"{ord('H')}=-inf")
+    assert forbidden.stdout != "H\n"
+    limited = lines(edgespec_cli.run("slow", "--json", "--time-limit", "0").stdout)
+    assert limited[-1]["finish_reason"] == "time_limit"
+
+
+def test_a_pipe_gets_the_bytes_of_the_model(edgespec_cli):
+    assert "\x1b[31m" in edgespec_cli.run("escape").stdout
+
+
+def test_a_full_context_is_an_error_that_says_so(edgespec_cli):
+    result = edgespec_cli.run("x" * 400, "-c", "256")
+    assert result.exit_code == 1
+    assert "context of 256" in result.stderr

@@ -1,0 +1,277 @@
+"""The CLI as a process: terminals, Ctrl-C, closed pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import time
+
+import pytest
+
+from edgespec_cli.answer import CtrlC
+
+pty = pytest.importorskip("pty")
+fcntl = pytest.importorskip("fcntl")
+termios = pytest.importorskip("termios")
+
+PATIENCE_S = 60
+
+
+class Terminal:
+    """A program in a terminal of its own; what is asked for may be split by nothing but time."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (40, 200)) if hasattr(termios, "tcsetwinsize") else None
+        self._process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def expect(self, pattern: str) -> str:
+        """Wait for `pattern`; the text up to its end, which is then not looked at again."""
+        end = time.monotonic() + PATIENCE_S
+        while not (match := re.search(pattern, self.seen)):
+            assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
+            assert self._read(), f"ended without {pattern!r}: {self.seen!r}"
+        text, self.seen = self.seen[: match.end()], self.seen[match.end() :]
+        return text
+
+    def finish(self) -> int:
+        """The exit code, once the program has ended; the rest of its output is in `seen`."""
+        end = time.monotonic() + PATIENCE_S
+        while self._read():
+            assert time.monotonic() < end, f"does not end: {self.seen!r}"
+        return self._process.wait(PATIENCE_S)
+
+    def _read(self) -> bool:
+        if not select.select([self._ours], [], [], 1)[0]:
+            return True
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def environment(edgespec_cli) -> dict[str, str]:
+    """For subprocesses; the same folder as `edgespec_cli`."""
+    return os.environ | {
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+        "PYTHONWARNINGS": "error",
+        "PYTHONUTF8": "1",
+        "TERM": "xterm",
+        "COLUMNS": "200",
+    }
+
+
+@pytest.fixture
+def terminal(program, environment):
+    """Start `edgespec …` in a terminal."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*args: str, **env: str) -> Terminal:
+            opened = Terminal([*program, *args], environment | env)
+            stack.callback(opened.close)
+            return opened
+
+        yield start
+
+
+PROMPT = r"(?s)\x1b\[\?2004h.*?>.*?\x1b\[\?25h"  # the cursor is shown where one types
+
+
+def test_a_chat_in_a_terminal(terminal, edgespec_cli):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect("/help says what there is")
+    chat.expect(PROMPT)
+    chat.type("hello\r")
+    chat.expect("Hi, what can I do\\?\r\n")
+    assert "\x1b[2m" in chat.expect("first token")
+    chat.expect(PROMPT)
+    chat.type("first line\x1b\rsecond line\r")
+    chat.expect("two lines\r\n")
+    chat.expect(PROMPT)
+    chat.type("escape\r")
+    chat.expect("red ␛\\[31m bell ␇ csi �2J end")
+    chat.expect(PROMPT)
+    chat.type("\x03")
+    chat.expect("/exit leaves")
+    chat.expect(PROMPT)
+    chat.type("half\x03")
+    chat.type("/exit\r")
+    assert chat.finish() == 0
+    history = edgespec_cli.folder / "state" / "edgespec" / "history"
+    assert "+second line\n" in history.read_text(encoding="utf-8")
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect(PROMPT)
+    chat.type("slow\r")
+    chat.expect("tick tick")
+    chat.type("\x03")
+    chat.expect("cancelled")
+    chat.expect(PROMPT)
+    chat.type("count\r")
+    chat.expect("2\r\n")  # the half answer is in the history
+    chat.expect(PROMPT)
+    chat.type("\x04")
+    assert chat.finish() == 0
+    assert "Traceback" not in chat.seen
+
+
+def test_ctrl_c_in_run_ends_with_130(terminal):
+    run = terminal("run", "-m", "toy.gguf", "slow")
+    run.expect("tick tick")
+    run.type("\x03")
+    assert run.finish() == 130
+    assert "cancelled" in run.seen
+    assert "Traceback" not in run.seen
+
+
+def test_drafted_tokens_are_coloured_unless_no_color(terminal):
+    shown = terminal("run", "-m", "toy.gguf", "--show-drafts", "again")
+    assert shown.finish() == 0
+    assert "\x1b[32m" in shown.seen
+    plain = terminal("run", "-m", "toy.gguf", "--show-drafts", "again", NO_COLOR="1")
+    assert plain.finish() == 0
+    assert "\x1b[32m" not in plain.seen
+    assert "\x1b[2m" not in plain.seen
+
+
+def test_a_long_prompt_shows_progress_and_takes_it_away(terminal, edgespec_cli):
+    (edgespec_cli.folder / "long.txt").write_text("x " * 1000, encoding="utf-8")
+    run = terminal("run", "-m", "toy.gguf", "-f", "long.txt", "-n", "8")
+    assert run.finish() == 0
+    assert "reading the prompt: " in run.seen
+    assert "echo: x" in run.seen
+
+
+def test_a_history_that_cannot_be_written_is_only_a_line_in_the_log(terminal, edgespec_cli):
+    (edgespec_cli.folder / "state").write_text("a file where a folder should be")
+    chat = terminal("-v", "chat", "-m", "toy.gguf")
+    chat.expect(PROMPT)
+    chat.type("hello\r")
+    chat.expect("Hi, what can I do")
+    chat.expect(PROMPT)
+    chat.type("\x04")
+    assert chat.finish() == 0
+
+
+def test_interrupted_json_ends_with_done_and_130(program, environment):
+    process = subprocess.Popen(
+        [*program, "run", "-m", "toy.gguf", "--json", "slow"],
+        env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    lines = []
+    for line in process.stdout:
+        lines.append(json.loads(line))
+        if len(lines) == 10:
+            process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 130
+    assert lines[-1]["type"] == "done"
+    assert lines[-1]["finish_reason"] == "cancelled"
+    assert errors == ""
+
+
+@pytest.mark.parametrize("args", [["run", "slow"], ["run", "--json", "slow"], ["chat"]])
+def test_a_closed_pipe_is_quiet(program, environment, args):
+    process = subprocess.Popen(
+        [*program, args[0], "-m", "toy.gguf", *args[1:]],
+        env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    if args == ["chat"]:
+        process.stdin.write(b"slow\n")
+    process.stdin.close()
+    process.stdin = None
+    process.stdout.read(5)
+    process.stdout.close()
+    process.stdout = None
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 141
+    assert errors == b""
+
+
+def test_ctrl_c_in_a_piped_chat_ends_it(program, environment):
+    process = subprocess.Popen(
+        [*program, "chat", "-m", "toy.gguf"],
+        env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdin.write(b"slow\nhello\n")
+    process.stdin.flush()
+    assert process.stdout.read(9) == b"tick tick"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert b"Hi" not in out
+    assert b"cancelled" in errors
+
+
+def test_a_terminal_that_cannot_show_a_character(program, environment):
+    result = subprocess.run(
+        [*program, "chat", "-m", "toy.gguf", "-q"],
+        env=environment | {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
+        input=b"escape\n", capture_output=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout == b"red ?[31m bell ? csi ?2J end\n\ttab\n"
+
+
+def test_starting_imports_no_engine(program, environment):
+    code = (
+        "import sys; from edgespec_cli.main import cli\n"
+        "cli.make_context('edgespec', ['run'])\n"
+        "heavy = {'edgespec', 'numpy', 'rich', 'prompt_toolkit', 'llama_cpp', 'huggingface_hub'}\n"
+        "print(heavy & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [program[0], "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert (result.stdout, result.stderr) == ("set()\n", "")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_engine():
+    class Engine:
+        cancelled = 0
+
+        def cancel(self):
+            self.cancelled += 1
+
+    engine = Engine()
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC(engine) as ctrl_c:
+        signal.raise_signal(signal.SIGINT)
+        assert ctrl_c.hit
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert engine.cancelled == 1
+    assert signal.getsignal(signal.SIGINT) == before
