@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from .interfaces import Randomness
-from .types import Distribution
+from .types import Distribution, Probs
 
 Outcome = tuple[int, int]
 
@@ -80,7 +78,7 @@ def block(
             break
         survival = joint
         if i < len(draft):
-            gain = float(_excess(joint, target(i), draft_probs[i]).sum())
+            gain = _total(target(i).excess(joint, draft_probs[i]))
             rest = gain + 1 - joint
             survival = gain / rest if rest > 0 else 1.0
         if randomness.bernoulli(survival):
@@ -91,16 +89,16 @@ def block(
     return n_accepted, randomness.draw(residual)
 
 
-def _excess(scale: float, p: Distribution, q: Distribution) -> np.ndarray:
-    """max(scale * p - q, 0) over p's ids, float64."""
-    result: np.ndarray = np.maximum(scale * p.probs - q.at(p.ids), 0)
-    return result
-
-
 def _residual(scale: float, p: Distribution, q: Distribution) -> Distribution:
     """max(scale * p - q, 0), normalised."""
-    excess = _excess(scale, p, q)
-    total = excess.sum()
+    excess = p.excess(scale, q)
+    total = _total(excess)
     if total <= 0:  # p and q are equal but for rounding: a rejection of probability zero
         return p
+    if isinstance(excess, list):
+        return Distribution(p.ids, [x / total for x in excess])
     return Distribution(p.ids, excess / total)
+
+
+def _total(values: list[float] | Probs) -> float:
+    return sum(values) if isinstance(values, list) else float(values.sum())

@@ -8,6 +8,8 @@ without speculation. The noise of a position decides at most one emitted token.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import random
 import secrets
 
@@ -33,11 +35,12 @@ class SeededRandomness:
 
     def draw(self, distribution: Distribution) -> int:
         """A token by inversion of the cumulative distribution."""
-        cumulative = distribution.probs.cumsum()
-        point = self._sequential.random() * cumulative[-1]
-        i = int(cumulative.searchsorted(point, side="right"))
-        if i == len(cumulative):  # rounding put the point on the end: the last possible token
-            i = int(distribution.probs.nonzero()[0][-1])
+        probs = distribution.probs
+        few = isinstance(probs, list)
+        cumulative = list(itertools.accumulate(probs)) if few else np.cumsum(probs)
+        i = bisect.bisect_right(cumulative, self._sequential.random() * cumulative[-1])
+        while i == len(cumulative) or probs[i] == 0:
+            i -= 1  # rounding put the point on the end: the last possible token
         return int(distribution.ids[i])
 
     def race(self, position: int, distribution: Distribution) -> int:
@@ -48,9 +51,9 @@ class SeededRandomness:
         """
         if len(distribution.ids) == 1:
             return int(distribution.ids[0])
-        clocks = exponentials(self.seed, position, distribution.ids)
+        clocks = exponentials(self.seed, position, np.asarray(distribution.ids))
         with np.errstate(divide="ignore"):
-            return int(distribution.ids[(clocks / distribution.probs).argmin()])
+            return int(distribution.ids[int((clocks / distribution.probs).argmin())])
 
 
 def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:

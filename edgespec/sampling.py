@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .config import SamplingParams
 from .errors import ConfigError, DecodeError
-from .types import Distribution, Ids, Logprob, Probs, Rows
+from .types import Distribution, Logprob
 
 Row = npt.NDArray[Any]
 
@@ -55,52 +55,36 @@ class Sampler:
         """The likeliest token after bias and penalties, and its probability at temperature 1,
         both from one pass over the row.
 
-        The probability is estimated from above: of every 32 logits only the largest counts.
+        The probability is estimated from above: the row is cut into 64 pieces, and of each
+        only the largest logit counts.
         """
         if self._changes_rows:
             row = self._adjusted(row, ahead)
-        group = next(g for g in (32, 16, 8, 4, 2, 1) if len(row) % g == 0)
-        grouped = row.reshape(group, -1)
-        maxima = grouped.max(axis=0)
-        column = int(maxima.argmax())
-        _check(maxima[column])
-        token = int(grouped[:, column].argmax()) * len(maxima) + column
-        return token, float(1 / np.exp(maxima - maxima[column]).sum())
+        pieces = 64 if len(row) % 64 == 0 else 1
+        width = len(row) // pieces
+        best = row.reshape(pieces, width).argmax(axis=1).tolist()
+        tokens = [piece * width + i for piece, i in enumerate(best)]
+        logits = row.take(tokens).tolist()
+        top = max(logits)
+        _check(top)
+        return tokens[logits.index(top)], 1 / sum([math.exp(x - top) for x in logits])
 
-    def distributions(self, rows: Rows, ahead: Sequence[int] = ()) -> list[Distribution]:
-        """What the request samples from at the last len(rows) rows behind history + `ahead`.
+    def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
+        """What the request samples from at this row, with `ahead` behind the history.
 
-        rows: [n, vocab_size]; row i has ahead[: len(ahead) - n + 1 + i] behind the history.
-        Only survivors are ever soft-maxed. With top_k all rows go through the same few array
-        operations; with top_p and no top_k one pass over a row finds its normaliser, and
-        nothing else is computed of the tokens that fall away.
-        """
-        if self.params.temperature == 0:
-            return [self._one_hot(row, past) for row, past in _behind(rows, ahead)]
-        if self._changes_rows:
-            rows = np.stack([self._adjusted(row, past) for row, past in _behind(rows, ahead)])
-        if self.params.top_k:
-            return self._cut(*candidates(rows, min(self.params.top_k, rows.shape[1])))
-        if self.params.top_p == 1:
-            return [_dense(row, self.params) for row in rows]
-        return [self._cut(*_nucleus_candidates(row, self.params))[0] for row in rows]
-
-    def _one_hot(self, row: Row, ahead: Sequence[int]) -> Distribution:
-        return Distribution(np.array([self.argmax(row, ahead)]), np.ones(1))
-
-    def _cut(self, ids: Ids, logits: Row, mass: float | None = None) -> list[Distribution]:
-        """Temperature, top_p and min_p on candidates [n, k], likeliest first. `mass`: of all
-        tokens, relative to the likeliest; None where the candidates are all there is.
+        Only survivors are ever soft-maxed. With top_p and no top_k one pass over the row finds
+        its normaliser, and nothing else is computed of the tokens that fall away.
         """
         params = self.params
-        weights = np.subtract(logits, logits[:, :1], dtype=np.float64)
-        weights /= params.temperature
-        np.exp(weights, out=weights)
-        cumulated = weights.cumsum(axis=1)
-        return [
-            _head(i, w, c, params, c[-1] if mass is None else mass)
-            for i, w, c in zip(ids, weights, cumulated, strict=True)
-        ]
+        if params.temperature == 0:
+            return Distribution([self.argmax(row, ahead)], [1.0])
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        if params.top_k:
+            return _cut(*candidates(row, min(params.top_k, len(row))), params)
+        if params.top_p < 1:
+            return _cut(*_nucleus_candidates(row, params))
+        return _dense(row, params)
 
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
         """A copy of the row after bias and penalties."""
@@ -125,25 +109,24 @@ class Sampler:
         return row
 
 
-def _head(
-    ids: Ids, weights: Probs, cumulated: Probs, params: SamplingParams, mass: float
+def _cut(
+    ids: list[int], logits: list[float], params: SamplingParams, mass: float | None = None
 ) -> Distribution:
-    """The tokens that top_p and min_p leave of a descending list, in ascending ids."""
-    n = len(ids)
-    if params.top_p < 1:
-        n = min(n, int(cumulated.searchsorted(params.top_p * mass)) + 1)
-    if params.min_p:
-        n = min(n, int((weights >= params.min_p).sum()))
-    if n == 1:
-        return Distribution(ids[:1], weights[:1])  # the likeliest has weight 1
-    order = ids[:n].argsort()
-    return Distribution(ids[order], weights[order] / cumulated[n - 1])
-
-
-def _behind(rows: Rows, ahead: Sequence[int]) -> Iterator[tuple[Row, Sequence[int]]]:
-    """Each row with the part of `ahead` that stands before it."""
-    first = len(ahead) - len(rows) + 1
-    return ((row, ahead[: first + i]) for i, row in enumerate(rows))
+    """Temperature, top_p and min_p on candidates, likeliest first. `mass`: of all tokens,
+    relative to the likeliest; None where the candidates are all there is.
+    """
+    top = logits[0]
+    weights = [math.exp((x - top) / params.temperature) for x in logits]
+    enough = params.top_p * (sum(weights) if mass is None else mass)
+    total = 0.0
+    kept: list[tuple[int, float]] = []
+    for token, weight in zip(ids, weights, strict=True):
+        if kept and ((params.top_p < 1 and total >= enough) or weight < params.min_p):
+            break
+        total += weight
+        kept.append((token, weight))
+    kept.sort()
+    return Distribution([token for token, _ in kept], [weight / total for _, weight in kept])
 
 
 def _dense(row: Row, params: SamplingParams) -> Distribution:
@@ -158,43 +141,45 @@ def _dense(row: Row, params: SamplingParams) -> Distribution:
     return Distribution(ids, weights / weights.sum())
 
 
-def _nucleus_candidates(row: Row, params: SamplingParams) -> tuple[Ids, Row, float]:
-    """As many of the likeliest tokens as top_p can need, [1, k], and the mass of all."""
+def _nucleus_candidates(
+    row: Row, params: SamplingParams
+) -> tuple[list[int], list[float], SamplingParams, float]:
+    """As many of the likeliest tokens as top_p can need, and the mass of all: `_cut`'s
+    arguments.
+    """
     scaled = (row - row.max()) / row.dtype.type(params.temperature)
     mass = float(np.exp(scaled).sum(dtype=np.float64))
     k = min(64, len(row))
     while True:
-        ids, logits = candidates(row[None], k)
-        kept = np.exp((logits.astype(np.float64) - logits[0, 0]) / params.temperature).sum()
+        ids, logits = candidates(row, k)
+        kept = sum([math.exp((x - logits[0]) / params.temperature) for x in logits])
         if k == len(row) or kept >= params.top_p * mass:
-            return ids, logits, mass
+            return ids, logits, params, mass
         k = min(8 * k, len(row))
 
 
-def candidates(rows: Rows, k: int) -> tuple[Ids, Rows]:
-    """Ids [n, k] and logits [n, k] of each row's `k` largest logits, largest first. Raises
-    DecodeError where a row has none above -inf, or a NaN.
+def candidates(row: Row, k: int) -> tuple[list[int], list[float]]:
+    """Ids and logits of the `k` largest logits, largest first. Raises DecodeError where none
+    is above -inf, or one is NaN.
 
-    The k largest lie in the k groups with the largest maxima: one pass over the rows finds
-    the maxima, and only those groups are sorted.
+    The k largest lie in the k groups with the largest maxima: one pass over the row finds the
+    maxima, and only those groups are sorted. Few array operations on purpose: right after an
+    evaluation, with every cache full of weights, each different one costs 10–20 µs.
     """
-    n, size = rows.shape
-    group = next((g for g in (32, 16, 8, 4, 2) if size % g == 0 and size // g >= 4 * k), 1)
-    width = size // group
-    grouped = rows.reshape(n, group, width)
-    if group == 1:
-        ids = rows.argsort(axis=1)[:, : -k - 1 : -1]
-        logits = np.take_along_axis(rows, ids, 1)
+    group = next((g for g in (32, 16, 8, 4, 2) if len(row) % g == 0 and len(row) >= 4 * k * g), 0)
+    if not group:
+        order = row.argsort()[: -k - 1 : -1]
+        ids, logits = order.tolist(), row.take(order).tolist()
     else:
-        maxima = grouped.max(axis=1)
-        chosen = maxima.argpartition(width - k, axis=1)[:, width - k :]
-        row = np.arange(n)[:, None]
-        inside = grouped[row, :, chosen].reshape(n, k * group)
-        order = inside.argsort(axis=1)[:, : -k - 1 : -1]
-        ids = order % group * width + chosen[row, order // group]
-        logits = inside[row, order]
-    for best in logits[:, 0]:
-        _check(best)
+        width = len(row) // group
+        grouped = row.reshape(group, width)
+        chosen = grouped.max(axis=0).argpartition(width - k)[width - k :]
+        inside = grouped.take(chosen, axis=1).reshape(-1)
+        order = inside.argsort()[: -k - 1 : -1]
+        columns = chosen.tolist()
+        ids = [i // k * width + columns[i % k] for i in order.tolist()]
+        logits = inside.take(order).tolist()
+    _check(logits[0])
     return ids, logits
 
 
@@ -204,8 +189,8 @@ def logprob(row: Row, token: int, n_top: int) -> Logprob:
     log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))
     best: tuple[tuple[int, float], ...] = ()
     if n_top:
-        ids, logits = candidates(row[None], min(n_top, len(row)))
-        best = tuple((int(t), float(x) - log_z) for t, x in zip(ids[0], logits[0], strict=True))
+        pairs = zip(*candidates(row, min(n_top, len(row))), strict=True)
+        best = tuple((token, logit - log_z) for token, logit in pairs)
     return Logprob(float(row[token]) - log_z, best)
 
 

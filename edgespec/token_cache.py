@@ -22,12 +22,21 @@ class TokenCache:
         self.tokens: list[int] = []
         self._checkpoint: tuple[int, Any] | None = None
 
-    def align(self, context: Sequence[int], start: int = 0, abort: Abort | None = None) -> int:
-        """Drop what is not a prefix of `context`; returns how many tokens stay.
+    def align(
+        self,
+        context: Sequence[int],
+        *,
+        offset: int = 0,
+        known: int = 0,
+        abort: Abort | None = None,
+    ) -> int:
+        """Drop what is not a prefix of context[offset:-1]; returns how many tokens stay.
 
-        `start`: so many are known to be equal and are not compared again.
+        The last token stays out: it is the one to be evaluated next. `known`: so many are
+        equal for certain and are not compared again.
         """
-        n = common_prefix(self.tokens, context, start)
+        n = common_prefix(self.tokens, context, offset=offset, known=known)
+        n = max(0, min(n, len(context) - offset - 1))
         self.truncate(n, abort)
         return n
 
@@ -73,9 +82,10 @@ class TokenCache:
             self.decode(wanted[i : i + self.model.capabilities.max_batch], n_logits=0, abort=abort)
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:
-    """Length of the longest common prefix, the first `start` being known equal."""
-    n = min(len(a), len(b))
-    if a[start:n] == b[start:n]:
-        return n
-    return next(i for i in range(start, n) if a[i] != b[i])
+def common_prefix(a: Sequence[int], b: Sequence[int], *, offset: int = 0, known: int = 0) -> int:
+    """Length of the longest common prefix of `a` and b[offset:], the first `known` being equal.
+
+    No copies: contexts are long, and this is asked at every step.
+    """
+    n = min(len(a), len(b) - offset)
+    return next((i for i in range(min(known, n), n) if a[i] != b[offset + i]), n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -21,25 +22,36 @@ FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelle
 class Distribution:
     """A distribution over the tokens that survived the sampling transforms.
 
-    ids: int64 [n], strictly ascending. probs: float64 [n], sums to 1. Every id that is not
-    listed has probability zero; a listed one may have it too.
+    ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists where top_k or
+    top_p left few tokens (a few scalars are handled faster than small arrays), else int64 and
+    float64 arrays. Every id that is not listed has probability zero; a listed one may, too.
     """
 
-    ids: Ids
-    probs: Probs
+    ids: list[int] | Ids
+    probs: list[float] | Probs
 
     def prob(self, token: int) -> float:
         """Probability of one token id."""
-        i = int(self.ids.searchsorted(token))
+        i = bisect_left(self.ids, token)
         return float(self.probs[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
-    def at(self, ids: Ids) -> Probs:
-        """Probabilities of ascending `ids`, float64, zero where a token is not listed."""
-        if ids is self.ids:
-            return self.probs
-        places = self.ids.searchsorted(ids)
-        places[places == len(self.ids)] = 0
-        return np.where(self.ids[places] == ids, self.probs[places], 0.0)
+    def excess(self, scale: float, other: Distribution) -> list[float] | Probs:
+        """max(scale * self - other, 0) at the ids of self."""
+        if isinstance(self.probs, list):
+            minus = other.prob
+            pairs = zip(self.ids, self.probs, strict=True)
+            return [max(scale * p - minus(t), 0.0) for t, p in pairs]
+        result: Probs = np.maximum(scale * self.probs - other._at(np.asarray(self.ids)), 0)
+        return result
+
+    def _at(self, ids: Ids) -> Probs:
+        """Probabilities of ascending `ids`, zero where a token is not listed."""
+        own, probs = np.asarray(self.ids), np.asarray(self.probs)
+        if np.array_equal(own, ids):
+            return probs
+        places = own.searchsorted(ids)
+        places[places == len(own)] = 0
+        return np.where(own[places] == ids, probs[places], 0.0)
 
 
 @dataclass(frozen=True, slots=True)

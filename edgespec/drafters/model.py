@@ -70,10 +70,10 @@ class ModelDrafter:
         while len(tokens) < limit:
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
             if greedy:
-                token, sure = self._sampler.likeliest(row, tokens)
+                token, sure = self._likeliest(row, tokens)
             else:
-                q = self._sampler.distributions(row[None], tokens)[0]
-                sure = float(q.probs.max())
+                q = self._sampler.distribution(row, tokens)
+                sure = max(q.probs)
             if sure < self._p_min:
                 break
             if not greedy:
@@ -112,10 +112,9 @@ class ModelDrafter:
         if len(context) - self._start + limit > n_ctx:
             self._start = max(0, len(context) - n_ctx // 2)
             self._known = 0
-        window = context[self._start :]
-        n = self._cache.align(window[:-1], min(self._known, len(self._cache.tokens)))
-        self._known = len(window) - 1
-        pending = list(window[n:])
+        n = self._cache.align(context, offset=self._start, known=self._known)
+        self._known = len(context) - self._start - 1
+        pending = list(context[self._start + n :])
         if len(pending) + limit > n_ctx or max(pending) >= self._model.vocab_size:
             return None
         step = self._model.capabilities.max_batch
@@ -128,6 +127,11 @@ class ModelDrafter:
             self._cache.protect()
             pending = pending[-1:]
         return pending
+
+    def _likeliest(self, row: Rows, ahead: Sequence[int]) -> tuple[int, float]:
+        if self._p_min:
+            return self._sampler.likeliest(row, ahead)
+        return self._sampler.argmax(row, ahead), 1.0
 
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness

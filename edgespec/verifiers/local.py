@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,7 @@ from ..errors import ContextFull
 from ..interfaces import Model, Request
 from ..sampling import Sampler, logprob
 from ..token_cache import TokenCache
-from ..types import Draft, Logprob, Rows, Verdict
+from ..types import Distribution, Draft, Logprob, Rows, Verdict
 
 
 class LocalVerifier:
@@ -44,7 +45,7 @@ class LocalVerifier:
 
     def _prefill(self) -> Iterator[int]:
         context, abort = self._context, self._request.abort
-        n = self._cache.align(context[:-1], abort=abort)
+        n = self._cache.align(context, abort=abort)
         step = self._model.capabilities.max_batch - self._model.capabilities.max_rows
         yield n
         while len(context) - n > step:
@@ -87,7 +88,11 @@ class LocalVerifier:
         tokens, sampler = draft.tokens, self._sampler
         if self._request.params.temperature == 0:
             return acceptance.match(tokens, lambda i: sampler.argmax(rows[i], tokens[:i]))
-        target = sampler.distributions(rows, tokens).__getitem__
+
+        @functools.cache
+        def target(i: int) -> Distribution:
+            return sampler.distribution(rows[i], tokens[:i])
+
         randomness = self._request.randomness
         if draft.probs is None:
             return acceptance.coupled(tokens, target, randomness, len(self._context))

@@ -149,6 +149,8 @@ def test_token_cache_aligns(model):
     assert cache.align([*TEXT[:3], 0, 0]) == 3
     assert cache.tokens == TEXT[:3]
     assert model.n_past == 3
+    assert cache.align(TEXT[:3]) == 2  # the last token is evaluated anew
+    assert cache.align([9, 9, *TEXT[:3]], offset=2, known=2) == 2
     assert cache.align([]) == 0
 
 

@@ -36,8 +36,8 @@ class Branching:
         return self._choose([1 - probability, probability]) == 1
 
     def draw(self, distribution: Distribution) -> int:
-        assert abs(distribution.probs.sum() - 1) < 1e-12
-        return int(distribution.ids[self._choose(distribution.probs.tolist())])
+        assert abs(sum(distribution.probs) - 1) < 1e-12
+        return int(distribution.ids[self._choose(list(distribution.probs))])
 
     def race(self, position: int, distribution: Distribution) -> int:
         """The first race at a position has the law of its distribution; the second one has
@@ -50,7 +50,7 @@ class Branching:
             ):
                 return winner
         if not earlier:
-            weights = distribution.probs.tolist()
+            weights = list(distribution.probs)
         else:
             assert len(earlier) == 1, "only two laws a position can be enumerated"
             first, winner = earlier[0]
@@ -85,7 +85,7 @@ def race_law(q: Distribution, a: int, p: Distribution, b: int) -> float:
     With s = E_a and r = E_b / E_a every other clock must exceed s * max(q_j/q_a, r p_j/p_b);
     integrating s out leaves a sum of ∫ dr / (c + d r)^2 over the pieces of that maximum.
     """
-    ids = sorted(set(q.ids.tolist()) | set(p.ids.tolist()))
+    ids = sorted(set(q.ids) | set(p.ids))
     qa, pb = q.prob(a), p.prob(b)
     if qa == 0 or pb == 0:
         return 0.0

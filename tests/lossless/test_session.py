@@ -106,7 +106,7 @@ class GridNoise:
     def race(self, position, distribution):
         noise = np.array([self.noise[position - len(PROMPT)][t] for t in distribution.ids])
         with np.errstate(divide="ignore"):
-            return int(distribution.ids[(noise / distribution.probs).argmin()])
+            return int(distribution.ids[int((noise / distribution.probs).argmin())])
 
     def bernoulli(self, probability):
         raise AssertionError("coupled sampling uses no other randomness")

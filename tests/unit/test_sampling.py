@@ -53,7 +53,7 @@ def test_against_the_definition(n, options, temperature):
     kept = row.copy()
     sampler = Sampler(params, [1, 2, 3], n)
     sampler.accept([0, 1, 1])
-    (found,) = sampler.distributions(row[None], ahead=[4, 1])
+    found = sampler.distribution(row, ahead=[4, 1])
     expected = reference(row, params, [1, 2, 3], [0, 1, 1, 4, 1])
     assert np.allclose(dense(found, n), expected, atol=1e-6)
     assert np.array_equal(row, kept)
@@ -64,9 +64,9 @@ def test_history_ahead_is_not_kept():
     params = SamplingParams(temperature=1.0, presence_penalty=2.0)
     row = np.zeros(4)
     sampler = Sampler(params, [], 4)
-    (with_ahead,) = sampler.distributions(row[None], ahead=[1])
+    with_ahead = sampler.distribution(row, ahead=[1])
     assert with_ahead.prob(1) < with_ahead.prob(2)
-    assert sampler.distributions(row[None])[0].prob(1) == pytest.approx(0.25)
+    assert sampler.distribution(row).prob(1) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("n", [3, 40, 5000, 5003, 151_936])
@@ -75,20 +75,17 @@ def test_candidates(n, k):
     rng = np.random.default_rng(k)
     k = min(k, n)
     rows = np.stack([rng.normal(size=n), rng.integers(0, 9, n), np.zeros(n)]).astype(np.float32)
-    ids, logits = candidates(rows, k)
-    assert ids.shape == logits.shape == (3, k)
-    for row, found, values in zip(rows, ids, logits, strict=True):
-        assert len(set(found.tolist())) == k
-        assert np.array_equal(row[found], values)
+    for row in rows:
+        found, values = candidates(row, k)
+        assert len(set(found)) == k
+        assert row[found].tolist() == values
         assert np.array_equal(values, np.sort(row)[::-1][:k])
 
 
 def test_impossible_tokens_have_no_probability():
     row = np.array([0.0, -np.inf, 1.0])
     for options in ({}, {"top_k": 2}, {"top_k": 3}, {"top_p": 0.99}):
-        (found,) = Sampler(SamplingParams(temperature=1.0, **options), [], 3).distributions(
-            row[None]
-        )
+        found = Sampler(SamplingParams(temperature=1.0, **options), [], 3).distribution(row)
         assert found.prob(1) == 0
         assert found.prob(0) > 0
 
@@ -96,7 +93,7 @@ def test_impossible_tokens_have_no_probability():
 def test_rows_behind_one_another_see_the_drafted_tokens():
     params = SamplingParams(temperature=1.0, presence_penalty=3.0, top_k=4)
     sampler = Sampler(params, [], 4)
-    first, second, third = sampler.distributions(np.zeros((3, 4)), ahead=[1, 2])
+    first, second, third = (sampler.distribution(np.zeros(4), [1, 2][:i]) for i in range(3))
     assert first.prob(1) == pytest.approx(0.25)
     assert second.prob(1) < second.prob(2)
     assert third.prob(1) == pytest.approx(third.prob(2))
@@ -111,14 +108,14 @@ def test_likeliest():
         token, sure = sampler.likeliest(row)
         assert token == row.argmax()
         exact = 1 / np.exp(row - row.max()).sum()
-        assert exact <= sure <= min(1.0, 4 * exact)
+        assert exact * 0.999 <= sure <= 1
 
 
 def test_greedy_is_one_hot_and_takes_the_lowest_of_equals():
     sampler = Sampler(SamplingParams(), [], 4)
     row = np.array([1.0, 2.0, 2.0, 0.0])
     assert sampler.argmax(row) == 1
-    (found,) = sampler.distributions(row[None])
+    found = sampler.distribution(row)
     assert found.prob(1) == 1
 
 
@@ -127,7 +124,7 @@ def test_greedy_is_one_hot_and_takes_the_lowest_of_equals():
 def test_damaged_rows(row, temperature):
     sampler = Sampler(SamplingParams(temperature=temperature), [], 2)
     with pytest.raises(DecodeError, match="damaged"):
-        sampler.distributions(np.array([row]))
+        sampler.distribution(np.array(row))
 
 
 def test_bias_outside_the_vocabulary():
