@@ -458,8 +458,9 @@ class _Batch:
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
         n = self._batch.n_tokens = len(tokens)
-        if n == 1:  # the draft model's every step: a few stores instead of array arithmetic
-            self._token[0], self._pos[0], self._logits[0] = tokens[0], n_past, n_logits
+        if n <= 8:  # every step: a few stores are cheaper than array arithmetic
+            for i, token in enumerate(tokens):
+                self._token[i], self._pos[i], self._logits[i] = token, n_past + i, i >= n - n_logits
             return self._batch
         self._token[:n] = tokens
         self._pos[:n] = self._counting[:n] + n_past
@@ -482,6 +483,7 @@ class LlamaCppTokenizer:
             "eos_token": self._text_of(lib.llama_vocab_eos(self._vocab)),
         }
         self._buffer = ctypes.create_string_buffer(512)
+        self._pieces: dict[int, bytes] = {}  # of the tokens met so far
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -505,10 +507,16 @@ class LlamaCppTokenizer:
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token; empty for control tokens."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._native_piece(token)
+        return known
+
+    def _native_piece(self, token: int) -> bytes:
         n = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
         if n < 0:
             self._buffer = ctypes.create_string_buffer(-n)
-            return self.piece(token)
+            return self._native_piece(token)
         return self._buffer.raw[:n]
 
     def is_eog(self, token: int) -> bool:
