@@ -49,7 +49,7 @@ MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
 ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
 
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_LEVELS = {3: logging.INFO, 4: logging.INFO}  # what matters comes back as an exception
 _KV_TYPES = {
     name: getattr(lib, f"GGML_TYPE_{name.upper()}")
     for name in ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")

@@ -227,7 +227,7 @@ def test_a_name_wins_over_a_file_of_the_same_name(toy: catalogue.Entry, tmp_path
     ("reference", "expected"),
     [
         ("qwen3-40b", r"no model is called 'qwen3-40b'; close to it: qwen3-.*hf:org/repo/file"),
-        ("zzz", r"no model is called 'zzz'; there are: .*smollm2-135m"),
+        ("zzz", r"no model is called 'zzz'; .edgespec models. lists all"),
         ("", "no model is called ''"),
         ("./qwen3-4b.gguf", r"there is no file './qwen3-4b.gguf'; close to it: qwen3-4b,"),
         ("Qwen3-4B-Q5_K_M.gguf", r"there is no file .*; close to it: qwen3-4b,"),
