@@ -40,6 +40,8 @@ def _stats(talk: Conversation, rest: str) -> None:
     stats, all_ = talk.last.stats, talk.totals
     remark = talk.screen.remark
     remark(f"model: {talk.model} · {talk.summary()}")
+    for line in conversation.buffers(talk):
+        remark(line)
     remark(
         f"last answer: {stats.num_prompt_tokens} prompt tokens ({stats.num_cached_tokens} from "
         f"the cache), {stats.num_emitted_tokens} emitted in {stats.num_spec_steps} steps, "

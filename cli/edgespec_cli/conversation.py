@@ -56,9 +56,28 @@ class Conversation:
         about = self.engine.describe()
         draft = about.get("draft")
         return " · ".join(
-            [f"context {about['n_ctx']}", f"speculation: {about['speculation']}"]
+            [f"context {about['n_ctx']}", *_where(about), f"speculation: {about['speculation']}"]
             + ([f"draft {draft['file']}"] if draft else [])
         )
+
+
+def _where(about: dict[str, Any]) -> list[str]:
+    """Where the target is, if the engine tells."""
+    placement = (about.get("model") or {}).get("placement")
+    if not placement:
+        return []
+    return [placement.get("layers", f"on the CPU, {about['model']['n_threads']} threads")]
+
+
+def buffers(talk: Conversation) -> list[str]:
+    """A line a model: which buffers the engine made, and where."""
+    about = talk.engine.describe()
+    models = {which: about.get(which) or {} for which in ("model", "draft")}
+    return [
+        f"  {which}: " + ", ".join(f"{name} {size}" for name, size in model["placement"].items())
+        for which, model in models.items()
+        if model.get("placement")
+    ]
 
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:

@@ -43,7 +43,10 @@ def spread(file: str) -> Iterator[tuple[int, str, str]]:
 
 
 def load_fixed(target: str, draft: str | None = None) -> Engine:
-    """Drafts of DEPTH tokens whenever there is anything to draft."""
+    """Drafts of DEPTH tokens whenever there is anything to draft; with draft "auto" what
+    `edgespec.load` does by default."""
+    if draft == "auto":
+        return load(model(target), n_ctx=4096)
     config = {
         "method": "draft_model" if draft else "suffix",
         "num_speculative_tokens": DEPTH,
