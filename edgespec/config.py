@@ -135,7 +135,7 @@ class SpeculativeConfig:
     model: str | None = None
     num_speculative_tokens: int = 4
     min_speculative_tokens: int = 1
-    draft_p_min: float = 0.5
+    draft_p_min: float = 0.75
     prompt_lookup_min: int = 2
     acceptance: Acceptance = "block"
 

@@ -50,11 +50,13 @@ class SuffixAutomaton:
         state = self._link[self._last] if self._last else 0
         return state, self._length[state]
 
-    def follow(self, state: int, limit: int) -> list[tuple[int, float]]:
-        """What came after the latest occurrence of a state: up to `limit` (token, share),
-        share being how often this token followed the same text, of all times it occurred.
+    def follow(self, state: int, limit: int) -> list[tuple[int, int, int]]:
+        """What came after the latest occurrence of a state: up to `limit` (token, hits, times).
+
+        Of all the times that the text before was followed by anything, it was followed by
+        this token so often.
         """
-        found: list[tuple[int, float]] = []
+        found: list[tuple[int, int, int]] = []
         newest = len(self.tokens) - 1
         at_end = self._end[state] == newest
         position = (self._end_before if at_end else self._end)[state] + 1
@@ -64,7 +66,8 @@ class SuffixAutomaton:
             if token == SEPARATOR or after is None:
                 break
             followed = self._count[state] - (self._end[state] == newest)  # nothing follows yet
-            found.append((token, min(1.0, self._count[after] / max(1, followed))))
+            times = max(1, followed)
+            found.append((token, min(self._count[after], times), times))
             state, position = after, position + 1
         return found
 
@@ -143,15 +146,21 @@ class SuffixDrafter:
             self._automaton.append(token)
 
     def _find(self, limit: int) -> list[tuple[int, float]]:
-        """(token, survival): the chance that a token is right is taken as its share of past
-        continuations, discounted by n / (n + 1) for a match of n tokens.
+        """(token, survival) of each depth.
+
+        The chance that a token is right, after a match of n tokens that was followed by it
+        `hits` of `times`, is taken as (hits / times)^2 * (n + times - 1) / (n + times + 0.5).
+        That was read off the greedy answers of SmolLM2-135M to 30 Spec-Bench questions: a text
+        seen once went on as before in 55% of cases for n = 2, 74% for 4, 83% for 8 to 11 and
+        90% beyond.
         """
         state, length = self._automaton.suffix()
         if length < self._min_match:
             return []
         found, survival = [], 1.0
-        for token, share in self._automaton.follow(state, limit):
-            survival *= share * length / (length + 1)
+        for token, hits, times in self._automaton.follow(state, limit):
+            evidence = length + times
+            survival *= (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
             if survival < self._p_min:
                 break
             found.append((token, survival))

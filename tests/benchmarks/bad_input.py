@@ -1,6 +1,6 @@
 """A table of what bad input prints: every case is run through the real command line.
 
-    python tests/benchmarks/bad_input.py > docs/errors.md
+python tests/benchmarks/bad_input.py > docs/errors.md
 """
 
 from __future__ import annotations

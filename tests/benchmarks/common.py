@@ -44,7 +44,8 @@ def spread(file: str) -> Iterator[tuple[int, str, str]]:
 
 def load_fixed(target: str, draft: str | None = None) -> Engine:
     """Drafts of DEPTH tokens whenever there is anything to draft; with draft "auto" what
-    `edgespec.load` does by default."""
+    `edgespec.load` does by default.
+    """
     if draft == "auto":
         return load(model(target), n_ctx=4096)
     config = {

@@ -111,7 +111,7 @@ def test_never_drafts_past_max_tokens():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logprobs_are_those_of_plain_decoding(temperature):
     options = {"max_tokens": 12, "logprobs": 2, "temperature": temperature, "seed": 3}
-    with engine(config={"acceptance": "coupled"}) as made:
+    with engine(config={"acceptance": "coupled", "draft_p_min": 0.0}) as made:
         plain = made.generate("abcabc", **options, disable_spec_decode=True)
         drafted = made.generate("abcabc", **options)
         assert drafted.stats.num_accepted_draft_tokens > 0
