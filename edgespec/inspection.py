@@ -119,7 +119,7 @@ def _on_disk(reference: str | os.PathLike[str]) -> Path:
     path = catalogue.resolve(reference)
     if path is None:
         raise ModelNotFound(
-            f"{os.fspath(reference)!r} is in the catalogue but not on this disk; fetch it with "
+            f"{os.fspath(reference)!r} is known, but not on this disk; fetch it with "
             f"`edgespec pull {os.fspath(reference)}`"
         )
     return path

@@ -140,7 +140,7 @@ def _path(reference: Reference) -> Path:
     path = catalogue.resolve(reference)
     if path is None:
         raise ModelNotFound(
-            f"{os.fspath(reference)!r} is in the catalogue but not on this disk; fetch it with "
+            f"{os.fspath(reference)!r} is known, but not on this disk; fetch it with "
             f"`edgespec pull {os.fspath(reference)}` or edgespec.catalogue.pull(…)"
         )
     return path

@@ -110,7 +110,11 @@ def _path(command: str, rest: str) -> Path:
 _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
-    "/spec": (_spec, "on|off", "speculate or not; the text stays the same kind of text"),
+    "/spec": (
+        _spec,
+        "on|off",
+        "draft ahead or decode plainly; what the model says does not change",
+    ),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/reset": (_reset, "", "forget the conversation"),
     "/save": (_save, "FILE", "write the conversation to a file"),

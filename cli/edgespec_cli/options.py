@@ -213,7 +213,7 @@ sampling_options = _options(
     ),
     _option("--seed", type=int, help="For the same text again; a fresh one by default."),
     _option(
-        "-n", "--n-predict", type=int,
+        "-n", "--n-predict", "--max-tokens", "n_predict", type=int,
         help="Most tokens to emit; -1, the default, until the context is full.",
     ),
     _option("--stop", type=StopType(), multiple=True, help="Stop before this text; repeatable."),

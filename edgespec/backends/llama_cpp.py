@@ -152,6 +152,8 @@ def check_is_gguf(path: Path) -> None:
         raise ModelNotFound(
             f"cannot read {path}: {error.strerror}; give a GGUF file that exists"
         ) from error
+    if not magic:
+        raise NotAGGUF(f"{path} is empty; fetch it again")
     if magic != b"GGUF":
         raise NotAGGUF(
             f"{path} is not a GGUF: it begins with {magic!r}, a GGUF with b'GGUF'; "
