@@ -113,7 +113,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/spec": (
         _spec,
         "on|off",
-        "draft ahead or decode plainly; what the model says does not change",
+        "draft ahead, or decode plainly; the output stays the same",
     ),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/reset": (_reset, "", "forget the conversation"),
