@@ -35,11 +35,10 @@ def model(request):
 
 
 def close(a, b):
-    """Equal up to the noise between batch widths."""
+    """Equal for the toy; for an engine up to the noise between batch widths."""
+    noise = 1e-12 if b.dtype == np.float64 else 0.6
     finite = np.isfinite(b)
-    return np.allclose(a[finite], b[finite], atol=0.6) and np.array_equal(
-        a.argmax(-1), b.argmax(-1)
-    )
+    return np.array_equal(finite, np.isfinite(a)) and np.allclose(a[finite], b[finite], atol=noise)
 
 
 def test_rows_are_of_the_last_tokens(model):
