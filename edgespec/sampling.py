@@ -89,7 +89,8 @@ class Sampler:
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
         """A copy of the row after bias and penalties."""
         row = row.copy()
-        row[self._bias_ids] += self._bias
+        inside = self._bias_ids < len(row)  # a draft's row may be shorter than the target's
+        row[self._bias_ids[inside]] += self._bias[inside]
         return self._penalised(row, ahead) if self._has_penalties else row
 
     def _penalised(self, row: Row, ahead: Sequence[int]) -> Row:

@@ -35,6 +35,10 @@ class Distribution:
         i = bisect_left(self.ids, token)
         return float(self.probs[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
+    def largest(self) -> float:
+        """The largest probability."""
+        return max(self.probs) if isinstance(self.probs, list) else float(self.probs.max())
+
     def excess(self, scale: float, other: Distribution) -> list[float] | Probs:
         """max(scale * self - other, 0) at the ids of self."""
         if isinstance(self.probs, list):
@@ -74,14 +78,13 @@ class Offer:
 class Draft:
     """Tokens proposed to the target.
 
-    probs: the distribution that each token was drawn from, or None for a deterministic draft.
-    coupled: drawn with the request's shared noise; only the coupled rule may verify it.
+    probs: the distribution that each token was drawn from, or None for a draft that is
+    deterministic, or drawn by races with the request's shared noise.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = "none"
     probs: tuple[Distribution, ...] | None = None
-    coupled: bool = False
 
 
 NO_DRAFT = Draft()

@@ -287,10 +287,6 @@ class LlamaCppModel:
         """Free context and weights."""
         self._close()
 
-    def metadata(self) -> dict[str, str]:
-        """The GGUF's metadata, everything as text."""
-        return read_metadata(self._model)
-
     def _load(self) -> tuple[Any, Any, list[str]]:
         """Weights and context; where "everything that fits" does not fit on the GPU, fewer
         layers are tried.

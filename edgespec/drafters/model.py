@@ -37,6 +37,7 @@ class ModelDrafter:
         self._cache = TokenCache(model)
         self._model = model
         self._vocab = min(model.vocab_size, target_vocab_size)
+        self._target_vocab = target_vocab_size
         self._p_min = p_min
         self._acceptance = acceptance
         self._accepted_at = [0.7]  # running share of drafted tokens accepted, by position
@@ -47,7 +48,7 @@ class ModelDrafter:
     def begin(self, request: Request) -> None:
         """A new request; the cache is aligned when the first draft is asked for."""
         self._request = request
-        self._sampler = Sampler(request.params, request.prompt, self._model.vocab_size)
+        self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
         self._start = self._known = self._drafted = 0
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
@@ -73,7 +74,7 @@ class ModelDrafter:
                 token, sure = self._likeliest(row, tokens)
             else:
                 q = self._sampler.distribution(row, tokens)
-                sure = max(q.probs)
+                sure = q.largest()
             if sure < self._p_min:
                 break
             if not greedy:
@@ -86,7 +87,6 @@ class ModelDrafter:
             tuple(tokens),
             self.name,
             None if greedy or self._acceptance == "coupled" else tuple(probs),
-            coupled=not greedy and self._acceptance == "coupled",
         )
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:

@@ -141,3 +141,9 @@ def test_stops_early_below_p_min():
     drafter = ModelDrafter(toy(), 3, p_min=0.7)
     context = begin(drafter, temperature=1.0)
     assert len(drafter.propose(context, 4).tokens) == 4
+
+
+def test_bias_on_a_token_that_only_the_target_has():
+    drafter = ModelDrafter(toy(), 5)
+    context = begin(drafter, temperature=1.0, logit_bias={4: 2.0, 1: 50.0})
+    assert drafter.propose(context, 1).tokens == (1,)
