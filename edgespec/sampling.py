@@ -30,6 +30,7 @@ class Sampler:
         self._changes_rows = self._has_penalties or bool(params.logit_bias)
         self._in_prompt = set(prompt) if self._has_penalties else set()
         self._in_output: Counter[int] = Counter()
+        self._floor: float | None = None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float64)
         wrong = self._bias_ids[(self._bias_ids < 0) | (self._bias_ids >= vocab_size)]
@@ -81,7 +82,8 @@ class Sampler:
         if self._changes_rows:
             row = self._adjusted(row, ahead)
         if params.top_k:
-            return _cut(*candidates(row, min(params.top_k, len(row))), params)
+            ids, logits, self._floor = candidates(row, min(params.top_k, len(row)), self._floor)
+            return _cut(ids, logits, params)
         if params.top_p < 1:
             return _cut(*_nucleus_candidates(row, params))
         return _dense(row, params)
@@ -152,36 +154,40 @@ def _nucleus_candidates(
     mass = float(np.exp(scaled).sum(dtype=np.float64))
     k = min(64, len(row))
     while True:
-        ids, logits = candidates(row, k)
+        ids, logits, _ = candidates(row, k)
         kept = sum([math.exp((x - logits[0]) / params.temperature) for x in logits])
         if k == len(row) or kept >= params.top_p * mass:
             return ids, logits, params, mass
         k = min(8 * k, len(row))
 
 
-def candidates(row: Row, k: int) -> tuple[list[int], list[float]]:
-    """Ids and logits of the `k` largest logits, largest first. Raises DecodeError where none
-    is above -inf, or one is NaN.
+def candidates(
+    row: Row, k: int, floor: float | None = None
+) -> tuple[list[int], list[float], float]:
+    """Ids and logits of the `k` largest logits, largest first, and a good `floor` for the row
+    that follows. Raises DecodeError where no logit is above -inf, or one is NaN.
 
-    The k largest lie in the k groups with the largest maxima: one pass over the row finds the
-    maxima, and only those groups are sorted. Few array operations on purpose: right after an
-    evaluation, with every cache full of weights, each different one costs 10–20 µs.
+    floor: a guess of a logit that a few more than k tokens reach; only those are sorted. The
+    logits of the row before make a good one. The result does not depend on it. Few array
+    operations on purpose: right after an evaluation, with every cache full of weights, each
+    different one costs 10–20 µs.
     """
-    group = next((g for g in (32, 16, 8, 4, 2) if len(row) % g == 0 and len(row) >= 4 * k * g), 0)
-    if not group:
-        order = row.argsort()[: -k - 1 : -1]
-        ids, logits = order.tolist(), row.take(order).tolist()
-    else:
-        width = len(row) // group
-        grouped = row.reshape(group, width)
-        chosen = grouped.max(axis=0).argpartition(width - k)[width - k :]
-        inside = grouped.take(chosen, axis=1).reshape(-1)
-        order = inside.argsort()[: -k - 1 : -1]
-        columns = chosen.tolist()
-        ids = [i // k * width + columns[i % k] for i in order.tolist()]
-        logits = inside.take(order).tolist()
-    _check(logits[0])
-    return ids, logits
+    if floor is None:
+        floor = float(row.max()) - 10
+    ids = (row >= floor).nonzero()[0]
+    step = 2.0
+    while len(ids) < k and floor > -math.inf:
+        floor, step = (floor - step, 4 * step) if step < 1e4 else (-math.inf, step)
+        ids = (row >= floor).nonzero()[0]
+    logits = row.take(ids)
+    order = logits.argsort(kind="stable")[::-1]
+    _check(logits[order[0]] if len(order) else math.nan)
+    if len(order) > 8 * k:
+        floor = float(logits[order[8 * k]])
+    elif len(order) < 4 * k:
+        floor -= 1
+    best = order[:k]
+    return ids.take(best).tolist(), logits.take(best).tolist(), floor
 
 
 def logprob(row: Row, token: int, n_top: int) -> Logprob:
@@ -190,8 +196,8 @@ def logprob(row: Row, token: int, n_top: int) -> Logprob:
     log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))
     best: tuple[tuple[int, float], ...] = ()
     if n_top:
-        pairs = zip(*candidates(row, min(n_top, len(row))), strict=True)
-        best = tuple((token, logit - log_z) for token, logit in pairs)
+        ids, logits, _ = candidates(row, min(n_top, len(row)))
+        best = tuple((t, logit - log_z) for t, logit in zip(ids, logits, strict=True))
     return Logprob(float(row[token]) - log_z, best)
 
 

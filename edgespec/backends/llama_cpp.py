@@ -449,6 +449,9 @@ class _Batch:
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
         self._logits = np.ctypeslib.as_array(self._batch.logits, (size,))
+        self._tokens = memoryview(self._token).cast("B").cast("i")
+        self._positions = memoryview(self._pos).cast("B").cast("i")
+        self._flags = memoryview(self._logits).cast("B").cast("b")
         self._counting = np.arange(size, dtype=np.int32)
         np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
         for i in range(size):
@@ -456,9 +459,10 @@ class _Batch:
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
         n = self._batch.n_tokens = len(tokens)
-        if n <= 8:  # every step: a few stores are cheaper than array arithmetic
+        if n <= 8:  # every step: a few plain stores are cheaper than array arithmetic
             for i, token in enumerate(tokens):
-                self._token[i], self._pos[i], self._logits[i] = token, n_past + i, i >= n - n_logits
+                self._tokens[i], self._positions[i] = token, n_past + i
+                self._flags[i] = i >= n - n_logits
             return self._batch
         self._token[:n] = tokens
         self._pos[:n] = self._counting[:n] + n_past

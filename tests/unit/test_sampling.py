@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -75,8 +76,8 @@ def test_candidates(n, k):
     rng = np.random.default_rng(k)
     k = min(k, n)
     rows = np.stack([rng.normal(size=n), rng.integers(0, 9, n), np.zeros(n)]).astype(np.float32)
-    for row in rows:
-        found, values = candidates(row, k)
+    for row, floor in itertools.product(rows, (None, -math.inf, -1.0, 3.5, 100.0)):
+        found, values, _ = candidates(row, k, floor)
         assert len(set(found)) == k
         assert row[found].tolist() == values
         assert np.array_equal(values, np.sort(row)[::-1][:k])
