@@ -449,9 +449,9 @@ class _Batch:
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
         self._logits = np.ctypeslib.as_array(self._batch.logits, (size,))
-        self._tokens = memoryview(self._token).cast("B").cast("i")
-        self._positions = memoryview(self._pos).cast("B").cast("i")
-        self._flags = memoryview(self._logits).cast("B").cast("b")
+        self._tokens = self._token.data.cast("B").cast("i")
+        self._positions = self._pos.data.cast("B").cast("i")
+        self._flags = self._logits.data.cast("B").cast("b")
         self._counting = np.arange(size, dtype=np.int32)
         np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
         for i in range(size):
