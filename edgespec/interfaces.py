@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .config import SamplingParams
-from .types import Distribution, Draft, FinishReason, Offer, Plan, Rows, StepStats, Verdict
+from .types import (
+    NO_FLOORS,
+    Budget,
+    Distribution,
+    Draft,
+    FinishReason,
+    Floors,
+    Offer,
+    Plan,
+    Rows,
+    StepStats,
+    Verdict,
+)
 
 Abort = Callable[[], FinishReason | None]
 """Asked between steps and now and then during a long evaluation: a reason stops it."""
@@ -122,8 +134,12 @@ class Drafter(Protocol):
         Must not draw: a choice between sources may not look at drawn tokens.
         """
 
-    def propose(self, context: Sequence[int], limit: int) -> Draft:
-        """Draft at most `limit` tokens after `context`."""
+    def propose(
+        self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS
+    ) -> Draft:
+        """Draft at most `limit` tokens after `context`, fewer where a survival is below its
+        floor.
+        """
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """What was emitted, and the verified rows for those who learn from them."""
@@ -159,8 +175,8 @@ class Verifier(Protocol):
 class Policy(Protocol):
     """Decides every step what to draft, from offers made before anything is drawn."""
 
-    def choose(self, offers: Sequence[Offer], budget: int) -> Plan:
-        """Which offer, and how deep, at most `budget`. Depth 0 is a plan."""
+    def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
+        """Which offer, and how deep, at most `budget.limit`. Depth 0 is a plan."""
 
     def observe(self, stats: StepStats) -> None:
         """What the step cost and gave."""

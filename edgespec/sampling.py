@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .config import SamplingParams
 from .errors import ConfigError, DecodeError
-from .types import Distribution, Logprob
+from .types import Distribution, Logprob, Row
 
-Row = npt.NDArray[Any]
 
 
 class Sampler:

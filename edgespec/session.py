@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .errors import Aborted
 from .interfaces import Drafter, Policy, Request, Verifier
 from .stopping import Output
-from .types import NO_DRAFT, Draft, Event, Stats, StepStats, Verdict
+from .types import NO_DRAFT, Budget, Draft, Event, Stats, StepStats, Verdict
 
 
 class Session:
@@ -18,14 +18,21 @@ class Session:
     one could trip over: every `begin` aligns caches with its own prompt.
     """
 
-    def __init__(self, verifier: Verifier, drafters: Sequence[Drafter], policy: Policy) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        drafters: Sequence[Drafter],
+        policy: Policy,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._verifier = verifier
         self._drafters = list(drafters)
         self._policy = policy
+        self._clock = clock
 
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
         """Yield "prefill" and "token" events until `output` has a finish reason."""
-        began = time.perf_counter()
+        began = self._clock()
         stats.num_prompt_tokens = len(request.prompt)
         try:
             yield from self._prefill(request, stats)
@@ -33,7 +40,7 @@ class Session:
         except Aborted:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
-            stats.total_s = time.perf_counter() - began
+            stats.total_s = self._clock() - began
 
     def _prefill(self, request: Request, stats: Stats) -> Iterator[Event]:
         total = len(request.prompt)
@@ -53,9 +60,9 @@ class Session:
         drafters = self._active(request)
         first = 0.0
         while not output.finish_reason:
-            start = time.perf_counter()
+            start = self._clock()
             draft = self._draft(drafters, request, context, output) if drafters else NO_DRAFT
-            drafted = time.perf_counter()
+            drafted = self._clock()
             verdict = self._verifier.verify(draft)
             emitted = output.cut(verdict.tokens)
             tokens = [token for token, _ in emitted]
@@ -63,7 +70,7 @@ class Session:
             self._verifier.accept(tokens)
             for drafter in drafters:
                 drafter.accept(tokens, verdict.rows)
-            now = time.perf_counter()
+            now = self._clock()
             first = first or now
             step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
             stats.add(step)
@@ -83,23 +90,24 @@ class Session:
         self, drafters: Sequence[Drafter], request: Request, context: Sequence[int], output: Output
     ) -> Draft:
         budget = self._budget(request, len(context), len(output.token_ids))
-        if budget <= 0:
+        if budget.limit <= 0:
             return NO_DRAFT
-        offers = [drafter.offer(context, budget) for drafter in drafters]
+        offers = [drafter.offer(context, budget.limit) for drafter in drafters]
         plan = self._policy.choose(offers, budget)
         if not plan.depth:
             return NO_DRAFT
-        return drafters[plan.index].propose(context, plan.depth)
+        return drafters[plan.index].propose(context, plan.depth, plan.floors)
 
-    def _budget(self, request: Request, n_context: int, n_emitted: int) -> int:
-        """Most tokens worth drafting: a step emits one more than it accepts."""
+    def _budget(self, request: Request, n_context: int, n_emitted: int) -> Budget:
+        """A step emits one token more than it accepts."""
         params = request.params
-        limits = [self._verifier.max_draft, self._verifier.n_ctx - n_context]
+        remaining = self._verifier.n_ctx - n_context + 1
         if params.max_tokens is not None:
-            limits.append(params.max_tokens - n_emitted - 1)
+            remaining = min(remaining, params.max_tokens - n_emitted)
+        limit = min(self._verifier.max_draft, remaining - 1)
         if params.num_draft_tokens is not None:
-            limits.append(params.num_draft_tokens)
-        return min(limits)
+            limit = min(limit, params.num_draft_tokens)
+        return Budget(limit, n_context, n_emitted, remaining)
 
     def _active(self, request: Request) -> list[Drafter]:
         """The drafters this request may use."""

@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 Probs = npt.NDArray[np.float64]
+Row = npt.NDArray[Any]
+"""Logits of one position, [vocab_size]."""
+
 Rows = npt.NDArray[Any]
 """Logits, [n, vocab_size], float32 from real engines and float64 from the toy: a view that
 is valid until the model's next call. Nobody writes to it."""
@@ -63,11 +66,13 @@ class Offer:
     """What a drafter expects of itself before it drafts.
 
     survival: estimated probability that drafted tokens 1..i are all accepted, one entry a
-    depth, never rising. Empty: nothing to offer.
+    depth, never rising. Empty: nothing to offer. n_pending: tokens that a draft model has to
+    read before it can draft, None for a source that needs no evaluation.
     """
 
     source: str
     survival: tuple[float, ...] = ()
+    n_pending: int | None = None
 
     def expected(self, depth: int) -> float:
         """Expected number of accepted tokens at `depth`."""
@@ -79,23 +84,73 @@ class Draft:
     """Tokens proposed to the target.
 
     probs: the distribution that each token was drawn from, or None for a draft that is
-    deterministic, or drawn by races with the request's shared noise.
+    deterministic, or drawn by races with the request's shared noise. survival: estimated
+    probability that all of them are accepted.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = "none"
     probs: tuple[Distribution, ...] | None = None
+    survival: float = 1.0
 
 
 NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
+class Floors:
+    """What a survival must reach. keep[i]: that of drafted token i + 1, else the draft ends
+    before it. extend[i]: that of the first i tokens together, else a draft model stops there.
+    Decided before anything is drawn. Beyond their ends the last entries hold; empty: no floor.
+    """
+
+    keep: tuple[float, ...] = ()
+    extend: tuple[float, ...] = ()
+
+    def keeps(self, i: int, survival: float) -> bool:
+        """Whether token i + 1 may be in the draft."""
+        return not self.keep or survival >= self.keep[min(i, len(self.keep) - 1)]
+
+    def extends(self, i: int, survival: float) -> bool:
+        """Whether another token is worth an evaluation of the draft model behind i tokens."""
+        return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
+
+
+    def behind(self, n: int, survival: float) -> Floors:
+        """The same floors for what follows n tokens of that survival."""
+        survival = max(survival, 1e-9)
+        shifted = (
+            tuple(x / survival for x in floors[n:] or floors[-1:])
+            for floors in (self.keep, self.extend)
+        )
+        return Floors(*shifted)
+
+
+NO_FLOORS = Floors()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a step may cost. limit: most drafted tokens; n_past: tokens in the context;
+    n_emitted: tokens of the answer so far; remaining: most that the request can still emit.
+    """
+
+    limit: int
+    n_past: int = 0
+    n_emitted: int = 0
+    remaining: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy's choice: which offer (index), and how many tokens. Depth 0 is plain decoding."""
+    """A policy's choice: which offer (index), how many tokens at most, and where the draft ends
+    earlier. Depth 0 is plain decoding. gain: tokens that it expects above plain decoding.
+    """
 
     index: int = 0
     depth: int = 0
+    floors: Floors = NO_FLOORS
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

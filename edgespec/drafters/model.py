@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
+from ..calibration import Calibration
 from ..config import Acceptance
 from ..errors import VocabularyMismatch
 from ..interfaces import Model, Request, Tokenizer
 from ..sampling import Sampler
-from ..token_cache import TokenCache
-from ..types import Distribution, Draft, Offer, Rows
+from ..token_cache import TokenCache, common_prefix
+from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Row, Rows
 
+_SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
+_ASSUMED = (0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.93, 0.96, 0.98)  # accepted, by class
 _FORGET = 0.95  # weight of the past in the running acceptance per position
 
 
@@ -43,13 +47,18 @@ class ModelDrafter:
         self._accepted_at = [0.7]  # running share of drafted tokens accepted, by position
         self._start = 0  # where its window of the context begins
         self._known = 0  # so much of cache and window is known to be equal
-        self._drafted = 0
+        self._calibration = Calibration()
+        self._kinds: list[int] = []  # of the rows that the last draft was taken from
+        self._n_context = self._position = 0  # where the text ends, where the last draft began
 
     def begin(self, request: Request) -> None:
         """A new request; the cache is aligned when the first draft is asked for."""
         self._request = request
         self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
-        self._start = self._known = self._drafted = 0
+        self._start = 0
+        self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
+        self._n_context = self._position = len(request.prompt)
+        self._kinds = []
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
         """Running shares: what it would draft is not known before it drafts."""
@@ -57,48 +66,60 @@ class ModelDrafter:
         for i in range(limit):
             product *= self._accepted_at[min(i, len(self._accepted_at) - 1)]
             survival.append(product)
-        return Offer(self.name, tuple(survival))
+        n_pending = max(1, len(context) - self._start - self._known)
+        return Offer(self.name, tuple(survival), n_pending)
 
-    def propose(self, context: Sequence[int], limit: int) -> Draft:
+    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """Up to `limit` tokens; fewer where it is unsure."""
-        self._drafted = 0
+        self._kinds = []
+        self._position = len(context)
+        survival = 1.0
+        if not floors.extends(0, survival):
+            return Draft(source=self.name)
         pending = self._catch_up(context, limit)
         if pending is None:
             return Draft(source=self.name)
         tokens: list[int] = []
         probs: list[Distribution] = []
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
-        while len(tokens) < limit:
+        while len(tokens) < limit and floors.extends(len(tokens), survival):
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
             if greedy:
-                token, sure = self._likeliest(row, tokens)
+                token, sure = self._likeliest(row, tokens, bool(floors.keep))
             else:
                 q = self._sampler.distribution(row, tokens)
                 sure = q.largest()
-            if sure < self._p_min:
+            kind = _kind(sure)
+            ahead = survival * self._calibration.estimate(kind, _ASSUMED[kind])
+            if sure < self._p_min or not floors.keeps(len(tokens), ahead):
                 break
             if not greedy:
                 token = self._draw(q, len(context) + len(tokens))
                 probs.append(q)
             tokens.append(token)
+            self._kinds.append(kind)
+            survival = ahead
             pending = [token]
-        self._drafted = len(tokens)
         return Draft(
             tuple(tokens),
             self.name,
             None if greedy or self._acceptance == "coupled" else tuple(probs),
+            survival,
         )
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Learn from a verdict of its own draft: all but the last token were accepted, at least."""
         self._sampler.accept(tokens)
-        n_accepted = min(self._drafted, len(tokens) - 1)
-        for i in range(min(n_accepted + 1, self._drafted)):
+        self._n_context += len(tokens)
+        skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
+        n_accepted = min(len(self._kinds), len(tokens) - 1 - skipped)
+        for i in range(min(n_accepted + 1, len(self._kinds)) if n_accepted >= 0 else 0):
+            hit = i < n_accepted
+            self._calibration.observe(self._kinds[i], hit)
             if i == len(self._accepted_at):
                 self._accepted_at.append(self._accepted_at[-1])
-            hit = float(i < n_accepted)
             self._accepted_at[i] = _FORGET * self._accepted_at[i] + (1 - _FORGET) * hit
-        self._drafted = 0
+        self._kinds = []
 
     def close(self) -> None:
         """Free the model."""
@@ -128,8 +149,8 @@ class ModelDrafter:
             pending = pending[-1:]
         return pending
 
-    def _likeliest(self, row: Rows, ahead: Sequence[int]) -> tuple[int, float]:
-        if self._p_min:
+    def _likeliest(self, row: Row, ahead: Sequence[int], how_sure: bool) -> tuple[int, float]:
+        if self._p_min or how_sure:
             return self._sampler.likeliest(row, ahead)
         return self._sampler.argmax(row, ahead), 1.0
 
@@ -138,6 +159,11 @@ class ModelDrafter:
         if self._acceptance == "coupled":
             return randomness.race(position, q)
         return randomness.draw(q)
+
+
+def _kind(sure: float) -> int:
+    """Rows in classes, by their largest probability."""
+    return bisect.bisect_left(_SURE, sure)
 
 
 def check_vocabulary(target: Tokenizer, draft: Tokenizer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import Offer, Plan, StepStats
+from ..types import Budget, Offer, Plan, StepStats
 
 
 class FixedDepth:
@@ -16,9 +16,9 @@ class FixedDepth:
         self.depth = depth
         self.at_least = max(1, at_least)
 
-    def choose(self, offers: Sequence[Offer], budget: int) -> Plan:
+    def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """Which offer, and how deep."""
-        limit = min(self.depth, budget)
+        limit = min(self.depth, budget.limit)
         if not offers or limit <= 0:
             return Plan()
         index = max(range(len(offers)), key=lambda i: offers[i].expected(limit))

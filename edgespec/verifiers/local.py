@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .. import acceptance
 from ..config import Acceptance
@@ -22,9 +22,15 @@ class LocalVerifier:
     target's own choice. The cache outlives a request: the next one reuses what it can.
     """
 
-    def __init__(self, model: Model, rule: Acceptance = "block") -> None:
+    def __init__(
+        self,
+        model: Model,
+        rule: Acceptance = "block",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._cache = TokenCache(model)
         self._model = model
+        self._clock = clock
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
@@ -55,14 +61,14 @@ class LocalVerifier:
 
     def verify(self, draft: Draft) -> Verdict:
         """One pass over what is pending and the draft."""
-        began = time.perf_counter()
+        began = self._clock()
         pending = self._context[len(self._cache.tokens) :]
         if draft.tokens:
             self._cache.protect()
         rows = self._cache.decode(
             [*pending, *draft.tokens], len(draft.tokens) + 1, self._request.abort
         )
-        seconds = time.perf_counter() - began
+        seconds = self._clock() - began
         n_accepted, token = self._judge(draft, rows)
         tokens = (*draft.tokens[:n_accepted], token)
         return Verdict(

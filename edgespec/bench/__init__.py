@@ -1,0 +1,1 @@
+"""Workloads, measurements, replay of recorded decisions, and reports."""

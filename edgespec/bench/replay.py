@@ -1,0 +1,241 @@
+"""Policies replayed over recorded answers in virtual time: the real session, drafters and
+verifier, on models that answer from a trace and let a clock run by a device's profile. Exact,
+without noise, in seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..config import SamplingParams
+from ..drafters.model import ModelDrafter
+from ..drafters.portfolio import sources
+from ..drafters.suffix import SuffixDrafter
+from ..interfaces import Abort, Capabilities, Drafter, Policy, Request
+from ..policies.adaptive import Adaptive
+from ..policies.fixed import FixedDepth
+from ..policies.profile import Curve, Profile
+from ..session import Session
+from ..stopping import Output
+from ..token_cache import common_prefix
+from ..types import Budget, Offer, Plan, Rows, Stats
+from ..verifiers.local import LocalVerifier
+from .traces import Trace
+
+
+VOCAB = 4096
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TraceModel:
+    """A model that says what was recorded. Token ids are a trace's own, made dense, so that
+    rows are short; a row holds the recorded token with its probability, and one other.
+    """
+
+    capabilities = Capabilities(32, 512)
+    n_ctx = 1 << 20
+    vocab_size = VOCAB
+
+    def __init__(self, clock: Clock, curve: Curve, *, is_draft: bool) -> None:
+        self._clock = clock
+        self._curve = curve
+        self._is_draft = is_draft
+        self._tokens: list[int] = []
+        self._same = 0  # so many of them are the answer's own
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        return len(self._tokens)
+
+    def tell(self, trace: Trace) -> None:
+        """The next answer to give."""
+        self._trace = trace
+        self._text = [*trace.prompt, *trace.output]
+        self._same = common_prefix(self._tokens, self._text)
+
+    def decode(
+        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
+    ) -> Rows:
+        """Rows [n_logits, vocab_size]."""
+        n_past, timed = len(self._tokens), len(tokens)
+        if not self._is_draft:  # its prefill costs every policy the same, and counts for none
+            timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
+        if timed > 0:
+            self._clock.now += self._curve(timed, n_past)
+        rows = np.full((n_logits, self.vocab_size), -np.inf)
+        for i, token in enumerate(tokens, start=n_logits - len(tokens)):
+            if self._same == len(self._tokens) < len(self._text):
+                self._same += self._text[self._same] == token
+            self._tokens.append(token)
+            if i >= 0:
+                best, sure = self._next()
+                rows[i, best] = np.log(sure)
+                rows[i, (best + self.vocab_size // 2) % self.vocab_size] = np.log(1.0001 - sure)
+        return rows
+
+    def truncate(self, n_past: int) -> None:
+        """Forget the tail."""
+        del self._tokens[n_past:]
+        self._same = min(self._same, n_past)
+
+    def checkpoint(self) -> Any:
+        raise NotImplementedError
+
+    def restore(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _next(self) -> tuple[int, float]:
+        position, behind = self._same - len(self._trace.prompt), len(self._tokens) - self._same
+        if not 0 <= position < len(self._trace.output):
+            return 0, 0.5
+        if not self._is_draft:
+            return (0 if behind else self._text[self._same]), 0.9
+        chain = self._trace.chains[position]
+        drafted = [token for token, _ in chain[:behind]]
+        known = behind < len(chain) and drafted == self._tokens[self._same :]
+        return chain[behind] if known else (0, chain[-1][1])
+
+
+def dense(trace: Trace) -> Trace:
+    """The same trace over few token ids (0 is nobody's)."""
+    ids: dict[int, int] = {}
+
+    def short(token: int) -> int:
+        return ids.setdefault(token, len(ids) + 1)
+
+    chains = [[(short(t), min(p, 0.9999)) for t, p in chain] for chain in trace.chains]
+    prompt, output = list(map(short, trace.prompt)), list(map(short, trace.output))
+    if len(ids) >= VOCAB:
+        raise ValueError(f"trace {trace.id} has more than {VOCAB} different tokens")
+    return Trace(trace.id, trace.category, prompt, output, chains, [])
+
+
+class Pieceless:
+    """A tokenizer without text: nothing in a trace ends early."""
+
+    vocab_size, chat_template = VOCAB, None
+
+    def piece(self, token: int) -> bytes:
+        """No text."""
+        return b""
+
+    def is_eog(self, token: int) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A fixed setting: drafts of `depth` tokens from lookup where at least `lookup` tokens
+    match (0: no lookup), else from the draft model while it is `p_min` sure (None: no model).
+    """
+
+    depth: int
+    lookup: int = 0
+    p_min: float | None = None
+
+
+FIXED = tuple(
+    Fixed(depth, lookup, p_min)
+    for depth in (1, 2, 4, 8, 15)
+    for lookup in (0, 2, 5, 10)
+    for p_min in (None, 0.0, 0.5, 0.8, 0.95)
+    if lookup or p_min is not None
+)
+
+
+class FirstOffer(FixedDepth):
+    """Drafts from the first source that has anything to offer."""
+
+    def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
+        """Depth as ever."""
+        index = next((i for i, offer in enumerate(offers) if offer.survival), None)
+        if index is None:
+            return Plan()
+        depth = min(self.depth, budget.limit, len(offers[index].survival))
+        return Plan(index, depth)
+
+
+class Replay:
+    """One policy on one device, over as many traces as are told, learning from one to the next."""
+
+    def __init__(self, profile: Profile, setting: Fixed | str) -> None:
+        self.clock = Clock()
+        self._target = TraceModel(self.clock, profile.target, is_draft=False)
+        self._draft = TraceModel(self.clock, profile.draft, is_draft=True) if profile.draft else None
+        self.policy = self._policy(profile, setting)
+        self.session = Session(
+            LocalVerifier(self._target, clock=self.clock),  # type: ignore[arg-type]
+            self._drafters(setting),
+            self.policy,
+            clock=self.clock,
+        )
+
+    def run(self, trace: Trace) -> Stats:
+        """The statistics of one answer."""
+        made = dense(trace)
+        for model in filter(None, (self._target, self._draft)):
+            model.tell(made)
+        params = SamplingParams(max_tokens=len(trace.output))
+        output, stats = Output(Pieceless(), params), Stats()  # type: ignore[arg-type]
+        request = Request(made.prompt, params, None)  # type: ignore[arg-type]
+        for _ in self.session.generate(request, output, stats):
+            pass
+        if output.token_ids != made.output:
+            raise AssertionError("a replay gave another text than its trace")
+        return stats
+
+    def _policy(self, profile: Profile, setting: Fixed | str) -> Policy:
+        if isinstance(setting, Fixed):
+            return FirstOffer(setting.depth)
+        return Adaptive(profile) if setting == "auto" else FixedDepth(0)
+
+    def _drafters(self, setting: Fixed | str) -> list[Drafter]:
+        if setting == "plain":
+            return []
+        if setting == "auto":
+            lookup: SuffixDrafter | None = SuffixDrafter(2)
+            model = ModelDrafter(self._draft, VOCAB) if self._draft else None
+        else:
+            assert isinstance(setting, Fixed)
+            lookup = SuffixDrafter(setting.lookup) if setting.lookup else None
+            use_model = self._draft and setting.p_min is not None
+            model = ModelDrafter(self._draft, VOCAB, p_min=setting.p_min) if use_model else None
+            return [drafter for drafter in (lookup, model) if drafter]
+        return sources(lookup, model)
+
+
+def rates(traces: Iterable[Trace], profile: Profile, setting: Fixed | str) -> dict[str, float]:
+    """Mean tokens a second of every category."""
+    found: dict[str, list[float]] = defaultdict(list)
+    replay = Replay(profile, setting)
+    for trace in traces:
+        if len(trace.output) > 1:
+            stats = replay.run(trace)
+            found[trace.category].append(stats.num_emitted_tokens / stats.total_s)
+    return {category: statistics.mean(values) for category, values in found.items()}
+
+
+def speedups(traces: Sequence[Trace], profile: Profile, setting: Fixed | str) -> dict[str, float]:
+    """Spec-Bench's speedup of every category: mean tokens a second, over plain decoding's."""
+    plain = rates(traces, profile, "plain")
+    return {c: rate / plain[c] for c, rate in rates(traces, profile, setting).items()}

@@ -1,0 +1,122 @@
+"""Recorded answers: what the target said greedily, and what a draft model would have offered at
+every position. Replaying policies over them needs no model and has no noise.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..interfaces import Model
+from ..sampling import candidates
+from ..token_cache import TokenCache
+from ..types import Row
+
+DEPTH = 16  # of the recorded chains
+BEHIND_A_MISS = 7  # tokens recorded behind the first wrong one: they cost time, nothing else
+N_TOP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One greedy answer.
+
+    chains: for every output position, what the draft model would draft there: (token, its
+    probability at temperature 1). Chains are right up to their first difference from `output`.
+    top: for every output position the target's likeliest tokens with their probabilities.
+    """
+
+    id: str
+    category: str
+    prompt: list[int]
+    output: list[int]
+    chains: list[list[tuple[int, float]]]
+    top: list[list[tuple[int, float]]]
+
+
+def record(
+    target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, eog: Iterable[int]
+) -> tuple[list[int], list[list[tuple[int, float]]], list[list[tuple[int, float]]]]:
+    """Output, chains and top tokens of one greedy answer of at most `n_tokens`."""
+    output, top = _answer(target, prompt, n_tokens, frozenset(eog))
+    return output, _chains(draft, list(prompt), output), top
+
+
+def _answer(
+    target: Model, prompt: Sequence[int], n_tokens: int, eog: frozenset[int]
+) -> tuple[list[int], list[list[tuple[int, float]]]]:
+    cache, output, top = TokenCache(target), [], []
+    target.truncate(0)
+    pending = list(prompt)
+    while len(output) < n_tokens:
+        row = cache.decode(pending)[0]
+        ids, logits, _ = candidates(row, N_TOP)
+        mass = float(np.exp(row - row.max()).sum(dtype=np.float64))
+        top.append(
+            [
+                (t, round(float(np.exp(x - logits[0])) / mass, 4))
+                for t, x in zip(ids, logits, strict=True)
+            ]
+        )
+        output.append(int(row.argmax()))
+        pending = output[-1:]
+        if output[-1] in eog:
+            break
+    return output, top
+
+
+def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[list[tuple[int, float]]]:
+    """From the last position backwards: a right token is followed by the next position's chain."""
+    forced = _forced(draft, prompt, output)
+    chains: list[list[tuple[int, float]]] = [[] for _ in output]
+    for i in reversed(range(len(output))):
+        token, prob = forced[i]
+        if token == output[i]:
+            behind = chains[i + 1] if i + 1 < len(output) else []
+        else:
+            draft.truncate(len(prompt) + i)
+            behind = []
+            last = token
+            for _ in range(min(BEHIND_A_MISS, DEPTH - 1)):
+                last, sure = _best(draft.decode([last])[0])
+                behind.append((last, sure))
+        chains[i] = [(token, prob), *behind][:DEPTH]
+    return chains
+
+
+def _forced(draft: Model, prompt: list[int], output: list[int]) -> list[tuple[int, float]]:
+    """The draft's own choice at every position of the target's text."""
+    draft.truncate(0)
+    text, step = [*prompt, *output[:-1]], draft.capabilities.max_rows
+    best: list[tuple[int, float]] = []
+    head = len(prompt) - 1
+    for i in range(0, head, draft.capabilities.max_batch):
+        draft.decode(text[i : min(head, i + draft.capabilities.max_batch)], n_logits=0)
+    for i in range(head, len(text), step):
+        chunk = text[i : i + step]
+        rows = draft.decode(chunk, n_logits=len(chunk))
+        best.extend(_best(rows[j]) for j in range(len(chunk)))
+    return best
+
+
+def _best(row: Row) -> tuple[int, float]:
+    token = int(row.argmax())
+    return token, round(1 / float(np.exp(row - row[token]).sum(dtype=np.float64)), 4)
+
+
+def save(path: str | Path, traces: Iterable[Trace]) -> None:
+    """One JSON object a line, gzipped."""
+    with gzip.GzipFile(path, "wb", mtime=0) as file:
+        for trace in traces:
+            file.write((json.dumps(asdict(trace), separators=(",", ":")) + "\n").encode())
+
+
+def load(path: str | Path) -> list[Trace]:
+    """What `save` wrote."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [Trace(**json.loads(line)) for line in file]
