@@ -67,12 +67,18 @@ class Offer:
 
     survival: estimated probability that drafted tokens 1..i are all accepted, one entry a
     depth, never rising. Empty: nothing to offer. n_pending: tokens that a draft model has to
-    read before it can draft, None for a source that needs no evaluation.
+    read before it can draft, None for a source that needs no evaluation. starts: for a draft
+    model, (share of drafts, survival of their first token) by how sure it was of that token;
+    follow: the survival of each further token, given those before it. n_known: so many tokens
+    of the survival are there already; the rest is expected of the draft model.
     """
 
     source: str
     survival: tuple[float, ...] = ()
     n_pending: int | None = None
+    starts: tuple[tuple[float, float], ...] = ()
+    follow: float = 0.0
+    n_known: int = 0
 
     def expected(self, depth: int) -> float:
         """Expected number of accepted tokens at `depth`."""
@@ -115,6 +121,10 @@ class Floors:
         """Whether another token is worth an evaluation of the draft model behind i tokens."""
         return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
 
+
+    def starting(self, n: int) -> Floors:
+        """The same floors for a draft whose first n tokens are settled already."""
+        return Floors((0.0,) * n + self.keep[n:], (0.0,) * (n + 1) + self.extend[n + 1 :])
 
     def behind(self, n: int, survival: float) -> Floors:
         """The same floors for what follows n tokens of that survival."""

@@ -15,7 +15,8 @@ from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Row, Rows
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
 _ASSUMED = (0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.93, 0.96, 0.98)  # accepted, by class
-_FORGET = 0.95  # weight of the past in the running acceptance per position
+_RECENT = 24  # drafts that the recent past consists of
+_STARTS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0)  # assumed, by class
 
 
 class ModelDrafter:
@@ -44,7 +45,8 @@ class ModelDrafter:
         self._target_vocab = target_vocab_size
         self._p_min = p_min
         self._acceptance = acceptance
-        self._accepted_at = [0.7]  # running share of drafted tokens accepted, by position
+        self._starts = list(_STARTS)  # of all drafts, so many began this sure
+        self._recent = list(_STARTS)  # the same of this request's last drafts
         self._start = 0  # where its window of the context begins
         self._known = 0  # so much of cache and window is known to be equal
         self._calibration = Calibration()
@@ -59,15 +61,21 @@ class ModelDrafter:
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
         self._n_context = self._position = len(request.prompt)
         self._kinds = []
+        scale = _RECENT / sum(self._starts)
+        self._recent = [scale * n for n in self._starts]
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
-        """Running shares: what it would draft is not known before it drafts."""
-        survival, product = [], 1.0
-        for i in range(limit):
-            product *= self._accepted_at[min(i, len(self._accepted_at) - 1)]
-            survival.append(product)
+        """From how sure it was of late: what it would draft is not known before it drafts."""
+        total = sum(self._recent)
+        starts = tuple(
+            (n / total, self._calibration.estimate(kind, _ASSUMED[kind]))
+            for kind, n in enumerate(self._recent)
+        )
+        follow = self._calibration.estimate("follow", 0.8)
+        first = sum(share * survival for share, survival in starts)
+        survival = tuple(first * follow**i for i in range(limit))
         n_pending = max(1, len(context) - self._start - self._known)
-        return Offer(self.name, tuple(survival), n_pending)
+        return Offer(self.name, survival, n_pending, starts, follow)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """Up to `limit` tokens; fewer where it is unsure."""
@@ -90,6 +98,8 @@ class ModelDrafter:
                 q = self._sampler.distribution(row, tokens)
                 sure = q.largest()
             kind = _kind(sure)
+            if not tokens:
+                self._count_start(kind)
             ahead = survival * self._calibration.estimate(kind, _ASSUMED[kind])
             if sure < self._p_min or not floors.keeps(len(tokens), ahead):
                 break
@@ -116,9 +126,8 @@ class ModelDrafter:
         for i in range(min(n_accepted + 1, len(self._kinds)) if n_accepted >= 0 else 0):
             hit = i < n_accepted
             self._calibration.observe(self._kinds[i], hit)
-            if i == len(self._accepted_at):
-                self._accepted_at.append(self._accepted_at[-1])
-            self._accepted_at[i] = _FORGET * self._accepted_at[i] + (1 - _FORGET) * hit
+            if i:
+                self._calibration.observe("follow", hit)
         self._kinds = []
 
     def close(self) -> None:
@@ -148,6 +157,12 @@ class ModelDrafter:
             self._cache.protect()
             pending = pending[-1:]
         return pending
+
+    def _count_start(self, kind: int) -> None:
+        for counts, memory in ((self._starts, 8 * _RECENT), (self._recent, _RECENT)):
+            for i in range(len(counts)):
+                counts[i] *= 1 - 1 / memory
+            counts[kind] += 1
 
     def _likeliest(self, row: Row, ahead: Sequence[int], how_sure: bool) -> tuple[int, float]:
         if self._p_min or how_sure:

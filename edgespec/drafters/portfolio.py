@@ -12,21 +12,28 @@ from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
 class Extended:
     """What `first` drafts; behind it what `second` makes of the context with that draft.
 
-    Both keep their own state: the session must know them beside this one, and tells them what
-    begins and what is accepted. `second` sees tokens that were drawn, and keeps all of them, so
-    every acceptance rule stays exact.
+    `second` sees tokens that were drawn, and keeps all of them, so every acceptance rule stays
+    exact. A request begins, is accepted and ends here for the drafters that this one `owns`:
+    each must be owned once, here or by being a source itself.
     """
 
-    def __init__(self, first: Drafter, second: Drafter) -> None:
+    def __init__(self, first: Drafter, second: Drafter, owns: Sequence[Drafter] = ()) -> None:
         self._first, self._second = first, second
+        self._owns = list(owns)
         self.name = f"{first.name}+{second.name}"
 
     def begin(self, request: Request) -> None:
-        """Nothing of its own."""
+        """Tell those that it owns."""
+        for drafter in self._owns:
+            drafter.begin(request)
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
-        """The first one's: what the second would add is not known before there is a draft."""
-        return replace(self._first.offer(context, limit), source=self.name)
+        """The first one's; what a draft model may add behind it is only expected."""
+        first = self._first.offer(context, limit)
+        if not first.n_known:
+            return replace(first, source=self.name)
+        second = self._second.offer(context, limit)
+        return replace(second, source=self.name, survival=first.survival, n_known=first.n_known)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """The first one's draft with the second one's behind it."""
@@ -36,6 +43,8 @@ class Extended:
             return replace(head, source=self.name)
         behind = floors.behind(n, head.survival)
         tail = self._second.propose([*context, *head.tokens], limit - n, behind)
+        if not tail.tokens:
+            return replace(head, source=self._first.name)
         probs = None
         if head.probs is not None or tail.probs is not None:
             probs = (*_probs(head), *_probs(tail))
@@ -43,10 +52,14 @@ class Extended:
         return Draft((*head.tokens, *tail.tokens), self.name, probs, survival)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
-        """Nothing of its own."""
+        """Tell those that it owns."""
+        for drafter in self._owns:
+            drafter.accept(tokens, rows)
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Free those that it owns."""
+        for drafter in self._owns:
+            drafter.close()
 
 
 def _probs(draft: Draft) -> tuple[Distribution, ...]:
@@ -57,9 +70,9 @@ def _probs(draft: Draft) -> tuple[Distribution, ...]:
 
 
 def sources(lookup: Drafter | None, model: Drafter | None) -> list[Drafter]:
-    """What a policy chooses from. A draft model continued by lookup costs no more than the
+    """What a policy chooses from. A draft model continued by lookup takes no longer than the
     model alone, and so stands for it.
     """
     if lookup is None or model is None:
         return [drafter for drafter in (lookup, model) if drafter]
-    return [lookup, model, Extended(model, lookup), Extended(lookup, model)]
+    return [lookup, Extended(model, lookup, [model]), Extended(lookup, model)]

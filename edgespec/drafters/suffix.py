@@ -17,6 +17,7 @@ from ..token_cache import common_prefix
 from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
 
 SEPARATOR = -1  # between texts that do not follow each other: never drafted
+_HOPELESS = 0.02  # no device drafts tokens that survive this seldom
 _COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
 
 
@@ -142,7 +143,8 @@ class SuffixDrafter:
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
         """Estimated survival of each depth."""
-        return Offer(self.name, tuple(survival for _, survival in self._find(context, limit)))
+        survival = tuple(survival for _, survival in self._find(context, limit))
+        return Offer(self.name, survival, n_known=len(survival))
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """What followed last time. A context longer than what was accepted is read ahead."""
@@ -187,7 +189,7 @@ class SuffixDrafter:
             evidence = length + times
             prior = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
             survival *= self._calibration.estimate(_kind(length, hits, times), prior)
-            if survival < self._p_min:
+            if survival < self._p_min or survival < _HOPELESS:
                 break
             found.append((token, survival))
             length += 1

@@ -3,174 +3,190 @@
 Time has a price: the tokens that the loop emits a second. A draft gains the tokens that are
 expected to be accepted, less the price of the time that it adds to a plain step. Of all
 sources and depths the one that gains most is taken, none where none gains more than a margin.
+
+Two accounts keep promises where estimates are wrong. The *purse* is what an answer may still
+lose against plain decoding: it begins with a little, losses empty it, gains fill it, and no
+draft may risk more than it holds. The *credit* is the share of time that may be spent on
+trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..types import Budget, Floors, Offer, Plan, StepStats
 from .profile import Profile
 
-MARGIN = 0.03
-EXPLORE = 0.01  # share of the time that may be lost on finding out
-_SHORT = 8  # tokens that an answer is expected to have; a longer one is half-way, always
-_LOOK_AHEAD = 8
+RISK = 1.1  # what a draft costs is counted so many times: the best of many guesses flatters itself
+MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
+PURSE = 2.5  # tokens that an answer may lose, and this share of what it emits
+EXPLORE = 0.01
+_SHORT = 4  # tokens that an answer is sure to have; then it is always half-way
+_AHEAD = 8  # further tokens that are weighed before a draft model stops
 _MEMORY = 1 / 24  # weight of a new step in running means
 
 
-@dataclass(slots=True)
-class _Source:
-    """What is known of a source that needs a model: how its gains differ from its offers."""
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a draft model's offers are weighed with at one price and one cache length.
 
-    bias: float = 0.0
-    n: int = 0
+    gains: of 1, 2, … tokens behind a first one that is there: (tokens for each unit of its
+    survival, tokens lost by the time they take).
+    """
+
+    each: float
+    gains: tuple[tuple[float, float], ...]
+    floors: Floors
+
+    def worth(self, starts: Iterable[tuple[float, float]], scale: float = 1.0) -> float:
+        """Gain of a draft before its first evaluation; `scale`: survival of what is before it."""
+        total = -self.each
+        for share, survival in starts:
+            survival *= scale
+            total += share * max(0.0, max([survival * n - lost for n, lost in self.gains]))
+        return total
 
 
 class Adaptive:
-    """The policy behind "auto". `profile`: measured costs, corrected by every step."""
+    """The policy behind "auto". `profile`: measured costs, corrected by every step.
+
+    speed: seconds of an evaluation, as a multiple of the profile's. reason: why the last plain
+    step was plain, in a few words.
+    """
 
     def __init__(self, profile: Profile, max_depth: int = 31) -> None:
         self._profile = profile
         self._max_depth = max_depth
-        self._speed = 1.0  # seconds of an evaluation, as a multiple of the profile's
-        self._draft_speed = 1.0
+        self.speed = 1.0
+        self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
-        self._sources: dict[str, _Source] = {}
         self._credit = 0.0
-        self._planned: tuple[str, float, float] | None = None  # source, gain, reading
-        self.why = "no step yet"
+        self._purse = PURSE
+        self._n_emitted = 0
+        self._table: tuple[int, list[float]] = (-1, [])
+        self._cached: dict[tuple[int, ...], _Model] = {}
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
-        n_past = budget.n_past
-        plain = self._target(1, n_past)
-        price = max(self._price, 1 / plain)
+        if budget.n_emitted <= self._n_emitted:  # another answer
+            self._purse = PURSE
+        self._n_emitted = budget.n_emitted
+        target = self._target(budget.n_past)
+        price = RISK * max(self._price * self.speed, 1 / target[1])  # tokens a profile's second
         limit = min(budget.limit, self._max_depth)
-        best, probe = Plan(), Plan()
+        best = probe = Plan()
         for index, offer in enumerate(offers):
             if not offer.survival:
                 continue
-            if offer.n_pending is None:
-                plan = self._lookup(index, offer, limit, n_past, price)
-            else:
-                plan = self._model(index, offer, limit, budget, price)
-                if self._could_pay(offer, limit, n_past, price) and plan.gain > probe.gain - 9:
+            plan = self._known(index, offer, limit, target, price)
+            if offer.n_pending is not None:
+                plan = self._drawn(plan, offer, limit, budget, price)
+                if not probe.depth or plan.gain > probe.gain:
                     probe = plan
-            if plan.depth and plan.gain > best.gain:
+            if plan.gain > best.gain:
                 best = plan
-        if best.gain <= MARGIN:
-            best = self._explore(probe)
-        self._planned = None
-        if best.depth:
-            offer = offers[best.index]
-            reading = self._reading_s(offer, n_past) if offer.n_pending else 0.0
-            self._planned = (offer.source, best.gain, reading)
-        return best
-
-    def _lookup(self, index: int, offer: Offer, limit: int, n_past: int, price: float) -> Plan:
-        """The depth at which a draft that costs nothing gains most."""
-        plain = self._target(1, n_past)
-        best, gain, expected = 0, 0.0, 0.0
-        for depth, survival in enumerate(offer.survival[:limit], start=1):
-            expected += survival
-            value = expected - price * (self._target(depth + 1, n_past) - plain)
-            if value > gain:
-                best, gain = depth, value
-        return Plan(index, best, Floors(), gain)
-
-    def _model(self, index: int, offer: Offer, limit: int, budget: Budget, price: float) -> Plan:
-        """A draft model's draft ends where going on does not pay; what that gains is learned."""
-        depth, gain = self._best_depth(offer.survival[:limit], budget.n_past, price)
-        source = self._sources.setdefault(offer.source, _Source())
-        ahead = min(budget.remaining, max(budget.n_emitted, _SHORT))
-        steps = ahead / (1 + sum(offer.survival[:depth]))
-        reading = self._reading_s(offer, budget.n_past)
-        gain += source.bias - price * reading / max(1.0, steps)
-        floors = self._floors(offer.survival[:limit], budget.n_past, price)
-        return Plan(index, limit, floors, gain)
-
-    def _best_depth(
-        self, survival: Sequence[float], n_past: int, price: float
-    ) -> tuple[int, float]:
-        plain, each = self._target(1, n_past), self._draft(1, n_past)
-        best, gain, expected = 1, -1e9, 0.0
-        for depth, share in enumerate(survival, start=1):
-            expected += share
-            value = expected - price * (self._target(depth + 1, n_past) - plain + depth * each)
-            if value > gain:
-                best, gain = depth, value
-        return best, gain
-
-    def _could_pay(self, offer: Offer, limit: int, n_past: int, price: float) -> bool:
-        """Whether it would gain if every token were right."""
-        return self._best_depth([1.0] * min(limit, _LOOK_AHEAD), n_past, price)[1] > MARGIN
-
-    def _floors(self, survival: Sequence[float], n_past: int, price: float) -> Floors:
-        """Survivals below which a token is not worth its row, or the next one not its making:
-        the least that pays over the best number of further tokens, if each of them is as likely
-        to follow as tokens are on the whole.
-        """
-        n = len(survival)
-        follow = (survival[-1] / survival[0]) ** (1 / (n - 1)) if n > 1 and survival[0] else 0.8
-        times = [self._target(i + 1, n_past) for i in range(n + _LOOK_AHEAD + 1)]
-        each = self._draft(1, n_past)
-        keep, extend = [], []
-        for i in range(n):
-            least_keep = least_extend = 1e9
-            tokens, share = 0.0, 1.0
-            for j in range(1, _LOOK_AHEAD + 1):
-                tokens += share
-                share *= follow
-                added = times[i + j] - times[i]
-                least_keep = min(least_keep, price * (added + (j - 1) * each) / tokens)
-                least_extend = min(least_extend, price * (added + j * each) / (tokens * follow))
-            keep.append(least_keep)
-            extend.append(least_extend)
-        extend[0] = 0.0  # that it drafts at all is the plan
-        return Floors(tuple(keep), tuple(extend))
-
-    def _explore(self, probe: Plan) -> Plan:
-        """A draft that is expected to lose, where what it may lose has been saved up."""
-        loss = -probe.gain
-        if not probe.depth or self._credit < loss:
-            return Plan()
-        self._credit -= loss
-        return probe
+        if best.gain > MARGIN:
+            return best
+        return self._explore(probe, any(offer.survival for offer in offers), budget, price)
 
     def observe(self, stats: StepStats) -> None:
-        """Correct costs, gains and the price of time by what the step took and gave."""
+        """Correct costs and the price of time by what the step took and gave."""
         if stats.n_evaluated != stats.n_drafted + 1:
-            return  # the step that ended the prefill
+            return  # it ended the prefill as well
         n_past = stats.n_past - stats.n_emitted
-        self._credit = min(self._credit + EXPLORE * stats.n_emitted, 2.0)
         expected = self._profile.target(stats.n_evaluated, n_past)
-        ratio = min(max(stats.verify_s / expected, self._speed / 2), 2 * self._speed)
-        self._speed += _MEMORY * (ratio - self._speed)
+        ratio = min(max(stats.verify_s / expected, self.speed / 2), 2 * self.speed)
+        self.speed += _MEMORY * (ratio - self.speed)
         rate = stats.n_emitted / max(stats.total_s, 1e-9)
         self._price += _MEMORY * (rate - self._price) if self._price else rate
-        self._learn(stats, n_past)
+        plain = self.speed * self._target(n_past)[1]
+        lost = (stats.total_s - plain) / plain if stats.n_drafted else 0.0
+        self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
+        self._credit = min(self._credit + EXPLORE * stats.n_emitted, 2.0)
 
-    def _learn(self, stats: StepStats, n_past: int) -> None:
-        if self._planned is None or self._planned[0] not in self._sources:
-            return
-        plain = self._target(1, n_past)
-        price = max(self._price, 1 / plain)
-        took = self._target(stats.n_evaluated, n_past) + stats.draft_s - self._planned[2]
-        gained = stats.n_accepted - price * (took - plain)
-        source = self._sources[self._planned[0]]
-        source.n += 1
-        weight = max(_MEMORY, 1 / (source.n + 3))
-        source.bias += weight * (gained - self._planned[1])
+    def _known(
+        self, index: int, offer: Offer, limit: int, target: Sequence[float], price: float
+    ) -> Plan:
+        """The depth at which tokens that are there already gain most."""
+        best, gain, expected = 0, 0.0, 0.0
+        for depth, survival in enumerate(offer.survival[: min(limit, offer.n_known)], start=1):
+            expected += survival
+            stake = price * (target[depth + 1] - target[1])
+            if stake * (1 - survival) > self._purse:
+                break
+            if expected - stake > gain:
+                best, gain = depth, expected - stake
+        return Plan(index, best, gain=gain)
 
-    def _reading_s(self, offer: Offer, n_past: int) -> float:
-        """What a draft model takes to read up, beyond the token that it has to read anyway."""
-        return self._draft(offer.n_pending or 1, n_past) - self._draft(1, n_past)
+    def _drawn(self, known: Plan, offer: Offer, limit: int, budget: Budget, price: float) -> Plan:
+        """The same, continued by a draft model: one evaluation shows how sure it is, and from
+        there it drafts what pays.
 
-    def _target(self, n: int, n_past: int) -> float:
-        return self._speed * self._profile.target(n, n_past) + self._profile.overhead
+        What it has to read before that is spread over as many tokens as the answer has already:
+        whether an answer will be long is known only when it is.
+        """
+        model = self._model(offer.follow, budget.n_past, price)
+        survival = offer.survival[known.depth - 1] if known.depth else 1.0
+        gain = known.gain + model.worth(offer.starts, survival)
+        n_reading = (offer.n_pending or 1) + known.depth
+        if n_reading > 1 and self._profile.draft:
+            reading = self._profile.draft(n_reading, budget.n_past) * price - model.each
+            ahead = min(budget.remaining, max(budget.n_emitted, _SHORT))
+            gain -= reading / max(1.0, ahead / (1 + sum(offer.survival[:4])))
+        return Plan(known.index, limit, model.floors.starting(known.depth), gain)
 
-    def _draft(self, n: int, n_past: int) -> float:
+    def _explore(self, probe: Plan, matched: bool, budget: Budget, price: float) -> Plan:
+        """Nothing gains: a draft model that could, if what it may lose has been saved up."""
+        self.reason = "drafts too unsure" if matched else "no match"
+        if not probe.depth:
+            return Plan()
+        model = self._model(1.0, budget.n_past, price)
+        if model.worth([(1.0, 1.0)]) <= MARGIN:
+            self.reason = "draft too slow"
+            return Plan()
+        if -probe.gain > min(self._credit, 2 * EXPLORE * budget.n_emitted):
+            return Plan()
+        self._credit += min(probe.gain, 0.0)
+        return probe
+
+    def _model(self, follow: float, n_past: int, price: float) -> _Model:
+        """Kept until one of them has changed by about 4%."""
+        key = (n_past >> 8, round(25 * math.log(price)), round(25 * follow))
+        if key not in self._cached:
+            if len(self._cached) >= 32:
+                self._cached.clear()
+            self._cached[key] = self._weigh(follow, n_past, price)
+        return self._cached[key]
+
+    def _weigh(self, follow: float, n_past: int, price: float) -> _Model:
+        """Floors: the least survival that pays over the best number of further tokens."""
         draft = self._profile.draft
-        return self._draft_speed * draft(n, n_past) if draft else 1e9
+        each = price * draft(1, n_past) if draft else math.inf
+        costs = [price * seconds for seconds in self._target(n_past)]
+        tokens = list(itertools.accumulate(follow**j for j in range(_AHEAD)))
+        keep, extend = [], []
+        for i in range(self._max_depth):
+            lost = [costs[i + j + 2] - costs[i + 1] + j * each for j in range(_AHEAD)]
+            keep.append(min(x / n for x, n in zip(lost, tokens, strict=True)))
+            extend.append(min((x + each) / n for x, n in zip(lost, tokens, strict=True)) / follow)
+            if not i:
+                gains = _useful(list(zip(tokens, lost, strict=True)))
+        return _Model(each, gains, Floors(tuple(keep), tuple(extend)))
+
+    def _target(self, n_past: int) -> list[float]:
+        """Seconds of n tokens by the profile, Python's included."""
+        bucket = n_past >> 7
+        if self._table[0] != bucket:
+            curve, overhead = self._profile.target, self._profile.overhead
+            n = self._max_depth + _AHEAD + 3
+            self._table = bucket, [overhead + curve(i, n_past) for i in range(n)]
+        return self._table[1]
+
+
+def _useful(gains: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Those that are best at some survival."""
+    best = {max(gains, key=lambda g: s / 20 * g[0] - g[1]) for s in range(1, 21)}
+    return tuple(sorted(best))
