@@ -122,9 +122,11 @@ class SpeculativeConfig:
     method: "suffix" (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or
     one that the catalogue suggests), "none" is plain decoding, "auto" uses lookup and, if
     there is one, the draft model.
-    num_speculative_tokens: most tokens drafted in a step. min_speculative_tokens: shorter
-    drafts are not worth a step. draft_p_min: a draft is ended where its estimated survival
-    (lookup) or its own largest probability (draft model) falls below this.
+    num_speculative_tokens, draft_p_min: given neither, every step decides from measured costs
+    what to draft and how much. Given one of them, depth is fixed: at most so many tokens (4), and
+    a draft ends where its estimated survival (lookup) or its own largest probability (draft
+    model) falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts of a fixed depth
+    are not worth a step.
     prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from.
     acceptance: the rule for drafts drawn at temperature > 0. "block" is the default;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
@@ -133,11 +135,21 @@ class SpeculativeConfig:
 
     method: Method = "auto"
     model: str | None = None
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int | None = None
     min_speculative_tokens: int = 1
-    draft_p_min: float = 0.75
+    draft_p_min: float | None = None
     prompt_lookup_min: int = 2
     acceptance: Acceptance = "block"
+
+    @property
+    def fixed(self) -> tuple[int, float] | None:
+        """Depth and smallest probability where they are fixed, None where each step decides."""
+        if self.method == "none" or self.num_speculative_tokens == 0:
+            return 0, 0.0
+        depth, p_min = self.num_speculative_tokens, self.draft_p_min
+        if depth is None and p_min is None:
+            return None
+        return 4 if depth is None else depth, 0.75 if p_min is None else p_min
 
     def __post_init__(self) -> None:
         if self.method not in Method.__args__:  # type: ignore[attr-defined]

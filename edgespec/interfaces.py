@@ -134,9 +134,7 @@ class Drafter(Protocol):
         Must not draw: a choice between sources may not look at drawn tokens.
         """
 
-    def propose(
-        self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS
-    ) -> Draft:
+    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """Draft at most `limit` tokens after `context`, fewer where a survival is below its
         floor.
         """
@@ -173,10 +171,18 @@ class Verifier(Protocol):
 
 
 class Policy(Protocol):
-    """Decides every step what to draft, from offers made before anything is drawn."""
+    """Decides every step what to draft, from offers made before anything is drawn.
+
+    reason: why nothing was drafted in the last plain step, in a few words.
+    """
+
+    reason: str
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """Which offer, and how deep, at most `budget.limit`. Depth 0 is a plan."""
 
     def observe(self, stats: StepStats) -> None:
         """What the step cost and gave."""
+
+    def plain_s(self, n_past: int) -> float | None:
+        """Seconds of a plain step as measured, None where that is not known."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ from . import catalogue
 from .config import EngineConfig, SpeculativeConfig, build
 from .engine import Engine
 from .errors import ConfigError, ModelNotFound, VocabularyMismatch
-from .interfaces import Drafter, Model, Tokenizer
+from .interfaces import Drafter, Model, Policy, Tokenizer
 from .session import Session
 
 if TYPE_CHECKING:
     from .backends.llama_cpp import LlamaCppModel
+    from .policies.profile import Curve, Profile
+
+logger = logging.getLogger("edgespec.loading")
 
 Reference = str | os.PathLike[str]
 
@@ -55,6 +59,7 @@ def load(
             target.tokenizer,
             draft_model,
             spec,
+            profile=None if spec.fixed else _profile(target, draft_model),
             on_busy=config.on_busy,
             description=_describe(target, draft_model),
         )
@@ -68,18 +73,28 @@ def assemble(
     tokenizer: Tokenizer,
     draft_model: Model | None = None,
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    *,
+    profile: Profile | None = None,
     **options: Any,
 ) -> Engine:
     """An engine from models that are already there: the toy backend, or one of your own.
 
+    profile: what evaluations cost; None: measured now, where each step is to decide by it.
     options: `on_busy` and `description` of Engine.
     """
-    from .policies.fixed import FixedDepth
     from .verifiers.local import LocalVerifier
 
     spec = _spec(speculative_config, None)
     drafters = _drafters(spec, draft_model, target.vocab_size)
-    policy = FixedDepth(spec.num_speculative_tokens, spec.min_speculative_tokens)
+    policy: Policy
+    if spec.fixed:
+        from .policies.fixed import FixedDepth
+
+        policy = FixedDepth(spec.fixed[0], spec.min_speculative_tokens)
+    else:
+        from .policies.adaptive import Adaptive
+
+        policy = Adaptive(profile or _measured(target, draft_model))
     session = Session(LocalVerifier(target, spec.acceptance), drafters, policy)
     return Engine(
         session,
@@ -88,6 +103,34 @@ def assemble(
         speculation=_speculation(spec, drafters, draft_model),
         **options,
     )
+
+
+def _measured(target: Model, draft: Model | None) -> Profile:
+    """Costs of models that no file stands for: measured, not kept."""
+    from .policies.profile import QUICK, READING, Profile, measure
+
+    curve = measure(target, widths=QUICK, budget_s=1)
+    return Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None)
+
+
+def _profile(target: LlamaCppModel, draft: LlamaCppModel | None) -> Profile:
+    """Costs as kept for this device and these files, or measured now and kept."""
+    from .policies.profile import QUICK, READING, Profile
+
+    curve = _curve(target, QUICK)
+    return Profile(curve, _curve(draft, READING) if draft else None)
+
+
+def _curve(model: LlamaCppModel, widths: Sequence[int]) -> Curve:
+    from .policies.profile import measure, store, stored
+
+    fingerprint = model.fingerprint()
+    curve = stored(fingerprint)
+    if curve is None:
+        logger.info("measuring %s on this device", model.path.name)
+        curve = measure(model, widths=widths)
+        store(fingerprint, curve)
+    return curve
 
 
 def _spec(
@@ -106,26 +149,27 @@ def _drafters(
     spec: SpeculativeConfig, draft_model: Model | None, target_vocab_size: int
 ) -> list[Drafter]:
     from .drafters.model import ModelDrafter
-    from .drafters.portfolio import Portfolio
+    from .drafters.portfolio import sources
     from .drafters.suffix import SuffixDrafter
 
-    drafters: list[Drafter] = []
-    if spec.num_speculative_tokens == 0 or spec.method == "none":
-        return drafters
+    _, p_min = spec.fixed or (None, 0.0)
+    if spec.fixed and not spec.fixed[0]:
+        return []
     if spec.method == "draft_model" and draft_model is None:
         raise ConfigError(
             "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
             "this disk; name one (draft=…, or -md on the command line)"
         )
+    lookup = model = None
     if spec.method in ("auto", "suffix", "ngram"):
-        drafters.append(SuffixDrafter(spec.prompt_lookup_min, spec.draft_p_min))
+        lookup = SuffixDrafter(spec.prompt_lookup_min, p_min)
     if draft_model is not None and spec.method in ("auto", "draft_model"):
-        drafters.append(
-            ModelDrafter(
-                draft_model, target_vocab_size, p_min=spec.draft_p_min, acceptance=spec.acceptance
-            )
+        model = ModelDrafter(
+            draft_model, target_vocab_size, p_min=p_min, acceptance=spec.acceptance
         )
-    return drafters if len(drafters) < 2 else [Portfolio(drafters)]
+    if spec.fixed:
+        return [drafter for drafter in (lookup, model) if drafter]
+    return sources(lookup, model)
 
 
 def _speculation(spec: SpeculativeConfig, drafters: list[Drafter], draft: Model | None) -> str:

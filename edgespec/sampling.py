@@ -13,7 +13,6 @@ from .errors import ConfigError, DecodeError
 from .types import Distribution, Logprob, Row
 
 
-
 class Sampler:
     """The transforms of one request, with the history that its penalties look at.
 

@@ -41,6 +41,8 @@ class Session:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
             stats.total_s = self._clock() - began
+            if self._active(request) and not stats.num_draft_steps:
+                stats.speculation = f"off: {self._policy.reason}"
 
     def _prefill(self, request: Request, stats: Stats) -> Iterator[Event]:
         total = len(request.prompt)
@@ -74,6 +76,8 @@ class Session:
             first = first or now
             step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
             stats.add(step)
+            if now > first:
+                stats.plain_s += len(tokens) * (self._policy.plain_s(step.n_past) or 0.0)
             stats.time_to_first_token_s, stats.decode_s = first - began, now - first
             self._policy.observe(step)
             for i, (token, text) in enumerate(emitted):

@@ -121,7 +121,6 @@ class Floors:
         """Whether another token is worth an evaluation of the draft model behind i tokens."""
         return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
 
-
     def starting(self, n: int) -> Floors:
         """The same floors for a draft whose first n tokens are settled already."""
         return Floors((0.0,) * n + self.keep[n:], (0.0,) * (n + 1) + self.extend[n + 1 :])
@@ -214,6 +213,8 @@ class Stats:
     accepted_per_position: drafted tokens accepted at position i of a draft, i = 0, 1, …
     num_spec_steps counts every step, plain ones included; num_draft_steps those with a draft.
     tokens_per_second: emitted tokens after the first over the time since the first.
+    speedup: what plain decoding would have taken for these tokens, by what it was measured to
+    take on this device (plain_s), over the time since the first; None where it was not measured.
     """
 
     num_prompt_tokens: int = 0
@@ -233,6 +234,7 @@ class Stats:
     draft_s: float = 0.0
     verify_s: float = 0.0
     total_s: float = 0.0
+    plain_s: float = 0.0
     speculation: str = ""
 
     def add(self, step: StepStats) -> None:
@@ -268,6 +270,10 @@ class Stats:
     def tokens_per_second(self) -> float:
         return (self.num_emitted_tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
 
+    @property
+    def speedup(self) -> float | None:
+        return self.plain_s / self.decode_s if self.plain_s and self.decode_s > 0 else None
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the fields with times in milliseconds, the rates, and llama.cpp's `timings`."""
         plain = {k: v for k, v in asdict(self).items() if not k.endswith("_s")}
@@ -278,6 +284,7 @@ class Stats:
             "time_to_first_token_ms": round(1e3 * self.time_to_first_token_s, 3),
             "mean_itl_ms": round(1e3 * self.decode_s / n_decoded, 3),
             "tokens_per_second": round(self.tokens_per_second, 3),
+            "speedup": round(self.speedup, 4) if self.speedup else None,
             "draft_ms": round(1e3 * self.draft_s, 3),
             "verify_ms": round(1e3 * self.verify_s, 3),
             "total_ms": round(1e3 * self.total_s, 3),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import logging
 import os
+import platform
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from ..types import Rows
 
 try:
     import llama_cpp.llama_cpp as lib
+    from llama_cpp import __version__ as lib_version
 except ImportError as error:
     raise EngineMissing(
         f"GGUF models need llama-cpp-python, which cannot be imported here ({error}); "
@@ -114,6 +118,17 @@ def physical_cores() -> int:
         except OSError:
             siblings.add(str(cpu))
     return len(siblings)
+
+
+def processor() -> str:
+    """The CPU's name and how many of its threads this process may use."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{next(named, platform.processor() or platform.machine())} x{cpus}"
 
 
 def available_memory() -> int | None:
@@ -282,6 +297,23 @@ class LlamaCppModel:
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
         self._n_past = n_past
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the speed of this model depends on: device, build, file, settings."""
+        stat = self.path.stat()
+        with self.path.open("rb") as file:
+            head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+        settings = asdict(self.config)
+        del settings["on_busy"]
+        return {
+            "engine": f"llama-cpp-python {lib_version}",
+            "device": lib.llama_print_system_info().decode("utf-8", "replace"),
+            "processor": processor(),
+            "threads": self.n_threads,
+            "layers": self.placement.get("layers", ""),
+            "file": [self.path.name, stat.st_size, head],
+            "settings": settings | {"n_ctx": self.n_ctx},
+        }
 
     def close(self) -> None:
         """Free context and weights."""

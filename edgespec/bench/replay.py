@@ -28,7 +28,6 @@ from ..types import Budget, Offer, Plan, Rows, Stats
 from ..verifiers.local import LocalVerifier
 from .traces import Trace
 
-
 VOCAB = 4096
 
 
@@ -179,16 +178,12 @@ class Replay:
     """One policy on one device, over as many traces as are told, learning from one to the next."""
 
     def __init__(self, profile: Profile, setting: Fixed | str) -> None:
-        self.clock = Clock()
-        self._target = TraceModel(self.clock, profile.target, is_draft=False)
-        self._draft = TraceModel(self.clock, profile.draft, is_draft=True) if profile.draft else None
+        self.clock = clock = Clock()
+        self._target = TraceModel(clock, profile.target, is_draft=False)
+        self._draft = TraceModel(clock, profile.draft, is_draft=True) if profile.draft else None
         self.policy = self._policy(profile, setting)
-        self.session = Session(
-            LocalVerifier(self._target, clock=self.clock),  # type: ignore[arg-type]
-            self._drafters(setting),
-            self.policy,
-            clock=self.clock,
-        )
+        verifier = LocalVerifier(self._target, clock=clock)
+        self.session = Session(verifier, self._drafters(setting), self.policy, clock)
 
     def run(self, trace: Trace) -> Stats:
         """The statistics of one answer."""
@@ -212,16 +207,14 @@ class Replay:
     def _drafters(self, setting: Fixed | str) -> list[Drafter]:
         if setting == "plain":
             return []
+        fixed = setting if isinstance(setting, Fixed) else Fixed(0, 2, 0.0)
+        lookup = SuffixDrafter(fixed.lookup) if fixed.lookup else None
+        model = None
+        if self._draft and fixed.p_min is not None:
+            model = ModelDrafter(self._draft, VOCAB, p_min=fixed.p_min)
         if setting == "auto":
-            lookup: SuffixDrafter | None = SuffixDrafter(2)
-            model = ModelDrafter(self._draft, VOCAB) if self._draft else None
-        else:
-            assert isinstance(setting, Fixed)
-            lookup = SuffixDrafter(setting.lookup) if setting.lookup else None
-            use_model = self._draft and setting.p_min is not None
-            model = ModelDrafter(self._draft, VOCAB, p_min=setting.p_min) if use_model else None
-            return [drafter for drafter in (lookup, model) if drafter]
-        return sources(lookup, model)
+            return sources(lookup, model)
+        return [drafter for drafter in (lookup, model) if drafter]
 
 
 def rates(traces: Iterable[Trace], profile: Profile, setting: Fixed | str) -> dict[str, float]:

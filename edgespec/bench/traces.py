@@ -50,7 +50,9 @@ def record(
 def _answer(
     target: Model, prompt: Sequence[int], n_tokens: int, eog: frozenset[int]
 ) -> tuple[list[int], list[list[tuple[int, float]]]]:
-    cache, output, top = TokenCache(target), [], []
+    cache = TokenCache(target)
+    output: list[int] = []
+    top: list[list[tuple[int, float]]] = []
     target.truncate(0)
     pending = list(prompt)
     while len(output) < n_tokens:

@@ -107,6 +107,10 @@ class Adaptive:
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
         self._credit = min(self._credit + EXPLORE * stats.n_emitted, 2.0)
 
+    def plain_s(self, n_past: int) -> float:
+        """By the profile, at the speed of the last steps."""
+        return self.speed * self._target(n_past)[1]
+
     def _known(
         self, index: int, offer: Offer, limit: int, target: Sequence[float], price: float
     ) -> Plan:

@@ -12,6 +12,8 @@ class FixedDepth:
     plain where less than `at_least` would be drafted. Depth 0 is plain decoding.
     """
 
+    reason = "nothing to draft"
+
     def __init__(self, depth: int, at_least: int = 1) -> None:
         self.depth = depth
         self.at_least = max(1, at_least)
@@ -24,6 +26,10 @@ class FixedDepth:
         index = max(range(len(offers)), key=lambda i: offers[i].expected(limit))
         depth = min(limit, len(offers[index].survival))
         return Plan(index, depth) if depth >= self.at_least else Plan()
+
+    def plain_s(self, n_past: int) -> float | None:
+        """Not measured."""
+        return None
 
     def observe(self, stats: StepStats) -> None:
         """Nothing to learn."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import logging
+import os
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from ..interfaces import Model
 
+logger = logging.getLogger("edgespec.profile")
+
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
+QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +50,58 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A pair on a device. draft None: there is no draft model. overhead: Python's seconds a
-    step beside both models. created: Unix time.
+    step beside both models.
     """
 
     target: Curve
     draft: Curve | None = None
     overhead: float = 0.0005
-    created: float = 0.0
+
+
+def folder() -> Path:
+    """Where measured curves are kept: $EDGESPEC_PROFILES, or the user's cache."""
+    if given := os.environ.get("EDGESPEC_PROFILES"):
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "edgespec" / "profiles"
+
+
+def stored(fingerprint: Mapping[str, Any]) -> Curve | None:
+    """What was measured of exactly this, if anything readable was."""
+    try:
+        found = json.loads(_path(fingerprint).read_text("utf-8"))
+        if found["fingerprint"] != dict(fingerprint):
+            return None
+        lengths, widths, seconds = (found[key] for key in ("lengths", "widths", "seconds"))
+        return Curve(tuple(lengths), tuple(widths), tuple(map(tuple, seconds)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
+    """Keep a measured curve; None where nothing can be written."""
+    path = _path(fingerprint)
+    text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | asdict(curve))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        logger.info("the profile cannot be kept in %s: %s", path.parent, error)
+        return None
+    return path
+
+
+def forget(fingerprint: Mapping[str, Any]) -> None:
+    """A curve that turned out wrong: it is measured anew next time."""
+    with contextlib.suppress(OSError):
+        _path(fingerprint).unlink()
+
+
+def _path(fingerprint: Mapping[str, Any]) -> Path:
+    text = json.dumps(fingerprint, sort_keys=True)
+    return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def measure(
@@ -57,43 +113,44 @@ def measure(
     budget_s: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
-    """t(n) of a model whose cache may be thrown away. Widths are interleaved, medians of
-    `repeats` are taken; what does not fit into `budget_s` seconds is left out, the widest and
-    the longest first. Ends with an empty cache.
+    """t(n) of a model whose cache may be thrown away; ends with an empty cache.
+
+    Widths are measured in turns, so that a device that slows down does so for all of them, and
+    medians of at most `repeats` rounds are taken. Of the first length every width is measured
+    once whatever it takes; more rounds and lengths only within `budget_s` seconds.
     """
-    began = clock()
-    widths = [w for w in widths if w <= min(model.capabilities.max_rows, model.n_ctx // 2)]
-    table: dict[int, dict[int, list[float]]] = {}
-    for length in lengths:
-        if table and clock() - began > budget_s / 2:
+    end = clock() + budget_s
+    widths = [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
+    rows = []
+    for i, length in enumerate(lengths):
+        if i and clock() > end:
             break
-        table[length] = _measure_at(model, length, widths, repeats, began + budget_s, clock)
+        _fill(model, min(length, model.n_ctx - max(widths)))
+        rows.append(_rising(_rounds(model, widths, repeats, end, clock)))
     model.truncate(0)
-    kept = [w for w in widths if all(w in row for row in table.values())]
-    rows = tuple(_rising([statistics.median(row[w]) for w in kept]) for row in table.values())
-    return Curve(tuple(table), tuple(kept), rows)
+    return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
 
 
-def _measure_at(
-    model: Model, length: int, widths: Sequence[int], repeats: int, end: float,
-    clock: Callable[[], float],
-) -> dict[int, list[float]]:  # fmt: skip
-    length = min(length, model.n_ctx - max(widths) - 1)
-    _fill(model, length)
-    found: dict[int, list[float]] = {}
-    for i in range(repeats + 1):  # the first round warms up what is built at first use
-        for width in widths:
-            if clock() > end and len(found) >= 2 and i:
-                return found
-            start = clock()
-            model.decode([i + 1] * width, n_logits=width)
-            seconds = clock() - start
-            model.truncate(length)
-            if i or width > 1:
-                found.setdefault(width, []).append(seconds)
-            if clock() > end and len(found) >= 4:
+def _rounds(
+    model: Model, widths: Sequence[int], repeats: int, end: float, clock: Callable[[], float]
+) -> list[float]:
+    _time(model, 1, clock)  # what is built at first use
+    found: list[list[float]] = [[] for _ in widths]
+    for i in range(repeats):
+        for times, width in zip(found, widths, strict=True):
+            if i and clock() > end:
                 break
-    return found
+            times.append(_time(model, width, clock))
+    return [statistics.median(times) for times in found]
+
+
+def _time(model: Model, width: int, clock: Callable[[], float]) -> float:
+    n_past = model.n_past
+    start = clock()
+    model.decode([1] * width, n_logits=min(width, model.capabilities.max_rows))
+    seconds = clock() - start
+    model.truncate(n_past)
+    return seconds
 
 
 def _fill(model: Model, length: int) -> None:
