@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,30 @@ def load(
     except BaseException:
         target.close()
         raise
+
+
+@contextlib.contextmanager
+def pair(
+    model: Reference,
+    draft: Reference,
+    *,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[tuple[LlamaCppModel, LlamaCppModel]]:
+    """Target and draft model themselves, without an engine around them; closed at the end."""
+    from .backends.llama_cpp import LlamaCppModel
+
+    config = build(EngineConfig, options)
+    target = LlamaCppModel(_path(model), config)
+    try:
+        drafting = _load_draft(_path(draft), config, draft_options or {}, target)
+        assert drafting is not None
+        try:
+            yield target, drafting
+        finally:
+            drafting.close()
+    finally:
+        target.close()
 
 
 def assemble(
@@ -226,6 +251,8 @@ def _load_draft(
 
 
 def _describe(target: LlamaCppModel, draft: LlamaCppModel | None) -> dict[str, Any]:
+    from .backends.llama_cpp import processor
+
     def one(model: LlamaCppModel) -> dict[str, Any]:
         return {
             "file": model.path.name,
@@ -234,4 +261,8 @@ def _describe(target: LlamaCppModel, draft: LlamaCppModel | None) -> dict[str, A
             "placement": model.placement,
         }
 
-    return {"model": one(target), "draft": one(draft) if draft else None}
+    return {
+        "model": one(target),
+        "draft": one(draft) if draft else None,
+        "processor": processor(),
+    }

@@ -12,6 +12,12 @@ from edgespec import catalogue
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def profiles(tmp_path_factory):
+    """Measured costs of test models do not mix with the user's own."""
+    os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if {"smollm2", "smollm2_engine", "small_draft", "qwen_pair", "gemma"} & set(

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from . import options
+from .bench import bench
 from .chat import chat
 from .errors import ErrorGroup
 from .models import inspect, models, pull
@@ -72,7 +73,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-for command in (chat, run, models, pull, inspect, completion):
+for command in (bench, chat, run, models, pull, inspect, completion):
     cli.add_command(command)
 
 

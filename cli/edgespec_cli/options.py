@@ -167,6 +167,11 @@ def _options(section: str, *declared: tuple[tuple[str, ...], dict[str, Any]]) ->
     return add
 
 
+def shared(section: str, *declared: tuple[str, dict[str, Any]]) -> Callable[[F], F]:
+    """Options that several commands have in common: (flag, settings)."""
+    return _options(section, *(((name,), settings) for name, settings in declared))
+
+
 def _option(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return names, settings
 

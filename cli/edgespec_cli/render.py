@@ -101,7 +101,8 @@ def figures(completion: edgespec.Completion) -> str:
     n = stats.num_emitted_tokens
     parts = [f"{n} token{'' if n == 1 else 's'}"]
     if stats.tokens_per_second > 0:
-        parts.append(f"{stats.tokens_per_second:.1f} tok/s")
+        gain = f" ({stats.speedup:.2f}× plain)" if stats.speedup and stats.num_draft_steps else ""
+        parts.append(f"{stats.tokens_per_second:.1f} tok/s{gain}")
     if n:
         parts.append(_speculation(stats))
         parts.append(f"first token {stats.time_to_first_token_s:.2f} s")

@@ -5,10 +5,13 @@ without noise, in seconds.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from ..stopping import Output
 from ..token_cache import common_prefix
 from ..types import Budget, Offer, Plan, Rows, Stats
 from ..verifiers.local import LocalVerifier
-from .traces import Trace
+from .traces import Trace, load
 
 VOCAB = 4096
 
@@ -174,6 +177,26 @@ class FirstOffer(FixedDepth):
         return Plan(index, depth)
 
 
+def shipped_traces() -> list[Trace]:
+    """Answers of Qwen2.5-Coder-1.5B, drafted by the 0.5B, to Spec-Bench's and our questions."""
+    with as_file(files(__package__).joinpath("data/traces.jsonl.gz")) as path:
+        return load(path)
+
+
+def shipped_profiles() -> dict[str, Profile]:
+    """Devices to replay on: measured CPUs, and made-up GPUs."""
+    text = files(__package__).joinpath("data/profiles.json").read_text("utf-8")
+    return {
+        name: Profile(_curve(fields["target"]), fields["draft"] and _curve(fields["draft"]))
+        for name, fields in json.loads(text).items()
+    }
+
+
+def _curve(fields: dict[str, Any]) -> Curve:
+    seconds = tuple(tuple(ms / 1e3 for ms in row) for row in fields["ms"])
+    return Curve(tuple(fields["lengths"]), tuple(fields["widths"]), seconds)
+
+
 class Replay:
     """One policy on one device, over as many traces as are told, learning from one to the next."""
 
@@ -232,3 +255,29 @@ def speedups(traces: Sequence[Trace], profile: Profile, setting: Fixed | str) ->
     """Spec-Bench's speedup of every category: mean tokens a second, over plain decoding's."""
     plain = rates(traces, profile, "plain")
     return {c: rate / plain[c] for c, rate in rates(traces, profile, setting).items()}
+
+
+def table(
+    traces: Sequence[Trace], profiles: dict[str, Profile], *, fixed: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Rows {profile, category, policy, speedup} of "plain", "auto" and, with `fixed`, of
+    "best-fixed": the fixed setting that is best for that category on that device, chosen in
+    hindsight, plain decoding among them.
+    """
+    with ProcessPoolExecutor() as pool:
+        for name, profile in profiles.items():
+            settings: list[Fixed | str] = ["plain", "auto"]
+            if fixed:
+                settings += [s for s in FIXED if profile.draft or s.p_min is None]
+            n = len(settings)
+            found = list(pool.map(rates, [traces] * n, [profile] * n, settings))
+            for category, plain in found[0].items():
+                speed = [rate[category] / plain for rate in found]
+                chosen = {"plain": 0, "auto": 1}
+                if fixed:
+                    hindsight = [0, *range(2, n)]
+                    chosen["best-fixed"] = max(hindsight, key=speed.__getitem__)
+                for policy, i in chosen.items():
+                    row = {"profile": name, "category": category, "policy": policy,
+                           "speedup": round(speed[i], 4)}  # fmt: skip
+                    yield row | ({"setting": str(settings[i])} if i > 1 else {})

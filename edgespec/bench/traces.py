@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..interfaces import Model
+from .. import templates
+from ..interfaces import Model, Tokenizer
 from ..sampling import candidates
 from ..token_cache import TokenCache
 from ..types import Row
+from .workloads import Question
 
 DEPTH = 16  # of the recorded chains
 BEHIND_A_MISS = 7  # tokens recorded behind the first wrong one: they cost time, nothing else
@@ -39,16 +42,35 @@ class Trace:
     top: list[list[tuple[int, float]]]
 
 
+def record_question(target: Any, draft: Model, question: Question, n_tokens: int) -> list[Trace]:
+    """All turns of a question that fit the context; `target` has a `tokenizer`."""
+    tokenizer: Tokenizer = target.tokenizer
+    template = tokenizer.chat_template or templates.CHATML
+    messages: list[dict[str, str]] = []
+    found = []
+    for i, turn in enumerate(question.turns):
+        messages.append({"role": "user", "content": turn})
+        text = templates.render(template, messages, tokenizer.special())
+        prompt = tokenizer.encode(text, add_special=False)
+        if len(prompt) + n_tokens > min(target.n_ctx, draft.n_ctx):
+            break
+        answer = record(target, draft, prompt, n_tokens, tokenizer.is_eog)
+        found.append(Trace(f"{question.id}.{i + 1}", question.category, prompt, *answer))
+        said = b"".join(map(tokenizer.piece, answer[0])).decode("utf-8", "replace")
+        messages.append({"role": "assistant", "content": said})
+    return found
+
+
 def record(
-    target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, eog: Iterable[int]
+    target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
 ) -> tuple[list[int], list[list[tuple[int, float]]], list[list[tuple[int, float]]]]:
     """Output, chains and top tokens of one greedy answer of at most `n_tokens`."""
-    output, top = _answer(target, prompt, n_tokens, frozenset(eog))
+    output, top = _answer(target, prompt, n_tokens, is_eog)
     return output, _chains(draft, list(prompt), output), top
 
 
 def _answer(
-    target: Model, prompt: Sequence[int], n_tokens: int, eog: frozenset[int]
+    target: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
 ) -> tuple[list[int], list[list[tuple[int, float]]]]:
     cache = TokenCache(target)
     output: list[int] = []
@@ -67,7 +89,7 @@ def _answer(
         )
         output.append(int(row.argmax()))
         pending = output[-1:]
-        if output[-1] in eog:
+        if is_eog(output[-1]):
             break
     return output, top
 

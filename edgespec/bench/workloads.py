@@ -32,7 +32,7 @@ def edge() -> list[Question]:
     """Two workloads of people's own devices: "edit this file", which gives the complete file
     back, and "answer from these documents", in several turns.
     """
-    return _read(files(__package__).joinpath("edge.jsonl").read_text("utf-8").splitlines())
+    return _read(files(__package__).joinpath("data/edge.jsonl").read_text("utf-8").splitlines())
 
 
 def spec_bench(path: str | Path) -> list[Question]:

@@ -110,7 +110,7 @@ def measure(
     widths: Sequence[int] = WIDTHS,
     lengths: Sequence[int] = (64,),
     repeats: int = 3,
-    budget_s: float = 4.0,
+    budget_s: float = 2.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
     """t(n) of a model whose cache may be thrown away; ends with an empty cache.

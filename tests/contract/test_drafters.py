@@ -5,7 +5,7 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.drafters.model import ModelDrafter
-from edgespec.drafters.portfolio import Portfolio
+from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.interfaces import Request
 from edgespec.randomness import SeededRandomness
@@ -19,6 +19,10 @@ def toy(n_ctx=64, truncate=True):
     return ToyModel(table, n_ctx=n_ctx, truncate=truncate)
 
 
+def extended(first, second):
+    return Extended(first, second, [first, second])
+
+
 MAKERS = {
     "suffix": lambda: SuffixDrafter(1),
     "model": lambda: ModelDrafter(toy(), 3),
@@ -26,7 +30,8 @@ MAKERS = {
     "model, deterministic": lambda: ModelDrafter(toy(), 3, acceptance="deterministic"),
     "model without truncation": lambda: ModelDrafter(toy(truncate=False), 3),
     "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
-    "portfolio": lambda: Portfolio([SuffixDrafter(1), ModelDrafter(toy(), 3)]),
+    "model, then suffix": lambda: extended(ModelDrafter(toy(), 3), SuffixDrafter(1)),
+    "suffix, then model": lambda: extended(SuffixDrafter(1), ModelDrafter(toy(), 3)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
 from edgespec.drafters.model import ModelDrafter
-from edgespec.drafters.portfolio import Portfolio
+from edgespec.drafters.portfolio import Extended, sources
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.interfaces import Request
+from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
+from edgespec.policies.profile import Curve, Profile
 from edgespec.session import Session
 from edgespec.stopping import Output
-from edgespec.types import Stats
+from edgespec.types import Floors, Stats
 from edgespec.verifiers.local import LocalVerifier
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,13 +46,34 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     def toy(seed):
         return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
 
+    lookup = SuffixDrafter(1)
+    model = ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min)
     drafters = {
         "none": [],
-        "suffix": [SuffixDrafter(1)],
-        "model": [ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min)],
+        "suffix": [lookup],
+        "model": [model],
+        "both": [lookup, model],
+        "model, then suffix": [Extended(model, lookup, [model, lookup])],
+        "suffix, then model": [Extended(lookup, model, [lookup, model])],
+        "floors": [Extended(model, lookup, [model, lookup])],
+        "auto": sources(lookup, model),
     }
-    drafters["both"] = [Portfolio([*drafters["suffix"], *drafters["model"]])]
-    return Session(LocalVerifier(toy(1), acceptance), drafters[kind], FixedDepth(depth))
+    policy = {"auto": Adaptive(CHEAP, depth), "floors": Floored(depth)}.get(kind, FixedDepth(depth))
+    ticks = itertools.count()  # time is a function of what was done: each look at it a tick
+    clock = lambda: 1e-3 * next(ticks)  # noqa: E731
+    verifier = LocalVerifier(toy(1), acceptance, clock)
+    return Session(verifier, drafters[kind], policy, clock)
+
+
+CHEAP = Profile(Curve((1,), (1, 8), ((1e-3, 1.1e-3),)), Curve((1,), (1, 8), ((1e-4, 1.1e-4),)))
+
+
+class Floored(FixedDepth):
+    """Ends drafts where rows and learned survivals are low."""
+
+    def choose(self, offers, budget):
+        plan = super().choose(offers, budget)
+        return replace(plan, floors=Floors((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
 
 
 def outcome(chance, made, params):
@@ -65,6 +89,11 @@ def loop_law(kind, params, **options):
     return law(lambda chance: outcome(chance, session(kind, **options), params))
 
 
+KINDS = [
+    "suffix", "model", "both", "model, then suffix", "suffix, then model", "floors", "auto",
+]  # fmt: skip
+
+
 PARAMS = [
     SamplingParams(temperature=1.0, max_tokens=3),
     SamplingParams(temperature=1.0, max_tokens=4, stop=("ba", "aab")),
@@ -75,7 +104,7 @@ PARAMS = [
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=range(len(PARAMS)))
-@pytest.mark.parametrize("kind", ["suffix", "model", "both"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("acceptance", ["block", "rejection", "deterministic"])
 def test_law_equals_plain(kind, acceptance, params):
     plain = loop_law("none", params)
@@ -92,7 +121,7 @@ def test_law_equals_plain(kind, acceptance, params):
 def test_law_in_harder_settings(acceptance, options):
     params = PARAMS[0]
     plain = loop_law("none", params, zeros=options.get("zeros", False))
-    for kind in ("model", "both"):
+    for kind in KINDS[1:]:
         found = loop_law(kind, params, acceptance=acceptance, **options)
         assert total_variation(found, plain) <= 1e-12
 
@@ -119,7 +148,7 @@ def test_coupled_text_is_a_function_of_noise_alone():
     params = SamplingParams(temperature=1.0, max_tokens=3)
     grid = [*itertools.permutations([0.2, 0.9, 1.7]), (0.5, 0.6, 0.7), (0.1, 2.0, 2.1)]
     plain = session("none")
-    others = [session(k, "coupled", depth=d) for k in ("suffix", "model", "both") for d in (1, 3)]
+    others = [session(k, "coupled", depth=d) for k in KINDS for d in (1, 3)]
     texts = set()
     for noise in itertools.product(grid, repeat=3):
         chance = GridNoise([*noise, *noise])
@@ -130,7 +159,7 @@ def test_coupled_text_is_a_function_of_noise_alone():
     assert len(texts) > 5
 
 
-@pytest.mark.parametrize("kind", ["suffix", "model", "both"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_greedy_equals_plain(kind):
     for seed_text in itertools.product(range(2), repeat=4):
         prompt = list(seed_text)
@@ -148,8 +177,8 @@ def test_greedy_equals_plain(kind):
 
 def test_a_policy_that_looks_at_drawn_tokens_is_caught():
     class Peeking(ModelDrafter):
-        def propose(self, context, limit):
-            draft = super().propose(context, limit)
+        def propose(self, context, limit, floors):
+            draft = super().propose(context, limit, floors)
             return type(draft)() if draft.tokens and draft.tokens[0] == 0 else draft
 
     params = PARAMS[0]

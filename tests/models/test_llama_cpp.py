@@ -79,7 +79,10 @@ def test_rejections_and_full_acceptances_both_happen(drafted_engine):
 @pytest.mark.parametrize("acceptance", ["block", "rejection", "coupled", "deterministic"])
 def test_sampled_text_is_text(smollm2, small_draft, acceptance):
     with edgespec.load(
-        smollm2, small_draft, n_ctx=512, speculative_config={"acceptance": acceptance}
+        smollm2,
+        small_draft,
+        n_ctx=512,
+        speculative_config={"acceptance": acceptance, "num_speculative_tokens": 4},
     ) as engine:
         options = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 5, "max_tokens": 32}
         done = engine.generate("Once upon a time", **options)

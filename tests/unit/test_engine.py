@@ -266,7 +266,7 @@ def test_async_twins():
 
 def test_cancelled_tasks_free_the_engine():
     async def main():
-        with engine(SlowToy) as made:
+        with engine(SlowToy, config={"num_speculative_tokens": 4}) as made:
             task = asyncio.create_task(made.agenerate("abc", ignore_eos=True))
             await asyncio.sleep(0.05)
             task.cancel()

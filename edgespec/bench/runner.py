@@ -1,0 +1,209 @@
+"""Questions answered plainly and by speculation in turns, on the same loaded engine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import templates
+from ..engine import Engine
+from ..errors import ContextFull
+from ..types import Stats
+from .energy import Meter
+from .workloads import Question
+
+MODES = ("plain", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer in one mode.
+
+    seconds: from a prompt that is in the target's cache to the last token, whatever a draft
+    model had to read included. ttft_s: to the first token of the prompt when it was new.
+    gaps: seconds between one arrival of tokens and the next, a value a token.
+    joules: of the whole device, None where it does not tell.
+    """
+
+    id: str
+    category: str
+    temperature: float
+    mode: str
+    n_tokens: int
+    seconds: float
+    ttft_s: float
+    stats: Stats
+    gaps: list[float] = field(repr=False)
+    joules: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.n_tokens / self.seconds
+
+
+def run(
+    engine: Engine,
+    questions: Sequence[Question],
+    *,
+    temperatures: Sequence[float] = (0.0,),
+    max_tokens: int = 256,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Callable[[int, int, Question], None] = lambda done, total, question: None,
+) -> Iterator[Answer]:
+    """Both modes of every turn, one after the other, the order changing from turn to turn.
+
+    The prompt of each turn is read once and is in the cache for both; the next turn continues
+    the plain answer. A turn that does not fit the context ends its question.
+    """
+    meter = Meter()
+    total = len(questions) * len(temperatures) * repeats
+    jobs = [(q, t, r) for r in range(repeats) for t in temperatures for q in questions]
+    for done, (question, temperature, repeat) in enumerate(jobs):
+        progress(done, total, question)
+        sampling: dict[str, Any] = {
+            "temperature": temperature,
+            "seed": seed + repeat,
+            "max_tokens": max_tokens,
+        }
+        if temperature:
+            sampling |= {"top_k": 40, "top_p": 0.95}
+        messages: list[dict[str, str]] = []
+        for i, turn in enumerate(question.turns):
+            messages.append({"role": "user", "content": turn})
+            prompt = prompt_of(engine, messages)
+            try:
+                ttft = engine.generate(
+                    prompt, max_tokens=1, disable_spec_decode=True
+                ).stats.time_to_first_token_s
+            except ContextFull:
+                break
+            modes = MODES if (done + i) % 2 else MODES[::-1]
+            texts = {}
+            for mode in modes:
+                text, answer = _answer(
+                    engine, prompt, question, i, mode, ttft, sampling, meter
+                )  # fmt: skip
+                texts[mode] = text
+                yield answer
+            messages.append({"role": "assistant", "content": texts["plain"]})
+    progress(total, total, questions[-1])
+
+
+def prompt_of(engine: Engine, messages: Sequence[dict[str, str]]) -> list[int]:
+    """Token ids of a conversation under the model's own template."""
+    template = engine.tokenizer.chat_template or templates.CHATML
+    rendered = templates.render(template, list(messages), engine.tokenizer.special())
+    return engine.tokenizer.encode(rendered, add_special=False)
+
+
+def _answer(
+    engine: Engine, prompt: Sequence[int], question: Question, turn: int, mode: str,
+    ttft: float, sampling: dict[str, Any], meter: Meter,
+) -> tuple[str, Answer]:  # fmt: skip
+    gaps: list[float] = []
+    before, completion = meter.joules(), None
+    began = last = time.perf_counter()
+    for event in engine.stream(prompt, disable_spec_decode=mode == "plain", **sampling):
+        if event.type == "token":
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+        completion = event.completion or completion
+    seconds, after = time.perf_counter() - began, meter.joules()
+    assert completion is not None
+    return completion.text, Answer(
+        f"{question.id}.{turn + 1}", question.category, sampling["temperature"], mode,
+        len(completion.token_ids), seconds, ttft, completion.stats, gaps[1:],
+        None if before is None or after is None else after - before,
+    )  # fmt: skip
+
+
+def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """A row for every temperature, category and mode, and one for all categories.
+
+    speedup is Spec-Bench's: mean tokens a second over answers, divided by that of plain; of
+    all categories the geometric mean. Times in milliseconds.
+    """
+    groups: dict[tuple[float, str, str], list[Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[answer.temperature, answer.category, answer.mode].append(answer)
+    rows: list[dict[str, Any]] = []
+    for (temperature, category, mode), group in groups.items():
+        plain = groups.get((temperature, category, "plain"), [])
+        rows.append(
+            {"category": category, "temperature": temperature, "mode": mode}
+            | _row(group)
+            | {"speedup": round(_mean_rate(group) / _mean_rate(plain), 3) if plain else None}
+        )
+    for temperature, mode in {(row["temperature"], row["mode"]): None for row in rows}:
+        own = [r for r in rows if r["temperature"] == temperature and r["mode"] == mode]
+        members = [
+            a for (t, _, m), group in groups.items() if (t, m) == (temperature, mode) for a in group
+        ]
+        geometric = statistics.geometric_mean([row["speedup"] or 1.0 for row in own])
+        rows.append(
+            {"category": "all", "temperature": temperature, "mode": mode}
+            | _row(members)
+            | {"speedup": round(geometric, 3)}
+        )
+    return rows
+
+
+def _mean_rate(answers: Sequence[Answer]) -> float:
+    return statistics.mean(answer.tokens_per_second for answer in answers)
+
+
+def _row(answers: Sequence[Answer]) -> dict[str, Any]:
+    stats = [answer.stats for answer in answers]
+    n_steps = sum(s.num_spec_steps for s in stats)
+    n_drafted = sum(s.num_draft_tokens for s in stats)
+    n_accepted = sum(s.num_accepted_draft_tokens for s in stats)
+    gaps = sorted(gap for answer in answers for gap in answer.gaps)
+    seconds = sum(answer.seconds for answer in answers)
+    joules = [answer.joules for answer in answers if answer.joules is not None]
+    n_tokens = sum(answer.n_tokens for answer in answers)
+    return {
+        "answers": len(answers),
+        "tokens": n_tokens,
+        "tokens_per_second": round(_mean_rate(answers), 2),
+        "mean_acceptance_length": round(1 + n_accepted / max(1, n_steps), 3),
+        "draft_acceptance_rate": round(n_accepted / n_drafted, 3) if n_drafted else None,
+        "draft_steps_share": round(sum(s.num_draft_steps for s in stats) / max(1, n_steps), 3),
+        "ttft_ms": round(1e3 * statistics.median(answer.ttft_s for answer in answers), 1),
+        **{f"itl_p{p}_ms": _percentile(gaps, p) for p in (50, 95, 99)},
+        "draft_share": round(sum(s.draft_s for s in stats) / seconds, 3),
+        "verify_share": round(sum(s.verify_s for s in stats) / seconds, 3),
+        "joules_per_token": round(sum(joules) / n_tokens, 3) if len(joules) == len(stats) else None,
+        "acceptance_histogram": _added(s.acceptance_histogram for s in stats),
+        "sources": _sources(stats),
+    }
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float | None:
+    if not ordered:
+        return None
+    return round(1e3 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 2)
+
+
+def _added(histograms: Iterable[Sequence[int]]) -> list[int]:
+    total: list[int] = []
+    for histogram in histograms:
+        total.extend([0] * (len(histogram) - len(total)))
+        for i, n in enumerate(histogram):
+            total[i] += n
+    return total
+
+
+def _sources(stats: Iterable[Stats]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for each in stats:
+        for name, counts in each.drafts_by_source.items():
+            own = found.setdefault(name, dict.fromkeys(counts, 0))
+            for key, n in counts.items():
+                own[key] += n
+    return found
