@@ -104,7 +104,7 @@ def bench(ctx: click.Context) -> None:
                     max_tokens=params["n_predict"],
                     repeats=params["repeats"],
                     progress=progress,
-                )  # fmt: skip
+                )
             )
         finally:
             line.hide()
@@ -112,6 +112,81 @@ def bench(ctx: click.Context) -> None:
     click.echo(reports.report(header, rows, params["output"]))
     if params["plot"]:
         reports.plot(params["plot"], header, rows)
+
+
+@bench.command(cls=options.Command)
+@_questions
+@click.option(
+    "-n", "--n-predict", default=256, cls=options.Option, section="Questions",
+    help="Most tokens of an answer.  [default: 256]",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
+    cls=options.Option, section="Output", help="Format on stdout.  [default: md]",
+)  # fmt: skip
+@click.option(
+    "--peer-python", default=sys.executable, cls=options.Option, section="Peers", metavar="PATH",
+    help="The Python that has xllamacpp installed.  [default: this one]",
+)  # fmt: skip
+@options.model_options
+@options.pass_params
+def peers(ctx: click.Context) -> None:
+    """Measure other runtimes on the same prompts and weights, in the same run.
+
+    llama.cpp's own server with each of its speculative modes (from the wheel xllamacpp) and
+    llama-cpp-python's prompt lookup. What does not run here is said and left out.
+    """
+    import edgespec
+    from edgespec import catalogue
+    from edgespec.bench import peers as others
+    from edgespec.bench import reports, runner
+
+    params = ctx.params
+    questions, line, began = _chosen(params), Status(), time.monotonic()
+    started: list[others.Peer] = []
+
+    def progress(done: int, total: int, question: Question) -> None:
+        line.show(f"{done} of {total} questions, {_left(began, done, total)}: {question.category}")
+
+    with opened(params) as engine:
+        about = engine.describe()
+        model = catalogue.resolve(params["model"] or catalogue.default_model)
+        draft = catalogue.resolve(params["draft_model"]) if about["draft"] else None
+        assert model is not None
+        try:
+            for mode in (*others.LOOKUP, *(others.DRAFT if draft else ())):
+                ours = mode.runtime == "llama-cpp-python"
+                python = sys.executable if ours else params["peer_python"]
+                try:
+                    peer = others.Peer(
+                        mode,
+                        model,
+                        draft,
+                        n_ctx=engine.n_ctx,
+                        threads=about["model"]["n_threads"],
+                        python=python,
+                    )
+                except edgespec.EngineMissing as error:
+                    click.echo(f"left out: {error}", err=True)
+                else:
+                    started.append(peer)
+            header = _header(about) | {"peers": ", ".join(sorted({p.version for p in started}))}
+            answers = list(
+                runner.run(
+                    engine,
+                    questions,
+                    max_tokens=params["n_predict"],
+                    progress=progress,
+                    peers=started,
+                )
+            )
+        finally:
+            line.hide()
+            for peer in started:
+                peer.close()
+    settings = {mode.name: dict(mode.settings) for mode in (*others.LOOKUP, *others.DRAFT)}
+    rows = [row | {"settings": settings.get(row["mode"])} for row in runner.summary(answers)]
+    click.echo(reports.report(header, rows, params["output"]))
 
 
 @bench.command(cls=options.Command)

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .. import templates
 from ..engine import Engine
@@ -17,6 +17,13 @@ from .energy import Meter
 from .workloads import Question
 
 MODES = ("plain", "auto")
+
+
+class Peer(Protocol):
+    """Another runtime that answers the same prompts."""
+
+    def answer(self, prompt: Sequence[int], question: Question, id: str, n: int) -> Answer:
+        """A greedy answer of at most n tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +61,13 @@ def run(
     repeats: int = 1,
     seed: int = 0,
     progress: Callable[[int, int, Question], None] = lambda done, total, question: None,
+    peers: Sequence[Peer] = (),
 ) -> Iterator[Answer]:
     """Both modes of every turn, one after the other, the order changing from turn to turn.
 
     The prompt of each turn is read once and is in the cache for both; the next turn continues
-    the plain answer. A turn that does not fit the context ends its question.
+    the plain answer. A turn that does not fit the context ends its question. Peers answer the
+    same prompts at temperature 0.
     """
     meter = Meter()
     total = len(questions) * len(temperatures) * repeats
@@ -90,6 +99,8 @@ def run(
                 )  # fmt: skip
                 texts[mode] = text
                 yield answer
+            for peer in peers if not temperature else ():
+                yield peer.answer(prompt, question, answer.id, max_tokens)
             messages.append({"role": "assistant", "content": texts["plain"]})
     progress(total, total, questions[-1])
 

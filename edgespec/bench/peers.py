@@ -1,0 +1,127 @@
+"""Other runtimes on the same prompts and weights: each mode in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import EngineMissing
+from ..types import Stats
+from .runner import Answer
+from .workloads import Question
+
+WORKER = Path(__file__).with_name("peer_worker.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A runtime with settings, under the names it gives them itself."""
+
+    name: str
+    runtime: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+LOOKUP = (
+    Mode("llama-server", "llama-server"),
+    Mode("llama-server ngram-simple", "llama-server", {"type": "ngram_simple"}),
+    Mode("llama-server ngram-simple 4/8", "llama-server",
+         {"type": "ngram_simple", "size_n": 4, "size_m": 8}),
+    Mode("llama-server ngram-map-k", "llama-server", {"type": "ngram_map_k"}),
+    Mode("llama-server ngram-mod", "llama-server", {"type": "ngram_mod"}),
+    Mode("llama-cpp-python lookup", "llama-cpp-python", {"num_pred_tokens": 10}),
+    Mode("llama-cpp-python lookup 2", "llama-cpp-python", {"num_pred_tokens": 2}),
+)  # fmt: skip
+DRAFT = (
+    Mode("llama-server draft", "llama-server", {"type": "draft_simple"}),
+    Mode("llama-server draft p_min 0.75", "llama-server", {"type": "draft_simple", "p_min": 0.75}),
+    Mode("llama-server draft 8 p_min 0.9", "llama-server",
+         {"type": "draft_simple", "n_max": 8, "p_min": 0.9}),
+)  # fmt: skip
+
+
+class Peer:
+    """A running worker. Raises EngineMissing where it does not start.
+
+    python: the interpreter that has the runtime; this one by default.
+    """
+
+    def __init__(
+        self, mode: Mode, model: Path, draft: Path | None, *, n_ctx: int, threads: int,
+        python: str = sys.executable,
+    ) -> None:  # fmt: skip
+        self.mode = mode
+        config = {
+            "runtime": mode.runtime, "settings": dict(mode.settings), "model": os.fspath(model),
+            "draft": draft and os.fspath(draft), "n_ctx": n_ctx, "threads": threads,
+        }  # fmt: skip
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed in close()
+        self._process = subprocess.Popen(
+            [python, os.fspath(WORKER)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+        )  # fmt: skip
+        try:
+            self.version: str = self._ask(config)["ready"]
+            self._ask({"prompt": [1, 2, 3], "n": 8})  # what is built at first use
+        except EngineMissing:
+            self.close()
+            raise
+
+    def answer(self, prompt: Sequence[int], question: Question, id: str, n: int) -> Answer:
+        """The prompt is read first, untimed, as for our own modes."""
+        began = time.perf_counter()
+        self._ask({"prompt": list(prompt), "n": 1})
+        start = time.perf_counter()
+        reply = self._ask({"prompt": list(prompt), "n": n})
+        seconds = time.perf_counter() - start
+        stats = Stats(
+            num_emitted_tokens=reply["n"],
+            num_draft_tokens=reply["drafted"],
+            num_accepted_draft_tokens=reply["accepted"],
+            num_spec_steps=max(1, reply["n"] - reply["accepted"]),
+        )
+        return Answer(
+            id,
+            question.category,
+            0.0,
+            self.mode.name,
+            reply["n"],
+            seconds,
+            start - began,
+            stats,
+            [],
+        )
+
+    def close(self) -> None:
+        """End the worker."""
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            process.wait()
+            self._said.seek(0)
+            said = self._said.read().strip().splitlines() or ["nothing"]
+            raise EngineMissing(
+                f"{self.mode.name} does not run here; the last it said: {said[-1][:300]}"
+            )
+        found: dict[str, Any] = json.loads(line)
+        return found
