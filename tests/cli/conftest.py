@@ -70,7 +70,11 @@ def load(model: str, draft: str | None = "auto", **arguments: Any) -> edgespec.E
         edgespec.ToyModel(next_probs, vocab_size=257, n_ctx=n_ctx),
         edgespec.ToyTokenizer(vocab, eog=[END]),
         speculative_config=arguments["speculative_config"],
-        description={"model": {"file": model}, "draft": None},
+        description={
+            "model": {"file": model, "n_threads": 1},
+            "draft": None,
+            "processor": "toy",
+        },
     )
 
 

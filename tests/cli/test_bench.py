@@ -1,0 +1,128 @@
+"""`edgespec bench` and its commands, on the scripted toy model."""
+
+import csv
+import importlib.util
+import io
+import json
+import sys
+
+import pytest
+
+import edgespec
+from edgespec.bench import peers, reports
+
+QUESTIONS = [
+    {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
+    {"question_id": 2, "category": "qa", "turns": ["again"]},
+    {"question_id": 3, "category": "qa", "turns": ["hello"]},
+]
+
+
+@pytest.fixture
+def bench(edgespec_cli):
+    path = edgespec_cli.folder / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, QUESTIONS)))
+
+    def run(*args):
+        return edgespec_cli(
+            "bench", "-m", str(edgespec_cli.model), "--questions", str(path), "--no-edge", *args
+        )
+
+    return run
+
+
+def rows_of(done):
+    assert done.exit_code == 0, done.output
+    return {(r["category"], r["mode"]): r for r in json.loads(done.stdout)["rows"]}
+
+
+def test_both_modes_of_every_turn(bench):
+    rows = rows_of(bench("-o", "json"))
+    assert {category for category, _ in rows} == {"mt_bench", "qa", "all"}
+    assert rows["mt_bench", "plain"]["answers"] == rows["mt_bench", "auto"]["answers"] == 2
+    assert rows["all", "auto"]["answers"] == 4
+    for row in rows.values():
+        assert row["tokens_per_second"] > 0
+        assert row["itl_p50_ms"] <= row["itl_p95_ms"] <= row["itl_p99_ms"]
+        assert sum(row["acceptance_histogram"]) > 0
+    assert all(rows[key]["speedup"] == 1 for key in rows if key[1] == "plain")
+    assert rows["qa", "plain"]["tokens"] == rows["qa", "auto"]["tokens"]
+    assert rows["qa", "plain"]["draft_acceptance_rate"] is None
+
+
+def test_choosing_questions(bench):
+    rows = rows_of(bench("-o", "json", "--category", "qa", "--per-category", "1"))
+    assert rows["all", "auto"]["answers"] == 1
+    rows = rows_of(bench("-o", "json", "--category", "qa", "--temps", "0,0.8", "-r", "2"))
+    assert rows["qa", "auto"]["temperature"] == 0.8
+    assert rows["qa", "auto"]["answers"] == 4
+
+
+def test_formats(bench):
+    header, *table = bench("-o", "md", "--category", "qa").stdout.split("\n\n")
+    assert "model: " in header
+    assert "| qa | 0.0 | auto |" in table[0]
+    lines = [json.loads(line) for line in bench("-o", "jsonl").stdout.splitlines()]
+    assert all("versions" in line and "speedup" in line for line in lines)
+    table = list(csv.DictReader(io.StringIO(bench("-o", "csv").stdout)))
+    assert {row["mode"] for row in table} == {"plain", "auto"}
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("--category", "poetry"), "no questions of category 'poetry'; there are: mt_bench, qa"),
+    (("--temps", "hot"), "--temps takes numbers such as 0,0.8, got 'hot'"),
+    (("--questions", "nowhere"), "cannot read questions from nowhere: No such file"),
+])  # fmt: skip
+def test_bad_input(bench, args, said):
+    done = bench(*args)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_a_file_that_holds_no_questions(bench, edgespec_cli):
+    (edgespec_cli.folder / "bad.jsonl").write_text('{"text": 1}')
+    done = bench("--questions", "bad.jsonl")
+    assert done.exit_code == 2
+    assert "every line is an object with question_id, category and turns" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="it is there")
+def test_a_picture_needs_matplotlib_and_costs_no_results(bench):
+    done = bench("--plot", "out.png", "--category", "qa")
+    assert done.exit_code == 2
+    assert "pip install 'edgespec[bench]'" in done.stderr
+    assert "| qa |" in done.stdout
+
+
+def test_the_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    row = {
+        "category": "qa", "temperature": 0.0, "mode": "auto", "speedup": 1.2,
+        "acceptance_histogram": [3, 2, 1], "draft_share": 0.2, "verify_share": 0.7,
+    }  # fmt: skip
+    reports.plot(tmp_path / "out.png", {"model": "toy"}, [row])
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_replay(edgespec_cli):
+    done = edgespec_cli("bench", "replay", "--json", "--no-fixed", "--profile", "gpu-flat")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["policy"] for row in rows} == {"plain", "auto"}
+    assert all(set(row) == {"profile", "category", "policy", "speedup"} for row in rows)
+    done = edgespec_cli("bench", "replay", "--no-fixed", "--profile", "gpu-flat")
+    assert "gpu-flat auto" in done.stdout
+    done = edgespec_cli("bench", "replay", "--profile", "abacus")
+    assert done.exit_code == 2
+    assert "unknown profile 'abacus'; known: cpu-q4, " in done.stderr
+
+
+def test_recording_needs_two_models(edgespec_cli):
+    done = edgespec_cli("bench", "record", "out.gz", "-m", str(edgespec_cli.model))
+    assert done.exit_code == 2
+    assert "recording needs two models" in done.stderr
+
+
+def test_a_peer_that_is_not_there_says_so(tmp_path):
+    mode = peers.Mode("other", "no-such-runtime")
+    with pytest.raises(edgespec.EngineMissing, match=r"other does not run here; .*KeyError"):
+        peers.Peer(mode, tmp_path, None, n_ctx=64, threads=1, python=sys.executable)
