@@ -128,7 +128,8 @@ class SpeculativeConfig:
     model) falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts of a fixed depth
     are not worth a step.
     prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from.
-    acceptance: the rule for drafts drawn at temperature > 0. "block" is the default;
+    acceptance: the rule for drafts drawn at temperature > 0. "block" is the default, and means
+    "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
     draft model propose its likeliest token instead of drawing one.
     """

@@ -27,6 +27,10 @@ class ModelDrafter:
     largest probability is below `p_min`: a decision from the row, made before drawing, so
     the acceptance rules stay exact. Its context may be shorter than the target's: it then
     sees the end of the text only.
+
+    A request with a seed asks for the same text again. How much is drafted may depend on time,
+    so with "block" such a request is drafted for by coupled sampling: its text does not depend
+    on drafts at all.
     """
 
     name = "draft_model"
@@ -56,6 +60,9 @@ class ModelDrafter:
     def begin(self, request: Request) -> None:
         """A new request; the cache is aligned when the first draft is asked for."""
         self._request = request
+        self._coupled = self._acceptance == "coupled" or (
+            self._acceptance == "block" and request.params.seed is not None
+        )
         self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
         self._start = 0
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
@@ -113,7 +120,7 @@ class ModelDrafter:
         return Draft(
             tuple(tokens),
             self.name,
-            None if greedy or self._acceptance == "coupled" else tuple(probs),
+            None if greedy or self._coupled else tuple(probs),
             survival,
         )
 
@@ -171,7 +178,7 @@ class ModelDrafter:
 
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness
-        if self._acceptance == "coupled":
+        if self._coupled:
             return randomness.race(position, q)
         return randomness.draw(q)
 
