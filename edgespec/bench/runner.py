@@ -59,7 +59,6 @@ def run(
     temperatures: Sequence[float] = (0.0,),
     max_tokens: int = 256,
     repeats: int = 1,
-    seed: int = 0,
     progress: Callable[[int, int, Question], None] = lambda done, total, question: None,
     peers: Sequence[Peer] = (),
 ) -> Iterator[Answer]:
@@ -71,12 +70,11 @@ def run(
     """
     meter = Meter()
     total = len(questions) * len(temperatures) * repeats
-    jobs = [(q, t, r) for r in range(repeats) for t in temperatures for q in questions]
-    for done, (question, temperature, repeat) in enumerate(jobs):
+    jobs = [(q, t) for _ in range(repeats) for t in temperatures for q in questions]
+    for done, (question, temperature) in enumerate(jobs):
         progress(done, total, question)
         sampling: dict[str, Any] = {
             "temperature": temperature,
-            "seed": seed + repeat,
             "max_tokens": max_tokens,
         }
         if temperature:
