@@ -10,6 +10,7 @@ from . import catalogue
 from .backends.toy import ToyModel, ToyTokenizer
 from .chat import Chat
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
+from .doctor import Finding, diagnose
 from .engine import Engine
 from .errors import (
     Aborted,
@@ -32,14 +33,17 @@ from .errors import (
 )
 from .inspection import DraftFit, ModelInfo, fitting_drafts, inspect
 from .loading import assemble, load
+from .tuning import Candidate, Choice, Tuning, tune
 from .types import Completion, Event, Logprob, Stats
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "Candidate",
     "CannotTruncate",
     "Chat",
+    "Choice",
     "Completion",
     "ConfigError",
     "ContextFull",
@@ -52,6 +56,7 @@ __all__ = [
     "EngineConfig",
     "EngineMissing",
     "Event",
+    "Finding",
     "Logprob",
     "ModelError",
     "ModelInfo",
@@ -65,12 +70,15 @@ __all__ = [
     "ToyModel",
     "ToyTokenizer",
     "TruncatedModel",
+    "Tuning",
     "UnknownArchitecture",
     "VocabularyMismatch",
     "__version__",
     "assemble",
     "catalogue",
+    "diagnose",
     "fitting_drafts",
     "inspect",
     "load",
+    "tune",
 ]

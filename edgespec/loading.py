@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("edgespec.loading")
 
 Reference = str | os.PathLike[str]
+TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
 
 
 def load(
@@ -41,7 +42,8 @@ def load(
     that is on disk where the target runs on a GPU. On CPUs alone a draft model costs more
     than it gains at a fixed depth, so there "auto" means prompt lookup.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
-    EngineConfig for the draft model, the target's by default. options: fields of EngineConfig.
+    EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
+    where none is given, what `tune` has chosen for this file on this device.
 
     Raises ModelNotFound (see `catalogue.pull`), ConfigError, VocabularyMismatch, EngineMissing
     and the other ModelErrors. Nothing is downloaded.
@@ -51,6 +53,7 @@ def load(
     path = _path(model)
     from .backends.llama_cpp import LlamaCppModel, supports_gpu_offload
 
+    config = replace(config, **tuned_options(path, config, options))
     wanted = _draft_path(model, spec, draft, supports_gpu_offload() and config.n_gpu_layers != 0)
     target = LlamaCppModel(path, config)
     try:
@@ -156,6 +159,38 @@ def _curve(model: LlamaCppModel, widths: Sequence[int]) -> Curve:
         curve = measure(model, widths=widths)
         store(fingerprint, curve)
     return curve
+
+
+def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -> dict[str, Any]:
+    """What `tune` has chosen for this file on this device, without what is `given`."""
+    from .policies.profile import kept
+
+    fixed = explicit(given)
+    try:
+        found = kept(tuning_key(path, config)).get("options", {})
+        chosen = {name: found[name] for name in TUNABLE if name in found and name not in fixed}
+        build(EngineConfig, chosen)
+    except (ConfigError, OSError, TypeError):  # what cannot be read is the engine's to report
+        return {}
+    return chosen
+
+
+def explicit(given: Iterable[str]) -> set[str]:
+    """Tunable settings that a user has fixed: n_threads alone stands for both numbers."""
+    fixed = set(given) & set(TUNABLE)
+    return fixed | {"n_threads_batch"} if "n_threads" in fixed else fixed
+
+
+def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
+    """What the best settings depend on: none of them, and not the length of the context."""
+    from .backends.llama_cpp import identity, supports_gpu_offload
+
+    return identity(path) | {
+        "kind": "tuned",
+        "n_gpu_layers": config.n_gpu_layers if supports_gpu_offload() else 0,
+        "type_k": config.type_k,
+        "type_v": config.type_v,
+    }
 
 
 def _spec(

@@ -57,10 +57,10 @@ class Sampler:
         """
         if self._changes_rows:
             row = self._adjusted(row, ahead)
-        pieces = 64 if len(row) % 64 == 0 else 1
-        width = len(row) // pieces
-        best = row.reshape(pieces, width).argmax(axis=1).tolist()
+        width = len(row) // 64
+        best = row[: 64 * width].reshape(64, width).argmax(axis=1).tolist() if width else []
         tokens = [piece * width + i for piece, i in enumerate(best)]
+        tokens.extend(range(64 * width, len(row)))  # what is left over, each for itself
         logits = row.take(tokens).tolist()
         top = max(logits)
         _check(top)

@@ -15,6 +15,7 @@ from .chat import chat
 from .errors import ErrorGroup
 from .models import inspect, models, pull
 from .run import run
+from .tuning import doctor, tune
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -73,7 +74,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-for command in (bench, chat, run, models, pull, inspect, completion):
+for command in (bench, chat, run, models, pull, inspect, tune, doctor, completion):
     cli.add_command(command)
 
 

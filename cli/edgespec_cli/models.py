@@ -34,7 +34,7 @@ def models(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    _table(
+    table(
         ("name", "parameters", "quantisation", "size", "licence", "drafts", "on disk"),
         [
             (
@@ -81,8 +81,8 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """On a terminal as wide as that is; elsewhere each row stays on one line."""
+def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print rows; on a terminal as wide as that is; elsewhere each row stays on one line."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

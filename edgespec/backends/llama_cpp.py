@@ -63,6 +63,8 @@ _KV_BYTES = {  # of 32 elements
     "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
 }  # fmt: skip
 _FLASH = {"auto": -1, "off": 0, "on": 1}
+_DEVICE_CALLS = ("count", "get", "description", "type", "memory")
+_GPU_KINDS = (1, 2)  # ggml_backend_dev_type: GPU, integrated GPU
 
 _get_logits = lib._lib["llama_get_logits"]  # with the address itself as the result
 _get_logits.argtypes, _get_logits.restype = [lib.llama_context_p_ctypes], ctypes.c_void_p
@@ -127,8 +129,60 @@ def processor() -> str:
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{next(named, platform.processor() or platform.machine())} x{cpus}"
+    return f"{next(named, platform.processor() or platform.machine())} x{usable_cpus()}"
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on, hyper-threads counted each."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """What this engine is made of."""
+    return {"llama-cpp-python": lib_version, "numpy": np.__version__}
+
+
+def features() -> list[str]:
+    """What the build uses of the processor: AVX2, AVX512, NEON, …"""
+    words = lib.llama_print_system_info().decode("utf-8", "replace").replace("|", ":").split(":")
+    found = (word.partition("=") for word in words if "=" in word)
+    return [name.strip() for name, _, value in found if value.strip() != "0"]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Devices beside the CPU that this build can use: name, free and total bytes."""
+    _start()
+    try:
+        native = [getattr(lib._lib, f"ggml_backend_dev_{name}") for name in _DEVICE_CALLS]
+    except AttributeError:  # a build without the registry
+        return []
+    count, get, describe, kind, memory = native
+    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
+    describe.restype, describe.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    memory.restype, memory.argtypes = None, [ctypes.c_void_p, *[ctypes.c_void_p] * 2]
+    found = []
+    for device in map(get, range(count())):
+        if kind(device) in _GPU_KINDS:
+            free, total = ctypes.c_size_t(), ctypes.c_size_t()
+            memory(device, ctypes.byref(free), ctypes.byref(total))
+            name = describe(device).decode("utf-8", "replace")
+            found.append({"name": name, "free": free.value, "total": total.value})
+    return found
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """A file on this device with this build, whatever the settings."""
+    with path.open("rb") as file:
+        head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+    return {
+        "engine": f"llama-cpp-python {lib_version}",
+        "device": lib.llama_print_system_info().decode("utf-8", "replace"),
+        "processor": processor(),
+        "file": [path.name, path.stat().st_size, head],
+    }
 
 
 def available_memory() -> int | None:
@@ -225,6 +279,10 @@ class LlamaCppModel:
         self.vocab_size: int = self.tokenizer.vocab_size
         self.n_ctx: int = lib.llama_n_ctx(self._context)
         self.n_threads: int = lib.llama_n_threads(self._context)
+        self.n_threads_batch: int = lib.llama_n_threads_batch(self._context)
+        self.flash_attn = self.config.flash_attn == "on" or any(
+            "Flash Attention enabled" in line for line in lines
+        )
         recurrent = lib.llama_model_is_recurrent(self._model)
         hybrid = lib.llama_model_is_hybrid(self._model)
         self.capabilities = Capabilities(
@@ -298,21 +356,21 @@ class LlamaCppModel:
             raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
         self._n_past = n_past
 
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Threads for one token and for several, from the next evaluation on."""
+        lib.llama_set_n_threads(self._context, n_threads, n_threads_batch)
+        self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
+
     def fingerprint(self) -> dict[str, Any]:
-        """What the speed of this model depends on: device, build, file, settings."""
-        stat = self.path.stat()
-        with self.path.open("rb") as file:
-            head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+        """What the speed of this model depends on: device, build, file, settings. How long the
+        context may become is not among it.
+        """
         settings = asdict(self.config)
-        del settings["on_busy"]
-        return {
-            "engine": f"llama-cpp-python {lib_version}",
-            "device": lib.llama_print_system_info().decode("utf-8", "replace"),
-            "processor": processor(),
-            "threads": self.n_threads,
+        del settings["on_busy"], settings["n_ctx"]
+        threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
+        return identity(self.path) | {
             "layers": self.placement.get("layers", ""),
-            "file": [self.path.name, stat.st_size, head],
-            "settings": settings | {"n_ctx": self.n_ctx},
+            "settings": settings | threads,
         }
 
     def close(self) -> None:

@@ -46,17 +46,21 @@ class Clock:
 
 class TraceModel:
     """A model that says what was recorded. Token ids are a trace's own, made dense, so that
-    rows are short; a row holds the recorded token with its probability, and one other.
+    rows are short; a row holds the recorded token with its probability, and as few others as
+    make it the likeliest.
     """
 
     capabilities = Capabilities(32, 512)
     n_ctx = 1 << 20
     vocab_size = VOCAB
 
-    def __init__(self, clock: Clock, curve: Curve, *, is_draft: bool) -> None:
+    def __init__(
+        self, clock: Clock, curve: Curve, *, is_draft: bool, overhead: float = 0.0
+    ) -> None:
         self._clock = clock
         self._curve = curve
         self._is_draft = is_draft
+        self._overhead = overhead
         self._tokens: list[int] = []
         self._same = 0  # so many of them are the answer's own
 
@@ -79,7 +83,7 @@ class TraceModel:
         if not self._is_draft:  # its prefill costs every policy the same, and counts for none
             timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
         if timed > 0:
-            self._clock.now += self._curve(timed, n_past)
+            self._clock.now += self._curve(timed, n_past) + self._overhead
         rows = np.full((n_logits, self.vocab_size), -np.inf)
         for i, token in enumerate(tokens, start=n_logits - len(tokens)):
             if self._same == len(self._tokens) < len(self._text):
@@ -88,7 +92,9 @@ class TraceModel:
             if i >= 0:
                 best, sure = self._next()
                 rows[i, best] = np.log(sure)
-                rows[i, (best + self.vocab_size // 2) % self.vocab_size] = np.log(1.0001 - sure)
+                n_others = min(1 + int((1 - sure) / (0.9 * sure)), 62)
+                others = (best + 64 * np.arange(1, n_others + 1)) % VOCAB
+                rows[i, others] = np.log((1.0001 - sure) / len(others))
         return rows
 
     def truncate(self, n_past: int) -> None:
@@ -202,7 +208,7 @@ class Replay:
 
     def __init__(self, profile: Profile, setting: Fixed | str) -> None:
         self.clock = clock = Clock()
-        self._target = TraceModel(clock, profile.target, is_draft=False)
+        self._target = TraceModel(clock, profile.target, is_draft=False, overhead=profile.overhead)
         self._draft = TraceModel(clock, profile.draft, is_draft=True) if profile.draft else None
         self.policy = self._policy(profile, setting)
         verifier = LocalVerifier(self._target, clock=clock)

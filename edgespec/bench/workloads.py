@@ -72,6 +72,8 @@ def _read(lines: Iterable[str]) -> list[Question]:
     for line in filter(str.strip, lines):
         fields = json.loads(line)
         category = fields["category"]
+        if not isinstance(fields["turns"], list):
+            raise TypeError("turns is not a list")
         found.append(
             Question(
                 str(fields["question_id"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 
 from ..calibration import Calibration
@@ -14,9 +15,9 @@ from ..token_cache import TokenCache, common_prefix
 from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Row, Rows
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
-_ASSUMED = (0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.93, 0.96, 0.98)  # accepted, by class
+_ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # accepted, by class
 _RECENT = 24  # drafts that the recent past consists of
-_STARTS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0)  # assumed, by class
+_STARTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # assumed, by class
 
 
 class ModelDrafter:
@@ -78,7 +79,7 @@ class ModelDrafter:
             (n / total, self._calibration.estimate(kind, _ASSUMED[kind]))
             for kind, n in enumerate(self._recent)
         )
-        follow = self._calibration.estimate("follow", 0.8)
+        follow = self._calibration.estimate("follow", 0.85)
         first = sum(share * survival for share, survival in starts)
         survival = tuple(first * follow**i for i in range(limit))
         n_pending = max(1, len(context) - self._start - self._known)
@@ -99,6 +100,7 @@ class ModelDrafter:
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
         while len(tokens) < limit and floors.extends(len(tokens), survival):
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            self._known = len(context) - self._start
             if greedy:
                 token, sure = self._likeliest(row, tokens, bool(floors.keep))
             else:
@@ -127,6 +129,7 @@ class ModelDrafter:
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Learn from a verdict of its own draft: all but the last token were accepted, at least."""
         self._sampler.accept(tokens)
+        self._known = self._n_read(tokens)
         self._n_context += len(tokens)
         skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
         n_accepted = min(len(self._kinds), len(tokens) - 1 - skipped)
@@ -170,6 +173,16 @@ class ModelDrafter:
             for i in range(len(counts)):
                 counts[i] *= 1 - 1 / memory
             counts[kind] += 1
+
+    def _n_read(self, tokens: Sequence[int]) -> int:
+        """How much of its window is in the cache, with `tokens` behind the context."""
+        cached, n = self._cache.tokens, self._n_context - self._start
+        if self._known < n:
+            return self._known
+        same = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(cached[n:], tokens, strict=False)
+        )
+        return n + sum(1 for _ in same)
 
     def _likeliest(self, row: Row, ahead: Sequence[int], how_sure: bool) -> tuple[int, float]:
         if self._p_min or how_sure:

@@ -24,7 +24,7 @@ RISK = 1.1  # what a draft costs is counted so many times: the best of many gues
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
 PURSE = 2.5  # tokens that an answer may lose, and this share of what it emits
 EXPLORE = 0.01
-_SHORT = 4  # tokens that an answer is sure to have; then it is always half-way
+_SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _AHEAD = 8  # further tokens that are weighed before a draft model stops
 _MEMORY = 1 / 24  # weight of a new step in running means
 
@@ -66,6 +66,7 @@ class Adaptive:
         self._credit = 0.0
         self._purse = PURSE
         self._n_emitted = 0
+        self._drafting, self._reading_s = False, 0.0  # what the step under way is charged with
         self._table: tuple[int, list[float]] = (-1, [])
         self._cached: dict[tuple[int, ...], _Model] = {}
 
@@ -88,9 +89,13 @@ class Adaptive:
                     probe = plan
             if plan.gain > best.gain:
                 best = plan
-        if best.gain > MARGIN:
-            return best
-        return self._explore(probe, any(offer.survival for offer in offers), budget, price)
+        if best.gain <= MARGIN:
+            best = self._explore(probe, offers, budget, price)
+        self._drafting = best.depth > 0
+        self._reading_s = 0.0
+        if best.depth and offers[best.index].n_pending is not None:
+            self._reading_s = self.speed * self._reading(offers[best.index], 0, budget, 1.0)
+        return best
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""
@@ -103,9 +108,10 @@ class Adaptive:
         rate = stats.n_emitted / max(stats.total_s, 1e-9)
         self._price += _MEMORY * (rate - self._price) if self._price else rate
         plain = self.speed * self._target(n_past)[1]
-        lost = (stats.total_s - plain) / plain if stats.n_drafted else 0.0
+        charged = self._drafting or stats.n_drafted
+        lost = max(0.0, stats.total_s - self._reading_s - plain) / plain if charged else 0.0
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
-        self._credit = min(self._credit + EXPLORE * stats.n_emitted, 2.0)
+        self._credit = min(self._credit + EXPLORE * stats.n_emitted, 4.0)
 
     def plain_s(self, n_past: int) -> float:
         """By the profile, at the speed of the last steps."""
@@ -127,33 +133,53 @@ class Adaptive:
 
     def _drawn(self, known: Plan, offer: Offer, limit: int, budget: Budget, price: float) -> Plan:
         """The same, continued by a draft model: one evaluation shows how sure it is, and from
-        there it drafts what pays.
+        there it drafts what pays, as deep as the purse allows.
 
         What it has to read before that is spread over as many tokens as the answer has already:
         whether an answer will be long is known only when it is.
         """
+        if offer.n_known and not known.depth:
+            return known
         model = self._model(offer.follow, budget.n_past, price)
         survival = offer.survival[known.depth - 1] if known.depth else 1.0
+        depth = known.depth + self._affordable(known.depth, model, budget, price)
+        if depth == known.depth:
+            return known
         gain = known.gain + model.worth(offer.starts, survival)
-        n_reading = (offer.n_pending or 1) + known.depth
-        if n_reading > 1 and self._profile.draft:
-            reading = self._profile.draft(n_reading, budget.n_past) * price - model.each
-            ahead = min(budget.remaining, max(budget.n_emitted, _SHORT))
-            gain -= reading / max(1.0, ahead / (1 + sum(offer.survival[:4])))
-        return Plan(known.index, limit, model.floors.starting(known.depth), gain)
+        ahead = min(budget.remaining, max(budget.n_emitted, _SHORT))
+        steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
+        gain -= self._reading(offer, known.depth, budget, price) / steps
+        return Plan(known.index, min(limit, depth), model.floors.starting(known.depth), gain)
 
-    def _explore(self, probe: Plan, matched: bool, budget: Budget, price: float) -> Plan:
+    def _affordable(self, n: int, model: _Model, budget: Budget, price: float) -> int:
+        """How many tokens a draft model may add to n: the purse could lose them all."""
+        target = self._target(budget.n_past)
+        for depth in range(1, self._max_depth - n + 1):
+            lost = price * (target[n + depth + 1] - target[1]) + depth * model.each
+            if lost > self._purse:
+                return depth - 1
+        return self._max_depth - n
+
+    def _reading(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
+        """Tokens lost while a draft model reads up, but for the one it has to read anyway."""
+        n, draft = (offer.n_pending or 1) + n_known, self._profile.draft
+        if n <= 1 or draft is None:
+            return 0.0
+        return price * (draft(n, budget.n_past) - draft(1, budget.n_past))
+
+    def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
-        self.reason = "drafts too unsure" if matched else "no match"
+        matched = any(offer.survival and offer.n_pending is None for offer in offers)
+        self.reason = "drafts too unsure" if matched or probe.depth else "no match"
         if not probe.depth:
             return Plan()
-        model = self._model(1.0, budget.n_past, price)
-        if model.worth([(1.0, 1.0)]) <= MARGIN:
+        if self._model(1.0, budget.n_past, price).worth([(1.0, 1.0)]) <= MARGIN:
             self.reason = "draft too slow"
             return Plan()
-        if -probe.gain > min(self._credit, 2 * EXPLORE * budget.n_emitted):
+        loss = MARGIN - probe.gain + self._reading(offers[probe.index], 0, budget, price)
+        if loss > min(self._credit, 5 * EXPLORE * budget.n_emitted):
             return Plan()
-        self._credit += min(probe.gain, 0.0)
+        self._credit -= loss
         return probe
 
     def _model(self, follow: float, n_past: int, price: float) -> _Model:

@@ -68,20 +68,32 @@ def folder() -> Path:
 
 def stored(fingerprint: Mapping[str, Any]) -> Curve | None:
     """What was measured of exactly this, if anything readable was."""
+    found = kept(fingerprint)
     try:
-        found = json.loads(_path(fingerprint).read_text("utf-8"))
-        if found["fingerprint"] != dict(fingerprint):
-            return None
         lengths, widths, seconds = (found[key] for key in ("lengths", "widths", "seconds"))
         return Curve(tuple(lengths), tuple(widths), tuple(map(tuple, seconds)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 
 def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
     """Keep a measured curve; None where nothing can be written."""
+    return keep(fingerprint, asdict(curve))
+
+
+def kept(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """What was kept under exactly this, {} where nothing readable was."""
+    try:
+        found = json.loads(_path(fingerprint).read_text("utf-8"))
+        return found if found["fingerprint"] == dict(fingerprint) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | None:
+    """Write values for JSON into the folder; None where nothing can be written."""
     path = _path(fingerprint)
-    text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | asdict(curve))
+    text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | dict(values))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
@@ -122,10 +134,11 @@ def measure(
     end = clock() + budget_s
     widths = [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
     rows = []
+    lengths = sorted({min(length, model.n_ctx - max(widths)) for length in lengths})
     for i, length in enumerate(lengths):
         if i and clock() > end:
             break
-        _fill(model, min(length, model.n_ctx - max(widths)))
+        fill(model, length)
         rows.append(_rising(_rounds(model, widths, repeats, end, clock)))
     model.truncate(0)
     return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
@@ -134,26 +147,32 @@ def measure(
 def _rounds(
     model: Model, widths: Sequence[int], repeats: int, end: float, clock: Callable[[], float]
 ) -> list[float]:
-    _time(model, 1, clock)  # what is built at first use
+    timed(model, 1, clock)  # what is built at first use
     found: list[list[float]] = [[] for _ in widths]
     for i in range(repeats):
         for times, width in zip(found, widths, strict=True):
             if i and clock() > end:
                 break
-            times.append(_time(model, width, clock))
+            times.append(timed(model, width, clock))
     return [statistics.median(times) for times in found]
 
 
-def _time(model: Model, width: int, clock: Callable[[], float]) -> float:
+def timed(model: Model, width: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one evaluation of `width` tokens; the cache is as before."""
     n_past = model.n_past
+    state = None if model.capabilities.truncate else model.checkpoint()
     start = clock()
     model.decode([1] * width, n_logits=min(width, model.capabilities.max_rows))
     seconds = clock() - start
-    model.truncate(n_past)
+    if state is None:
+        model.truncate(n_past)
+    else:
+        model.restore(state)
     return seconds
 
 
-def _fill(model: Model, length: int) -> None:
+def fill(model: Model, length: int) -> None:
+    """A cache of `length` tokens that mean nothing."""
     model.truncate(0)
     while model.n_past < length:
         n = min(model.capabilities.max_batch, length - model.n_past)

@@ -7,6 +7,7 @@ import pytest
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter
 from edgespec.interfaces import Request
+from edgespec.types import Floors
 
 
 def longest_repeated_ending(text):
@@ -96,3 +97,85 @@ def test_p_min_ends_a_draft():
     drafter = SuffixDrafter(1, p_min=0.9)
     drafter.begin(request([1, 2, 3, 1, 2]))
     assert drafter.offer([], 3).survival == ()
+
+
+ONCE = 4 / 7  # assumed of what followed a match of two tokens once
+
+
+def learned(prompt, *answers):
+    """The survival that is offered for the first token after these answers to the prompt."""
+    drafter = SuffixDrafter(2)
+    for answer in answers:
+        drafter.begin(request(prompt))
+        drafter.accept(answer, None)
+    drafter.begin(request(prompt))
+    return drafter.offer(prompt, 1).survival[0]
+
+
+def test_learns_from_text_that_it_did_not_draft():
+    prompt = [1, 2, 3, 9, 1, 2]
+    assert learned(prompt) == pytest.approx(ONCE)
+    assert learned(prompt, [8]) == pytest.approx(ONCE * 8 / 9)
+    assert learned(prompt, [3]) == pytest.approx((ONCE * 8 + 1) / 9)
+    falling = [learned(prompt, *[[8]] * n) for n in range(6)]
+    rising = [learned(prompt, *[[3]] * n) for n in range(6)]
+    assert falling == sorted(set(falling), reverse=True)
+    assert rising == sorted(set(rising))
+    assert learned(prompt, *[[3], [8]] * 60) == pytest.approx(0.5, abs=0.02)
+
+
+def test_learns_by_kinds_of_evidence():
+    short, long = [1, 2, 3, 9, 1, 2], [1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3, 4, 5, 6]
+    drafter = SuffixDrafter(2)
+    drafter.begin(request(long))
+    before = drafter.offer(long, 1)
+    for _ in range(5):
+        drafter.begin(request(short))
+        drafter.accept([8], None)
+    drafter.begin(request(long))
+    assert drafter.offer(long, 1) == before
+
+
+def test_survival_of_a_depth_includes_those_before_it():
+    drafter = SuffixDrafter(2)
+    prompt = [1, 2, 3, 4, 5, 9, 1, 2]
+    drafter.begin(request(prompt))
+    offer = drafter.offer(prompt, 3)
+    each = [(n + 1 - 1) / (n + 1 + 0.5) for n in (2, 3, 4)]  # ever longer matches, seen once
+    expected = [each[0], each[0] * each[1], each[0] * each[1] * each[2]]
+    assert offer.survival == pytest.approx(expected)
+    assert (offer.n_known, offer.n_pending) == (3, None)
+    assert drafter.propose(prompt, 3).survival == pytest.approx(expected[2])
+
+
+def test_floors_end_a_draft():
+    drafter = SuffixDrafter(2)
+    prompt = [1, 2, 3, 4, 5, 9, 1, 2]
+    drafter.begin(request(prompt))
+    survival = drafter.offer(prompt, 3).survival
+    for n in range(4):
+        floors = Floors((*survival[:n], 1.0))
+        draft = drafter.propose(prompt, 3, floors)
+        assert draft.tokens == (3, 4, 5)[:n]
+        assert draft.survival == (survival[n - 1] if n else 1)
+
+
+def test_a_context_that_runs_ahead_is_followed():
+    drafter = SuffixDrafter(2)
+    prompt = [1, 2, 3, 4, 5, 6, 9, 4, 5, 7, 9, 1, 2]
+    drafter.begin(request(prompt))
+    assert drafter.propose(prompt, 2).tokens == (3, 4)
+    assert drafter.propose([*prompt, 3], 2).tokens == (4, 5)
+    assert drafter.propose([*prompt, 3, 4, 5], 1).tokens == (6,)  # as behind 1, 2, 3, 4, 5
+    assert drafter.propose([*prompt, 4, 5], 1).tokens == (7,)  # as behind 4, 5 the last time
+    assert drafter.offer([*prompt, 3], 1).survival > drafter.offer(prompt, 1).survival
+    for ahead in ([3], [3, 4], [4, 5], [9, 4, 5]):
+        fresh = SuffixDrafter(2)
+        fresh.begin(request([*prompt, *ahead]))
+        assert drafter.offer([*prompt, *ahead], 3) == fresh.offer([*prompt, *ahead], 3)
+    assert drafter.offer([*prompt, 8], 2).survival == ()
+    assert drafter.propose([*prompt, 3, 8], 2).tokens == ()
+    assert drafter.propose(prompt, 2).tokens == (3, 4)  # nothing of it was read for good
+    drafter.accept([3], None)
+    assert drafter.propose([*prompt, 3], 2).tokens == (4, 5)
+    assert drafter.propose([*prompt, 3, 4, 5], 1).tokens == (6,)

@@ -1,0 +1,394 @@
+"""What stands in the way of speed on this device, and what would help."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .config import EngineConfig, SamplingParams, build
+from .errors import ConfigError, EdgeSpecError, EngineMissing, VocabularyMismatch
+from .inspection import ModelInfo, fitting_drafts, inspect
+from .loading import Reference, _draft_path, _load_draft, _path, _spec, tuned_options
+from .policies.profile import QUICK, READING, Curve, Profile, fill, folder, measure, stored, timed
+from .tuning import SHORT, break_even, race, speedup, thread_counts
+
+if TYPE_CHECKING:
+    from .backends.llama_cpp import LlamaCppModel
+
+STALE = 0.25  # a profile that is wrong by more than this share
+STEEP = 0.5  # widening by a token should not cost more than this share of a token
+LIKELY = 0.8  # few drafts are right more often than this
+BUSY = 0.25  # share of the CPUs' time
+HOT = 0.7  # temperatures above this lower acceptance
+_LITTLE = 1 << 30  # bytes of memory
+
+Level = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: a sentence, and what to do about it if anything should be done.
+
+    broken: nothing can run until this is repaired.
+    """
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+    broken: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def diagnose(
+    model: Reference | None = None,
+    draft: Reference | None = "auto",
+    *,
+    draft_options: Mapping[str, Any] | None = None,
+    temperature: float = 0.0,
+    **options: Any,
+) -> list[Finding]:
+    """Findings about this machine and build, and about a model and its draft if one is named.
+
+    Arguments are those of `load`. Nothing is written, nothing is downloaded. Raises ConfigError
+    for options that cannot be; whatever else goes wrong is a finding.
+    """
+    config = build(EngineConfig, options)
+    SamplingParams(temperature=temperature)
+    try:
+        found = list(_machine())
+        if model is not None:
+            fields = dict(draft_options or {})
+            found += _models(model, draft, config, fields, options, temperature)
+    except EngineMissing as error:
+        return [Finding("problem", "engine", str(error), broken=True)]
+    return found
+
+
+# --- the machine ------------------------------------------------------------------------------
+
+
+def _machine() -> Iterator[Finding]:
+    from . import __version__
+    from .backends import llama_cpp as engine
+
+    cores = engine.physical_cores()
+    cpu = f"{engine.processor()}, {_count(cores, 'physical core')}, {' '.join(engine.features())}"
+    yield Finding("ok", "processor", cpu)
+    yield from _load(_busy_share())
+    yield _memory(engine.available_memory())
+    built = ", ".join(f"{name} {version}" for name, version in engine.versions().items())
+    python = platform.python_version()
+    yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
+    yield _gpu(engine.supports_gpu_offload(), engine.gpus(), _has_nvidia())
+    yield _profiles(folder())
+
+
+def _load(busy: float) -> Iterator[Finding]:
+    if busy > BUSY:
+        text = f"other programs take {busy:.0%} of the CPUs: what is measured now says little"
+        yield Finding("note", "load", text, "look again while nothing else is running")
+
+
+def _busy_share(seconds: float = 0.3) -> float:
+    """Share of the CPUs' time that others use while we sleep, 0 where nobody tells."""
+    try:
+        before = _cpu_times()
+        time.sleep(seconds)
+        spent = [after - then for after, then in zip(_cpu_times(), before, strict=True)]
+    except OSError:
+        return 0.0
+    return 1 - (spent[3] + spent[4]) / max(1, sum(spent))  # idle and waiting for disks
+
+
+def _cpu_times() -> list[int]:
+    with open("/proc/stat", encoding="ascii") as file:
+        return [int(word) for word in file.readline().split()[1:9]]
+
+
+def _memory(free: int | None) -> Finding:
+    if free is None:
+        return Finding("note", "memory", "the system does not tell how much memory is free")
+    text = f"{_gib(free)} are free"
+    if free < _LITTLE:
+        return Finding("note", "memory", text, "close other programs, or take a small model")
+    return Finding("ok", "memory", text)
+
+
+def _has_nvidia() -> bool:
+    devices = any(Path("/dev").glob("nvidia*")) if Path("/dev").is_dir() else False
+    return devices or shutil.which("nvidia-smi") is not None
+
+
+def _gpu(offload: bool, gpus: list[dict[str, Any]], nvidia: bool) -> Finding:
+    if gpus:
+        listed = ", ".join(
+            f"{gpu['name']} ({_gib(gpu['free'])} of {_gib(gpu['total'])} free)" for gpu in gpus
+        )
+        return Finding("ok", "GPU", f"this build offloads to {listed}")
+    if offload:
+        text = "this build can offload to a GPU, but finds none"
+        return Finding("problem" if nvidia else "note", "GPU", text, "check the driver")
+    if nvidia:
+        return Finding(
+            "problem",
+            "GPU",
+            "this machine has an NVIDIA GPU, but this build of llama.cpp cannot use it",
+            "build it again with CMAKE_ARGS=-DGGML_CUDA=on, see docs/building.md",
+        )
+    return Finding("ok", "GPU", "this build computes on the CPU alone; no NVIDIA GPU is seen here")
+
+
+def _profiles(path: Path) -> Finding:
+    there = next(p for p in (path, *path.parents) if p.exists())
+    if os.access(there, os.W_OK):
+        return Finding("ok", "profiles", f"what is measured is kept in {path}")
+    return Finding(
+        "problem",
+        "profiles",
+        f"{path} cannot be written, so every load measures anew",
+        "set EDGESPEC_PROFILES to a folder that can be written",
+    )
+
+
+# --- a model and its draft --------------------------------------------------------------------
+
+
+def _models(
+    model: Reference,
+    draft: Reference | None,
+    config: EngineConfig,
+    draft_options: dict[str, Any],
+    given: Mapping[str, Any],
+    temperature: float,
+) -> Iterator[Finding]:
+    from .backends.llama_cpp import LlamaCppModel, available_memory, supports_gpu_offload
+
+    try:
+        info = inspect(model)
+        yield _file(info)
+        yield from _fits(info, config, available_memory())
+        path = _path(model)
+        config = replace(config, **tuned_options(path, config, given))
+        target = LlamaCppModel(path, config)
+    except ConfigError:
+        raise
+    except EdgeSpecError as error:
+        yield Finding("problem", "model", str(error), broken=True)
+        return
+    try:
+        yield _placement(target)
+        yield from _threads(target)
+        finding, curve = _profile(target, QUICK)
+        yield finding
+        yield from _widening(curve, info, target)
+        on_gpu = supports_gpu_offload() and config.n_gpu_layers != 0
+        wanted = _draft_path(model, _spec(None, draft), draft, on_gpu)
+        yield from _drafting(wanted, model, target, curve, config, draft_options)
+        yield from _temperature(temperature)
+    except ConfigError:
+        raise
+    except EdgeSpecError as error:
+        yield Finding("problem", "draft", str(error), broken=True)
+    finally:
+        target.close()
+
+
+def _file(info: ModelInfo) -> Finding:
+    size = f"{info.file_size / 1e9:.2f} GB"
+    text = f"{info.name}, {info.architecture}, {info.quantisation}, {size}, {info.n_layer} layers"
+    return Finding("ok", "model", text)
+
+
+def _fits(info: ModelInfo, config: EngineConfig, free: int | None) -> Iterator[Finding]:
+    n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
+    needed = info.file_size + info.kv_bytes(n_ctx)
+    if free is not None and free < 1.2 * needed:
+        yield Finding(
+            "problem" if free < needed else "note",
+            "memory",
+            f"the model with a context of {n_ctx} needs about {_gib(needed)}, "
+            f"{_gib(free)} are free",
+            "take a smaller context (-c), a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) or a "
+            "smaller file",
+        )
+
+
+def _placement(model: LlamaCppModel) -> Finding:
+    went = ", ".join(f"{name} {size}" for name, size in model.placement.items())
+    layers = model.placement.get("layers", "").split()  # offloaded 20/29 layers to GPU
+    some, _, every = layers[1].partition("/") if len(layers) > 1 else ("", "", "")
+    if some != every:
+        remedy = "free memory on the GPU, or take a smaller context or quantisation"
+        return Finding("note", "placement", f"not all layers are on the GPU: {went}", remedy)
+    return Finding("ok", "placement", went)
+
+
+def _threads(model: LlamaCppModel) -> Iterator[Finding]:
+    """Against the numbers that `tune` tries."""
+    now = model.n_threads
+    counts = [now, *(n for n in thread_counts() if n != now)]
+
+    def seconds(n: int) -> float:
+        model.set_threads(n, model.n_threads_batch)
+        timed(model, 1)
+        return timed(model, 1)
+
+    times = race([lambda n=n: seconds(n) for n in counts], budget_s=3.0)  # type: ignore[misc]
+    model.set_threads(now, model.n_threads_batch)
+    medians = [1e3 * statistics.median(t) for t in times if t]
+    best = min(range(len(medians)), key=medians.__getitem__, default=0)
+    if medians and medians[best] < 0.9 * medians[0]:
+        yield Finding(
+            "problem",
+            "threads",
+            f"{_count(now, 'thread')} a token takes {medians[0]:.1f} ms, with "
+            f"{counts[best]} {medians[best]:.1f} ms",
+            f"give -t {counts[best]}, or leave -t out and run `edgespec tune`",
+        )
+    else:
+        yield Finding("ok", "threads", f"{_count(now, 'thread')}: no other number is faster")
+
+
+def _profile(model: LlamaCppModel, widths: Sequence[int]) -> tuple[Finding, Curve]:
+    """Whether what is kept is there and still right; and t(n), measured now if need be."""
+    fill(model, min(SHORT, model.n_ctx // 2))
+    timed(model, 1)
+    now = statistics.median(timed(model, 1) for _ in range(5))
+    curve = stored(model.fingerprint())
+    if curve is None:
+        text = f"{model.path.name}: nothing is kept for these settings; a token takes"
+        remedy = "run `edgespec tune`; until then the first load measures briefly"
+        finding = Finding("note", "profile", f"{text} {1e3 * now:.1f} ms now", remedy)
+        return finding, measure(model, widths=widths, budget_s=1)
+    then = curve(1, SHORT)
+    text = f"{model.path.name}: a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
+    if abs(now / then - 1) > STALE:
+        remedy = "run `edgespec tune` while nothing else is running"
+        finding = Finding("problem", "profile", f"stale: {text}", remedy)
+        return finding, measure(model, widths=widths, budget_s=1)
+    return Finding("ok", "profile", f"fresh: {text}"), curve
+
+
+def _widening(curve: Curve, info: ModelInfo, model: LlamaCppModel) -> Iterator[Finding]:
+    """Whether drafts that cost nothing can pay."""
+    most, depth = speedup(curve)
+    likely = break_even(curve)
+    if likely is None:
+        text = "even drafts that are always right and cost nothing lose here"
+        yield Finding("problem", "lookup", text, _wider(info, model) or "decode plainly")
+        return
+    text = (
+        f"5 tokens at once take {curve(5, SHORT) / curve(1, SHORT):.1f} times one: prompt lookup "
+        f"pays where tokens are right more often than {likely:.0%}, at most {most:.1f} times "
+        f"({depth} tokens, all right)"
+    )
+    steep = curve(5, SHORT) / curve(1, SHORT) > 1 + 4 * STEEP
+    if steep:
+        text = f"t(n) is steep, so only nearly certain drafts pay: {text}"
+    yield Finding("note" if steep else "ok", "lookup", text, _wider(info, model) if steep else "")
+
+
+def _wider(info: ModelInfo, model: LlamaCppModel) -> str:
+    """A way to make wide evaluations cheaper."""
+    if info.quantisation in ("F16", "BF16", "F32", "Q8_0") or "layers" in model.placement:
+        return ""
+    return (
+        f"on a plain CPU a Q8_0 or F16 file of the same model widens more cheaply than "
+        f"{info.quantisation}, though a single token then takes longer"
+    )
+
+
+def _drafting(
+    wanted: Path | None,
+    reference: Reference,
+    target: LlamaCppModel,
+    curve: Curve,
+    config: EngineConfig,
+    draft_options: dict[str, Any],
+) -> Iterator[Finding]:
+    if wanted is None:
+        yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
+        return
+    try:
+        draft = _load_draft(wanted, config, draft_options, target)
+    except VocabularyMismatch as error:
+        other = _other(reference, target.path.stat().st_size)
+        yield Finding("problem", "draft", str(error), other or "leave it out: -md none")
+        return
+    assert draft is not None
+    try:
+        trained = min(draft.n_ctx, inspect(wanted).n_ctx_train or draft.n_ctx)
+        if trained < target.n_ctx:
+            yield Finding(
+                "note",
+                "draft",
+                f"its context of {trained} tokens is shorter than the target's {target.n_ctx}: "
+                "in long conversations it sees only the end, and guesses worse",
+                f"give -cd {target.n_ctx}" if draft.n_ctx == trained else "take another draft",
+            )
+        finding, drafting = _profile(draft, READING)
+        yield finding
+    finally:
+        draft.close()
+    yield _pays(Profile(curve, drafting), wanted, reference)
+
+
+def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:
+    """Whether a draft model is fast enough."""
+    assert profile.draft
+    share = profile.draft(1, SHORT) / profile.target(1, SHORT)
+    cost = f"{draft.name} takes {share:.0%} of the target's time for a token"
+    likely = break_even(profile.target, profile.draft)
+    smaller = _other(reference, draft.stat().st_size)
+    if likely is None:
+        remedy = smaller or "leave it out: -md none"
+        return Finding("problem", "draft", f"{cost}: it loses even if always right", remedy)
+    most, depth = speedup(profile.target, profile.draft)
+    text = (
+        f"{cost}: it pays where its tokens are right more often than {likely:.0%}, at most "
+        f"{most:.2f} times ({depth} tokens, all right)"
+    )
+    if likely <= LIKELY:
+        return Finding("ok", "draft", text)
+    remedy = smaller or "leave it out (-md none): lookup drafts cost nothing"
+    return Finding("note", "draft", f"too slow to pay often: {text}", remedy)
+
+
+def _other(reference: Reference, size: int) -> str:
+    """A draft on this disk that fits and is smaller than `size`, "" where there is none."""
+    folder = _path(reference).parent
+    for fit in fitting_drafts(reference):
+        path = folder / fit.reference  # of a file beside the target, or else of the catalogue
+        path = path if path.exists() else _path(fit.reference)
+        if fit.fits and path.stat().st_size < size:
+            return f"try another one: -md {fit.reference}"
+    return ""
+
+
+def _temperature(temperature: float) -> Iterator[Finding]:
+    if temperature > HOT:
+        yield Finding(
+            "note",
+            "temperature",
+            f"at temperature {temperature:g} answers surprise more, and fewer drafts are accepted",
+            f"where it does not matter, a temperature of at most {HOT:g} is faster",
+        )
+
+
+def _gib(n: int) -> str:
+    return f"{n / 2**30:.1f} GiB"
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"

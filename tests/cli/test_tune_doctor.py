@@ -1,0 +1,121 @@
+"""`edgespec tune` and `edgespec doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import edgespec
+from edgespec.policies.profile import Curve, Profile
+
+TARGET = Curve((64, 1024), (1, 2, 4, 8), ((0.03, 0.05, 0.08, 0.12), (0.04, 0.06, 0.1, 0.14)))
+DRAFT = Curve((64,), (1, 8), ((0.005, 0.01),))
+
+
+@pytest.fixture
+def tuned(monkeypatch) -> list[dict]:
+    """`edgespec.tune` without a model; what it was given."""
+    asked: list[dict] = []
+
+    def tune(model, draft=None, *, progress, **arguments):
+        asked.append({"model": model, "draft": draft} | arguments)
+        progress("loading")
+        one = edgespec.Candidate(1, "1 thread", 61.2, 0.5, 5)
+        two = edgespec.Candidate(2, "2 threads", 33.4, 0.5, 5)
+        choice = edgespec.Choice("n_threads", "one token", (one, two), 2, "83% faster")
+        profile = Profile(TARGET, DRAFT if draft else None)
+        name = "draft \x1b[2J" if draft else None
+        options = {"n_threads": 2}
+        return edgespec.Tuning("m.gguf", name, (choice,), options, profile, 12.0, Path("kept/x"))
+
+    monkeypatch.setattr(edgespec, "tune", tune)
+    return asked
+
+
+def test_tune_says_what_it_tried_and_chose(edgespec_cli, tuned):
+    result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "draft.gguf", "-c", "2048")
+    assert result.exit_code == 0, result.stderr
+    for said in (
+        "m.gguf, 12 s", "1 thread 61.2 ms, 2 threads 33.4 ms: 2 threads", "83% faster",
+        "t(8)/t(1)", "1024", "lookup drafts: at most", "draft ␛[2J takes 5.0 ms a token",
+        "later loads:   n_threads 2; kept in kept",
+    ):  # fmt: skip
+        assert said in result.stdout
+    assert tuned == [{
+        "model": "toy.gguf", "draft": "draft.gguf", "n_ctx": 2048, "draft_options": None,
+        "budget_s": 30.0,
+    }]  # fmt: skip
+
+
+def test_tune_as_json(edgespec_cli, tuned):
+    result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "none", "--json", "--budget", "5")
+    report = json.loads(result.stdout)
+    assert report["options"] == {"n_threads": 2}
+    assert report["choices"][0]["candidates"][1]["label"] == "2 threads"
+    assert (report["target"]["lengths"], report["draft_speedup"]) == ([64, 1024], None)
+    assert tuned[0]["draft"] is None
+    assert tuned[0]["budget_s"] == 5
+
+
+def test_tune_of_what_cannot_be(edgespec_cli):
+    pytest.importorskip("llama_cpp")
+    assert edgespec_cli("tune", "-m", "toy.gguf", "--budget", "0").exit_code == 2
+    assert edgespec_cli("tune", "-m", "toy.gguf", "-t", "-4").exit_code == 2
+    result = edgespec_cli("tune", "-m", "toy.gguf")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "edgespec: error: toy.gguf is empty; fetch it again\n"
+
+
+@pytest.fixture
+def findings(monkeypatch) -> list[edgespec.Finding]:
+    found = [
+        edgespec.Finding("ok", "processor", "Z80 x1"),
+        edgespec.Finding("note", "draft", "slow \x1b[2J", "leave it out"),
+    ]
+    monkeypatch.setattr(edgespec, "diagnose", lambda model=None, **arguments: found)
+    return found
+
+
+def test_doctor_says_what_it_found(edgespec_cli, findings):
+    result = edgespec_cli("doctor", "-m", "toy.gguf")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines == [
+        ["ok", "processor", "Z80", "x1"],
+        ["note", "draft", "slow", "␛[2J"],
+        ["→", "leave", "it", "out"],
+    ]
+
+
+def test_doctor_as_json_and_when_something_is_broken(edgespec_cli, findings):
+    findings.append(edgespec.Finding("problem", "model", "gone", "fetch it", broken=True))
+    result = edgespec_cli("doctor", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[-1] == {
+        "level": "problem", "subject": "model", "text": "gone", "remedy": "fetch it",
+        "broken": True,
+    }  # fmt: skip
+
+
+def test_doctor_without_a_model(edgespec_cli):
+    pytest.importorskip("llama_cpp")
+    result = edgespec_cli("doctor")
+    assert result.exit_code == 0
+    assert "llama-cpp-python" in result.stdout
+    assert edgespec_cli("doctor", "--temp", "-1").exit_code == 2
+    broken = edgespec_cli("doctor", "-m", "toy.gguf")
+    assert broken.exit_code == 1
+    assert "toy.gguf is empty; fetch it again" in broken.stdout
+
+
+def test_both_on_real_weights(smollm2, edgespec_cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    given = ("-m", str(smollm2), "-md", "none", "-c", "512")
+    tuned = edgespec_cli("tune", *given, "--budget", "2", "--json")
+    assert tuned.exit_code == 0, tuned.stderr
+    assert json.loads(tuned.stdout)["target"]["widths"][0] == 1
+    looked = edgespec_cli("doctor", *given)
+    assert looked.exit_code == 0, looked.stderr
+    assert "a token took" in looked.stdout  # the profile is there, fresh or not

@@ -1,0 +1,111 @@
+"""What the controller learns from its steps, and the accounts it keeps: no clock."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from edgespec.policies.adaptive import EXPLORE, Adaptive
+from edgespec.policies.profile import Curve, Profile
+from edgespec.types import Budget, Offer, StepStats
+
+
+def line(first, each):
+    return Curve((1,), (1, 33), ((first, first + 32 * each),))
+
+
+def policy(slope=0.01, draft=None):
+    """A plain step takes one second."""
+    return Adaptive(Profile(line(1.0, slope), draft and line(draft, 0.0), 0.0))
+
+
+def lookup(*survival):
+    return Offer("suffix", survival, n_known=len(survival))
+
+
+def choose(made, *offers, n_emitted=50):
+    return made.choose(offers, Budget(31, 100, n_emitted))
+
+
+def a_step(n_drafted=0, n_accepted=0, slope=0.01, slow=1.0, **changes):
+    seconds = slow * (1 + slope * n_drafted)
+    counts = (n_drafted, n_accepted, n_accepted + 1, n_drafted + 1)
+    return replace(StepStats("x", *counts, 100, 0.0, seconds, seconds), **changes)
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.1])
+def test_an_answer_does_not_lose_more_than_its_purse(unit):
+    made, risky = Adaptive(Profile(line(unit, 0.2 * unit), None, 0.0)), lookup(*[0.3] * 8)
+    step = partial(a_step, slope=0.2, slow=unit)
+    assert choose(made, risky, n_emitted=0).depth == 8
+    made.observe(step(8))  # loses 1.6 of 2.5
+    assert choose(made, risky, n_emitted=1).depth == 5  # 0.7 * RISK * 0.2 * 5 is at stake
+    made.observe(step(8))
+    assert choose(made, risky, n_emitted=2).depth == 0
+    made.observe(step(8, 8))  # gains 6.4
+    made.observe(step(8, slow=1.5 * unit))
+    assert choose(made, risky, n_emitted=12).depth > 0
+    for _ in range(6):
+        made.observe(step(8))
+    assert choose(made, risky, n_emitted=18).depth == 0
+    assert choose(made, risky, n_emitted=0).depth == 8  # another answer
+    assert choose(made, n_emitted=1).depth == 0
+    made.observe(step(slow=4 * unit))  # a plain step loses nothing
+    assert choose(made, risky, n_emitted=2).depth == 8
+
+
+def test_trying_costs_no_more_than_was_saved_for_it():
+    made, unsure, spent = policy(0.02, draft=0.4), Offer("m", (0.2,), 1, ((1.0, 0.2),), 0.5), 0.0
+    for n in range(3000):
+        plan = choose(made, unsure, n_emitted=n)
+        assert plan.gain <= 0
+        spent -= plan.gain
+        assert spent <= EXPLORE * n + 1e-9
+        made.observe(a_step())
+    assert spent > 0.85 * EXPLORE * 3000
+    for _ in range(300):
+        made.observe(a_step())
+    assert choose(made, unsure, n_emitted=5).depth == 0  # not of a short answer
+    tries = [choose(made, unsure, n_emitted=500 + i).gain for i in range(50)]
+    assert -4 <= sum(tries) < -2  # what was saved long ago is gone
+
+
+def test_time_is_dearer_where_much_is_emitted():
+    made = policy(0.2)
+    assert choose(made, lookup(0.4)).depth == 1
+    for _ in range(50):
+        made.observe(a_step(4, 3, slope=0.2))  # 4 tokens in 1.8 s
+    assert choose(made, lookup(0.4), n_emitted=250).depth == 0
+    assert choose(made, lookup(0.8), n_emitted=251).depth == 1
+
+
+def test_speed_follows_the_device():
+    made = policy()
+    assert (made.speed, made.plain_s(100)) == (1, pytest.approx(1))
+    made.observe(a_step(verify_s=100.0, total_s=100.0))  # a hiccup
+    assert 1 < made.speed < 1.05
+    for n_drafted in [0, 4] * 100:
+        made.observe(a_step(n_drafted, n_drafted, slow=2.0))
+    assert made.speed == pytest.approx(2, rel=0.01)
+    assert made.plain_s(100) == pytest.approx(2, rel=0.01)
+    for _ in range(200):
+        made.observe(a_step(slow=0.5))
+    assert made.speed == pytest.approx(0.5, rel=0.01)
+    falling = lookup(*[0.7**i for i in range(1, 32)])
+    assert choose(made, falling, n_emitted=500).depth == 12  # as ever: only ratios matter
+
+
+def test_costs_are_those_of_the_length():
+    made = Adaptive(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0))
+    made.observe(a_step(3, 3, n_past=104, verify_s=2.0))  # it began behind 100
+    assert made.speed == 1
+    assert [made.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
+
+
+def test_the_end_of_a_prefill_teaches_nothing():
+    made, risky = policy(0.2), lookup(*[0.3] * 8)
+    choose(made, risky, n_emitted=0)
+    for _ in range(9):
+        made.observe(a_step(8, slope=0.2, n_evaluated=300, verify_s=50.0, total_s=50.0))
+    assert made.speed == 1
+    assert choose(made, risky, n_emitted=9).depth == 8

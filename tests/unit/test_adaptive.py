@@ -1,0 +1,136 @@
+"""The controller, by hand-made offers, profiles and step statistics: no clock."""
+
+from itertools import accumulate
+from operator import mul
+
+import pytest
+
+from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
+from edgespec.policies.profile import Curve, Profile
+from edgespec.types import Budget, Offer
+
+
+def line(first, each, n=200):
+    return Curve((1,), (1, n), ((first, first + (n - 1) * each),))
+
+
+def policy(slope=0.01, draft=None, reading=0.0, **options):
+    """A plain step takes one second."""
+    return Adaptive(Profile(line(1.0, slope), draft and line(draft, reading), 0.0), **options)
+
+
+def lookup(*survival):
+    return Offer("suffix", survival, n_known=len(survival))
+
+
+def falling(share, n=40):
+    return lookup(*accumulate([share] * n, mul))
+
+
+def model(sure=0.9, follow=0.8, n_pending=1, known=()):
+    survival = known or tuple(sure * follow**i for i in range(8))
+    return Offer("draft_model", survival, n_pending, ((1.0, sure),), follow, len(known))
+
+
+def choose(made, *offers, limit=31, n_emitted=50, remaining=400):
+    return made.choose(offers, Budget(limit, 100, n_emitted, remaining))
+
+
+def test_plain_when_nothing_is_offered():
+    for offers in ((), (lookup(),), (lookup(), Offer("other"))):
+        made = policy()
+        assert choose(made, *offers).depth == 0
+        assert made.reason == "no match"
+
+
+def test_depth_of_a_lookup_grows_with_its_survival():
+    plans = [choose(policy(), falling(share)) for share in (0.5, 0.7, 0.9)]
+    assert [plan.depth for plan in plans] == [6, 12, 31]  # while share ** depth > 0.011
+    cost = RISK * 0.01
+    assert plans[0].gain == pytest.approx(sum(0.5**i - cost for i in range(1, 7)))
+
+
+def test_steep_device_wants_more_than_a_guess():
+    assert choose(policy(0.5), lookup(0.8)).depth == 1
+    made = policy(0.9)
+    assert choose(made, lookup(0.8)).depth == 0
+    assert made.reason == "drafts too unsure"
+
+
+def test_a_gain_within_the_margin_is_none():
+    assert choose(policy(0.5), lookup(RISK * 0.5 + MARGIN - 0.001)).depth == 0
+    assert choose(policy(0.5), lookup(RISK * 0.5 + MARGIN + 0.001)).depth == 1
+
+
+@pytest.mark.parametrize(("share", "depth"), [(0.5, 3), (0.7, 3), (0.9, 7), (0.97, 7)])
+def test_a_draft_ends_before_a_step_that_does_not_pay(share, depth):
+    curve = Curve((1,), (1, 4, 5, 8), ((1.0, 1.0, 2.0, 2.0),))  # 4 for the price of 1, 8 of 2
+    made = Adaptive(Profile(curve, overhead=0.0))
+    assert choose(made, falling(share, 7)).depth == depth
+
+
+@pytest.mark.parametrize("offer", [falling(0.99), model(0.99)], ids=["lookup", "model"])
+def test_depth_stays_in_its_limits(offer):
+    made = policy(0.0, draft=0.01, max_depth=5)
+    assert [choose(made, offer, limit=n).depth for n in (1, 3, 5, 9, 31)] == [1, 3, 5, 5, 5]
+
+
+def test_the_better_source_is_taken():
+    made = policy(0.02, draft=0.05)
+    assert choose(made, lookup(0.1), model(0.9)).index == 1
+    assert choose(made, falling(0.95), model(0.6)).index == 0
+    assert choose(made, model(0.6), falling(0.95)).index == 1
+
+
+def test_a_draft_model_continues_what_is_known():
+    known = tuple(accumulate([0.97] * 4, mul))
+    alone, both = lookup(*known), model(0.9, known=known)
+    made = policy(0.02, draft=0.05)
+    plan = choose(made, alone, both)
+    assert (plan.index, plan.depth) == (1, 31)
+    assert plan.floors.keep[:5] == (0, 0, 0, 0, pytest.approx(RISK * 0.02))
+    assert plan.floors.extend[:5] == (0,) * 5 < plan.floors.extend[5:]
+    assert choose(policy(0.02, draft=0.9), alone, both).index == 0
+    for known, index in (((0.2,), 0), ((0.95,), 1)):  # what stands behind it survives with it
+        assert choose(policy(0.02, 0.3), lookup(*known), model(0.9, known=known)).index == index
+
+
+def test_a_draft_model_is_not_asked_behind_nothing():
+    made, known = policy(0.1, draft=0.1, reading=0.02), (0.05,)
+    alone, both = model(0.9, n_pending=200), model(0.9, n_pending=200, known=known)
+    plan = choose(made, lookup(*known), alone, both, n_emitted=30)
+    assert plan.depth > 0
+    assert plan.index == 1 or plan.floors.keeps(0, known[0])
+
+
+def test_reasons_against_a_draft_model():
+    for draft, sure, reason in (
+        (1.5, 0.99, "draft too slow"), (0.95, 0.99, "draft too slow"),
+        (0.5, 0.1, "drafts too unsure"),
+    ):  # fmt: skip
+        made = policy(0.02, draft=draft)
+        assert choose(made, model(sure)).depth == 0
+        assert made.reason == reason
+    assert choose(policy(), model()).depth == 0  # its costs are not known
+
+
+def test_reading_is_worth_it_in_long_answers_only():
+    made, late = policy(0.02, draft=0.1, reading=0.05), model(n_pending=150)
+    assert choose(made, late, n_emitted=2).depth == 0
+    assert choose(made, late, n_emitted=150).depth > 0
+    assert choose(made, late, n_emitted=151, remaining=8).depth == 0
+    assert choose(made, model(n_pending=1), n_emitted=2).depth > 0
+
+
+def test_floors():
+    plan = choose(policy(0.02, draft=0.2), model(0.95, 0.8))
+    keep, extend = plan.floors.keep, plan.floors.extend
+    assert len(keep) == len(extend) == 31
+    assert min(*keep, *extend) >= 0
+    assert keep == pytest.approx([RISK * 0.02] * 31)
+    assert extend[0] == 0  # one evaluation is what was chosen
+    assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * 30)
+    curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
+    made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
+    keep = choose(made, model(0.95)).floors.keep
+    assert keep[3] > 0.3 > keep[2] == keep[4] == 0  # the fourth drafted token is the fifth

@@ -1,0 +1,176 @@
+"""Curves, how they are measured, and where they are kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgespec.interfaces import Capabilities
+from edgespec.policies import profile
+from edgespec.policies.profile import QUICK, Curve, forget, measure, store, stored
+
+FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
+CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
+
+
+class Timed:
+    """A model whose evaluations take t(width, n_past, how many there were) seconds."""
+
+    vocab_size = 100
+
+    def __init__(self, seconds, n_ctx=4096, max_rows=32, max_batch=512):
+        self.seconds, self.n_ctx = seconds, n_ctx
+        self.capabilities = Capabilities(max_rows, max_batch)
+        self.now, self.n_past, self.calls = 0.0, 0, []
+
+    def clock(self):
+        return self.now
+
+    def decode(self, tokens, *, n_logits=1, abort=None):
+        assert 0 < len(tokens) <= self.capabilities.max_batch
+        assert n_logits <= min(len(tokens), self.capabilities.max_rows)
+        assert self.n_past + len(tokens) <= self.n_ctx
+        assert all(0 <= t < self.vocab_size for t in tokens)
+        if n_logits:
+            self.calls.append((len(tokens), self.n_past))
+        self.now += self.seconds(len(tokens), self.n_past, len(self.calls))
+        self.n_past += len(tokens)
+        return np.zeros((n_logits, self.vocab_size))
+
+    def truncate(self, n_past):
+        self.n_past = min(self.n_past, n_past)
+
+
+def test_curve_between_and_beyond_its_points():
+    curve = Curve((0,), (1, 2, 4), ((1.0, 1.5, 3.5),))
+    assert [curve(n) for n in (1, 2, 3, 4, 5, 8)] == [1, 1.5, 2.5, 3.5, 4.5, 7.5]
+    assert curve(3, 9999) == 2.5
+
+
+def test_curve_in_both_directions():
+    curve = Curve((100, 200), (1, 3), ((1.0, 2.0), (3.0, 6.0)))
+    assert [curve(1, n) for n in (100, 150, 200, 300)] == [1, 2, 3, 5]
+    assert [curve(2, n) for n in (100, 150, 200)] == [1.5, 3, 4.5]
+    assert curve(5, 300) == 3 + 2 * (9 - 3)
+    assert curve(1, 75) == 0.5
+    assert curve(1, 0) == 0.5  # never less than half of what was measured
+
+
+def test_curve_of_one_width():
+    curve = Curve((64,), (2,), ((3.0,),))
+    assert [curve(n) for n in (1, 2, 4)] == [3, 3, 6]
+
+
+def test_scaled():
+    assert CURVE.scaled(2)(3, 90) == pytest.approx(2 * CURVE(3, 90))
+
+
+def test_measures_exactly_what_is_there():
+    model = Timed(lambda n, n_past, _: 0.25 * (4 + n // 4) + n_past / 64)
+    curve = measure(model, lengths=(64, 128), budget_s=1e9, clock=model.clock)
+    assert (curve.lengths, curve.widths) == ((64, 128), profile.WIDTHS)
+    for length, row in zip(curve.lengths, curve.seconds, strict=True):
+        assert row == tuple(0.25 * (4 + n // 4) + length / 64 for n in curve.widths)
+    assert model.n_past == 0
+    assert {n_past for _, n_past in model.calls} == {64, 128}
+
+
+def test_the_first_evaluation_does_not_count_and_medians_do():
+    model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 6, 10) else n)
+    curve = measure(model, widths=(1, 2, 3), budget_s=1e9, clock=model.clock)
+    assert curve.seconds == ((1, 2, 3),)
+    assert [n for n, _ in model.calls] == [1, *(1, 2, 3) * 3]  # in turns
+
+
+def test_noise_is_made_to_rise():
+    times = dict(zip(QUICK, (5, 4, 6, 9, 8, 7, 10, 12, 11, 13), strict=True))
+    model = Timed(lambda n, n_past, _: times.get(n, 0))
+    curve = measure(model, widths=QUICK, budget_s=1e9, clock=model.clock)
+    assert curve.seconds == ((4, 4, 6, 7, 7, 7, 10, 11, 11, 13),)
+
+
+def test_a_budget_ends_rounds_and_lengths():
+    for budget, n_calls, n_lengths in ((0, 3, 1), (10, 4, 1), (40, 7, 2), (1000, 7, 3)):
+        model = Timed(lambda n, n_past, i: (i > 0) * 3.0)
+        curve = measure(
+            model, widths=(1, 2), lengths=(0, 8, 16), budget_s=budget, clock=model.clock
+        )
+        assert sum(n_past == 0 for _, n_past in model.calls) == n_calls
+        assert len(curve.lengths) == len(curve.seconds) == n_lengths
+        assert model.n_past == 0
+
+
+@pytest.mark.parametrize(("n_ctx", "max_batch", "widest"), [
+    (40, 512, 17), (64, 512, 32), (2, 512, 1), (4096, 8, 8),
+])  # fmt: skip
+def test_small_contexts_and_batches(n_ctx, max_batch, widest):
+    model = Timed(lambda n, n_past, _: n, n_ctx=n_ctx, max_batch=max_batch)
+    curve = measure(model, budget_s=1e9, clock=model.clock)
+    assert curve.widths == tuple(n for n in profile.WIDTHS if n <= widest)
+    assert curve.seconds == (curve.widths,)
+
+
+def test_wider_than_rows():
+    model = Timed(lambda n, n_past, _: n, max_rows=4)
+    curve = measure(model, widths=profile.READING, budget_s=1e9, clock=model.clock)
+    assert curve.seconds == (profile.READING,)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "a" / "b"))
+    return tmp_path / "a" / "b"
+
+
+def test_kept_and_found(folder):
+    assert stored(FINGERPRINT) is None
+    path = store(FINGERPRINT, CURVE)
+    assert list(folder.iterdir()) == [path]
+    assert stored(FINGERPRINT) == CURVE
+    assert stored(dict(reversed(FINGERPRINT.items()))) == CURVE
+    assert store(FINGERPRINT, CURVE.scaled(2)) == path
+    assert stored(FINGERPRINT) == CURVE.scaled(2)
+
+
+def test_another_fingerprint(folder):
+    path = store(FINGERPRINT, CURVE)
+    other = FINGERPRINT | {"device": "y"}
+    assert stored(other) is None
+    path.rename(profile._path(other))  # a file that is not what its name says
+    assert stored(other) is None
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: "", lambda text: text[: len(text) // 2], lambda text: "[1, 2]",
+    lambda text: "null", lambda text: json.dumps({"fingerprint": FINGERPRINT}),
+    lambda text: text.replace('"seconds": [[', '"seconds": [1, ['), lambda text: "\x00" * 99,
+], ids=range(7))  # fmt: skip
+def test_damaged_files_are_not_read(folder, damage):
+    path = store(FINGERPRINT, CURVE)
+    path.write_text(damage(path.read_text("utf-8")), "utf-8")
+    assert stored(FINGERPRINT) is None
+    path.write_bytes(b"\xff\xfe\xfd")
+    assert stored(FINGERPRINT) is None
+    assert store(FINGERPRINT, CURVE) == path
+    assert stored(FINGERPRINT) == CURVE
+
+
+def test_nowhere_to_write(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "file" / "profiles"))
+    assert store(FINGERPRINT, CURVE) is None
+    assert stored(FINGERPRINT) is None
+    forget(FINGERPRINT)
+
+
+def test_forget(folder):
+    store(FINGERPRINT, CURVE)
+    forget(FINGERPRINT)
+    assert stored(FINGERPRINT) is None
+    forget(FINGERPRINT)
+
+
+def test_folder_without_a_setting(tmp_path, monkeypatch):
+    monkeypatch.delenv("EDGESPEC_PROFILES")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert profile.folder() == tmp_path / "edgespec" / "profiles"

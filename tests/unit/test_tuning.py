@@ -1,0 +1,278 @@
+"""Tuning and doctor: decisions on made-up times, and what loads make of what is kept."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import edgespec
+from edgespec import ConfigError, EngineConfig
+from edgespec.policies.profile import Curve, Profile, keep, kept, timed
+from edgespec.tuning import MOST, Tuning, break_even, decide, race, speedup
+
+FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
+STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
+HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of one
+KNOWN = [(2, "2 threads"), (1, "1 thread")]
+
+
+def turns(*times: float):
+    """A try that takes these times, again and again."""
+    again = itertools.cycle(times)
+    return lambda: next(again)
+
+
+def test_a_race_ends_when_challengers_are_far_behind():
+    assert race([turns(1.0), turns(1.6)], 60) == [[1.0], [1.6]]
+    assert race([turns(1.0), turns(1.3)], 60) == [[1.0] * 2, [1.3] * 2]
+    assert race([turns(1.0), turns(0.99)], 60) == [[1.0] * 3, [0.99] * 3]
+    assert race([turns(1.0)], 60) == [[]]
+
+
+def test_a_race_takes_turns_and_ends_with_its_rounds_or_its_budget():
+    order = []
+    tries = [lambda: order.append("a") or 1.0, lambda: order.append("b") or 0.5]
+    assert [len(times) for times in race(tries, 60)] == [MOST, MOST]
+    assert order == ["a", "b"] * MOST
+    now = iter(range(100))
+    assert [len(t) for t in race(tries, 2, clock=lambda: next(now))] == [2, 2]
+    assert [len(t) for t in race(tries, 0)] == [1, 1]
+
+
+def test_what_is_faster_beyond_doubt_is_taken():
+    choice = decide("n_threads", "one token", KNOWN, [[1.0] * 5, [0.8] * 5])
+    assert (choice.chosen, choice.label) == (1, "1 thread")
+    assert choice.why == "25% faster than the default"
+    assert [c.ms for c in choice.candidates] == [1000, 800]
+
+
+@pytest.mark.parametrize(("default", "other", "why"), [
+    ([1.0] * 5, [0.98] * 5, "3% and the noise"),
+    ([1.0, 0.8, 1.0, 1.2, 1.3], [0.9] * 5, "3% and the noise"),
+    ([1.0] * 4, [0.5] * 4, "no time to be sure"),
+    ([1.0] * 2, [1.4] * 2, "the default is the fastest"),
+])  # fmt: skip
+def test_anything_else_is_not(default, other, why):
+    choice = decide("n_threads", "one token", KNOWN, [default, other])
+    assert choice.chosen == 2
+    assert why in choice.why
+
+
+def test_a_setting_without_another_value():
+    choice = decide("n_threads", "one token", KNOWN[:1], [[]])
+    assert (choice.chosen, choice.why) == (2, "there is no other")
+
+
+def test_the_largest_speedup():
+    assert speedup(FLAT) == (pytest.approx(32), 31)
+    assert speedup(STEEP) == (1.0, 0)
+    gain, depth = speedup(HALF)
+    assert depth == 31
+    assert gain == pytest.approx(32 / 16.5)
+    assert speedup(HALF, survival=0.0) == (1.0, 0)
+    assert speedup(FLAT, draft=STEEP) == (1.0, 0)
+    assert speedup(FLAT, draft=STEEP.scaled(0.5))[1] == 31
+
+
+def test_how_likely_drafts_must_be_right():
+    assert break_even(STEEP) is None
+    assert break_even(FLAT) == 0.01
+    assert break_even(HALF) == pytest.approx(0.51)
+
+
+def test_a_report_for_machines():
+    choices = (decide("n_threads", "one token", KNOWN, [[0.1] * 5, [0.2] * 5]),)
+    tuning = Tuning("m", "d", choices, {}, Profile(HALF, FLAT.scaled(0.1)), 3.0, Path("p"))
+    report = tuning.to_dict()
+    assert report["target"]["ratio"] == [[1.0, 16.5]]
+    assert report["lookup"]["depth"] == 31
+    assert report["draft_speedup"]["speedup"] < report["lookup"]["speedup"]
+    assert not tuning.disturbed
+    noisy = decide("n_threads", "one token", KNOWN, [[0.1, 0.1, 0.5, 0.5], [0.9] * 4])
+    assert Tuning("m", None, (noisy,), {}, Profile(HALF), 3.0, None).disturbed
+
+
+def test_what_is_kept_is_found_under_the_same_key_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    path = keep({"file": "a"}, {"options": {"n_threads": 1}})
+    assert kept({"file": "a"})["options"] == {"n_threads": 1}
+    assert kept({"file": "b"}) == {}
+    path.write_text("[]", encoding="utf-8")
+    assert kept({"file": "a"}) == {}
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(path))  # a file
+    assert keep({"file": "a"}, {}) is None
+
+
+def test_timing_leaves_the_cache_as_it_was():
+    for truncate in (True, False):
+        model = edgespec.ToyModel([[0.5, 0.5], [0.5, 0.5]], truncate=truncate)
+        model.decode([0, 1, 0])
+        timed(model, 4)
+        assert model.n_past == 3
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> Path:
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF and more")
+    return path
+
+
+def test_options_that_a_user_gives_win(file):
+    from edgespec.loading import tuned_options, tuning_key
+
+    config = EngineConfig()
+    assert tuned_options(file, config) == {}
+    chosen = {"n_threads": 1, "n_threads_batch": 2, "use_extra_bufts": False}
+    keep(tuning_key(file, config), {"options": chosen})
+    assert tuned_options(file, config) == chosen
+    assert tuned_options(file, EngineConfig(n_ctx=512, n_threads=4)) == chosen
+    assert tuned_options(file, config, ["n_threads"]) == {"use_extra_bufts": False}
+    assert tuned_options(file, config, ["n_threads_batch", "n_ctx"]) == {
+        "n_threads": 1, "use_extra_bufts": False,
+    }  # fmt: skip
+    assert tuned_options(file, EngineConfig(type_v="q8_0")) == {}
+    file.write_bytes(b"GGUF and something else")
+    assert tuned_options(file, config) == {}
+
+
+@pytest.mark.parametrize("options", [{"n_threads": -3}, {"flash_attn": "maybe"}, 5, None])
+def test_what_makes_no_sense_is_not_used(file, options):
+    from edgespec.loading import tuned_options, tuning_key
+
+    config = EngineConfig()
+    keep(tuning_key(file, config), {"options": options})
+    assert tuned_options(file, config) == {}
+
+
+def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
+    from edgespec.backends.llama_cpp import LlamaCppModel
+    from edgespec.loading import tuned_options, tuning_key
+    from edgespec.policies.profile import stored
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    steps: list[str] = []
+    found = edgespec.tune(smollm2, None, budget_s=4, progress=steps.append, n_ctx=1024)
+    assert [c.setting for c in found.choices] == [
+        "n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts",
+    ]  # fmt: skip
+    assert all(c.candidates[0].n_repetitions or len(c.candidates) == 1 for c in found.choices)
+    assert f"loading {smollm2.name}" in steps
+    config = EngineConfig()
+    assert tuned_options(smollm2, config) == found.options
+    with edgespec.load(smollm2, None, n_ctx=512) as engine:
+        assert engine.generate("1, 2, 3,", max_tokens=4).stats.num_emitted_tokens
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=512, **found.options))
+    assert stored(model.fingerprint()) == found.profile.target  # no quick one beside it
+    model.close()
+
+    keep(tuning_key(smollm2, config), {"options": {"n_threads": 1, "n_threads_batch": 1}})
+    with edgespec.load(smollm2, None, n_ctx=512, speculative_config={"method": "none"}) as engine:
+        assert engine.describe()["model"]["n_threads"] == 1
+    again = edgespec.tune(smollm2, None, budget_s=1, n_ctx=512, n_threads=1, flash_attn="on")
+    assert [c.setting for c in again.choices] == ["use_extra_bufts"]
+    assert tuned_options(smollm2, config)["n_threads"] == 1  # kept: it was not searched
+
+
+def test_threads_change_on_a_live_model(smollm2):
+    from edgespec.backends.llama_cpp import LlamaCppModel
+
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=256, n_threads=1))
+    before = model.fingerprint()
+    model.set_threads(2, 1)
+    model.decode([1, 2, 3])
+    assert model.fingerprint() != before
+    model.set_threads(1, 1)
+    assert model.fingerprint() == before
+    model.close()
+
+
+def test_the_doctor_looks_at_the_machine(monkeypatch):
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setattr("edgespec.doctor._busy_share", lambda: 0.9)
+    assert "load" in [f.subject for f in edgespec.diagnose()]
+    monkeypatch.setattr("edgespec.doctor._busy_share", lambda: 0.0)
+    findings = edgespec.diagnose()
+    assert [f.subject for f in findings] == ["processor", "memory", "versions", "GPU", "profiles"]
+    with pytest.raises(ConfigError):
+        edgespec.diagnose(temperature=-1)
+    with pytest.raises(ConfigError, match="fish"):
+        edgespec.diagnose(fish=1)
+
+
+def test_the_doctor_on_graphics_cards():
+    from edgespec import doctor
+
+    card = [{"name": "Orin", "free": 1 << 30, "total": 1 << 31}]
+    assert doctor._gpu(True, card, True).level == "ok"
+    assert doctor._gpu(False, [], False).level == "ok"
+    assert doctor._gpu(True, [], True).level == "problem"
+    unused = doctor._gpu(False, [], True)
+    assert unused.level == "problem"
+    assert "GGML_CUDA" in unused.remedy
+
+
+def test_the_doctor_on_memory_and_temperature(monkeypatch):
+    from edgespec import doctor
+
+    assert doctor._memory(None).level == "note"
+    assert doctor._memory(1 << 20).remedy
+    assert doctor._memory(1 << 34).level == "ok"
+    assert [f.subject for f in doctor._temperature(1.2)] == ["temperature"]
+    assert not list(doctor._temperature(0.2))
+
+
+def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
+    from edgespec import doctor
+
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(b"GGUF and much more")
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    target = tmp_path / "target.gguf"
+    target.write_bytes(b"GGUF and a lot more than that")
+    fits = [edgespec.DraftFit("draft.gguf", True, ""), edgespec.DraftFit("tiny.gguf", True, "")]
+    monkeypatch.setattr(doctor, "fitting_drafts", lambda reference: fits)
+    slow = doctor._pays(Profile(HALF, HALF), draft, target)
+    assert slow.level == "problem"
+    assert "loses even if always right" in slow.text
+    assert slow.remedy == "try another one: -md tiny.gguf"
+    assert doctor._pays(Profile(FLAT, FLAT.scaled(0.1)), draft, target).level == "ok"
+    monkeypatch.setattr(doctor, "fitting_drafts", lambda reference: [])
+    rare = doctor._pays(Profile(HALF, HALF.scaled(0.4)), draft, target)
+    assert rare.level == "note"
+    assert "-md none" in rare.remedy
+
+
+def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
+    from edgespec.backends.llama_cpp import LlamaCppModel
+    from edgespec.policies.profile import store
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    findings = edgespec.diagnose(
+        smollm2, small_draft, n_ctx=1024, draft_options={"n_ctx": 512}, temperature=1.0
+    )
+    by_subject = {f.subject: f for f in findings}
+    assert not any(f.broken for f in findings)
+    assert {"model", "placement", "threads", "profile", "lookup", "temperature"} <= set(by_subject)
+    assert any("shorter than the target's 1024" in f.text for f in findings)
+    assert any("edgespec tune" in f.remedy for f in findings if f.subject == "profile")
+    assert not list(tmp_path.iterdir())  # it only looks
+
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024))
+    store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
+    model.close()
+    findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
+    assert any("stale" in f.text for f in findings if f.subject == "profile")
+
+
+def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
+    pytest.importorskip("llama_cpp")
+    path = tmp_path / "photo.gguf"
+    path.write_bytes(b"PNG")
+    for broken in (path, "no-such-model"):
+        last = edgespec.diagnose(broken)[-1]
+        assert (last.subject, last.level, last.broken) == ("model", "problem", True)

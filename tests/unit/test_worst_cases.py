@@ -1,0 +1,106 @@
+"""What "auto" may lose on purpose-made answers, in virtual time."""
+
+import random
+
+import pytest
+
+from edgespec.bench.replay import Replay
+from edgespec.bench.traces import Trace
+from edgespec.policies.profile import Curve, Profile
+
+WRONG = 50
+TEXT = list(range(100, 400))
+
+
+def line(first, each):
+    return Curve((1,), (1, 33), ((first, first + 32 * each),))
+
+
+def device(each, draft=None):
+    """A plain step takes one second, one more token `each`, a draft model's token `draft`."""
+    return Profile(line(1.0, each), draft and line(draft, draft / 10), overhead=0.0)
+
+
+def drafted(agreement, sure, seed, n=128):
+    """Text without repetitions; the draft model is always equally sure."""
+    rng, output = random.Random(seed), list(range(1000, 1000 + n))
+    chains = [[]]
+    for token in reversed(output):
+        right = rng.random() < agreement
+        chains.append([(token, sure), *chains[-1]][:16] if right else [(WRONG, sure)] * 8)
+    return Trace("drafted", "made", [1, 2, 3], output, chains[:0:-1], [])
+
+
+def copied(seed, n=128):
+    at = random.Random(seed).randrange(len(TEXT) - n)
+    return Trace("copied", "made", TEXT, TEXT[at : at + n], [[(WRONG, 0.9)]] * n, [])
+
+
+def teasing(seed, matching, n=128):
+    """Places in the text go on as before for a few tokens, then something new is said."""
+    rng, output = random.Random(seed), []
+    while len(output) < n:
+        at = rng.randrange(len(TEXT) - matching)
+        output += [*TEXT[at : at + matching], 1000 + len(output)]
+    return Trace("teasing", "made", TEXT, output[:n], [[(WRONG, 0.9)]] * n, [])
+
+
+def speedup(profile, traces, before=()):
+    """Tokens a second over plain decoding's, after the policy has learned from others."""
+    rates = {}
+    for setting in ("auto", "plain"):
+        made = Replay(profile, setting)
+        for trace in before:
+            made.run(trace)
+        stats = [made.run(trace) for trace in traces]
+        rates[setting] = sum(s.num_emitted_tokens for s in stats) / sum(s.total_s for s in stats)
+    return rates["auto"] / rates["plain"]
+
+
+def several(kind, *arguments):
+    return [kind(*arguments, seed=seed) for seed in range(8)]
+
+
+@pytest.mark.parametrize(("each", "draft"), [
+    (0.3, 0.8), (0.1, 1.2), (0.9, 0.3), (0.1, 0.1), (0.02, 0.3),
+    (0.3, 0.3), (0.1, 0.5), (0.02, 0.8),
+])  # fmt: skip
+def test_a_draft_model_that_agrees_half_the_time(each, draft):
+    assert speedup(device(each, draft), several(drafted, 0.5, 0.9)) >= 0.97
+
+
+@pytest.mark.parametrize(("agreement", "sure"), [(0.5, 0.9), (0.0, 0.99), (0.0, 0.55)])
+@pytest.mark.parametrize("draft", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("each", [0.02, 0.1, 0.3])
+def test_whatever_a_draft_model_does(agreement, sure, draft, each):
+    assert speedup(device(each, draft), several(drafted, agreement, sure)) >= 0.93
+
+
+@pytest.mark.parametrize("sure", [0.99, 0.55])
+@pytest.mark.parametrize("draft", [0.1, 0.3, 0.5])
+def test_a_draft_model_that_was_good(sure, draft):
+    good = [drafted(1.0, 0.99, seed, 256) for seed in range(4)]
+    assert (
+        speedup(device(0.1, draft), [drafted(0.0, sure, 9, 256)], before=good) >= 0.93
+    )  # purse and credit
+
+
+@pytest.mark.parametrize("matching", [1, 2, 4, 8, 12])
+@pytest.mark.parametrize("each", [0.02, 0.1, 0.3, 0.6])
+def test_text_that_repeats_and_then_does_not(each, matching):
+    assert speedup(device(each), several(lambda m, seed: teasing(seed, m), matching)) >= 0.97
+    one = [teasing(9, matching, 256)]
+    assert speedup(device(each), one, before=several(copied)) >= 0.96
+
+
+def test_what_is_gained():
+    assert speedup(device(0.1), several(copied)) > 5
+    assert speedup(device(0.1), several(lambda m, seed: teasing(seed, m), 8)) > 2
+    assert speedup(device(0.02, 0.05), several(drafted, 0.8, 0.9)) > 2
+    assert speedup(device(0.1, 0.2), several(drafted, 1.0, 0.99)) > 2
+
+
+@pytest.mark.parametrize("each", [0.1, 0.5])
+def test_a_draft_model_in_the_way_of_lookup(each):
+    alone, slow = (speedup(device(each, draft), several(copied)) for draft in (None, 1.5))
+    assert slow == pytest.approx(alone, rel=0.03)
