@@ -146,7 +146,8 @@ def _profile(target: LlamaCppModel, draft: LlamaCppModel | None) -> Profile:
     from .policies.profile import QUICK, READING, Profile
 
     curve = _curve(target, QUICK)
-    return Profile(curve, _curve(draft, READING) if draft else None)
+    kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
+    return Profile(curve, _curve(draft, READING) if draft else None, kept_as=kept_as)
 
 
 def _curve(model: LlamaCppModel, widths: Sequence[int]) -> Curve:

@@ -204,13 +204,18 @@ def _curve(fields: dict[str, Any]) -> Curve:
 
 
 class Replay:
-    """One policy on one device, over as many traces as are told, learning from one to the next."""
+    """One policy on one device, over as many traces as are told, learning from one to the next.
 
-    def __init__(self, profile: Profile, setting: Fixed | str) -> None:
+    believed: what "auto" takes the device for, where that is wrong.
+    """
+
+    def __init__(
+        self, profile: Profile, setting: Fixed | str, believed: Profile | None = None
+    ) -> None:
         self.clock = clock = Clock()
         self._target = TraceModel(clock, profile.target, is_draft=False, overhead=profile.overhead)
         self._draft = TraceModel(clock, profile.draft, is_draft=True) if profile.draft else None
-        self.policy = self._policy(profile, setting)
+        self.policy = self._policy(believed or profile, setting)
         verifier = LocalVerifier(self._target, clock=clock)
         self.session = Session(verifier, self._drafters(setting), self.policy, clock)
 

@@ -13,6 +13,7 @@ trying a draft model that is expected to lose.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,32 @@ from dataclasses import dataclass
 from ..types import Budget, Floors, Offer, Plan, StepStats
 from .profile import Profile
 
+logger = logging.getLogger("edgespec.adaptive")
+
 RISK = 1.1  # what a draft costs is counted so many times: the best of many guesses flatters itself
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
 PURSE = 2.5  # tokens that an answer may lose, and this share of what it emits
 EXPLORE = 0.01
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
+_PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _AHEAD = 8  # further tokens that are weighed before a draft model stops
 _MEMORY = 1 / 24  # weight of a new step in running means
+
+
+class _Ratio:
+    """A measured time over the expected one, followed slowly; at first quickly downwards, for
+    other programs only ever add to a time.
+    """
+
+    def __init__(self) -> None:
+        self.value, self.n = 1.0, 0
+
+    def follow(self, ratio: float) -> None:
+        self.n += 1
+        quickly = self.n <= 8 and ratio < self.value
+        if not quickly:
+            ratio = min(max(ratio, self.value / 2), 2 * self.value)
+        self.value += (0.5 if quickly else _MEMORY) * (ratio - self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +73,25 @@ class _Model:
 class Adaptive:
     """The policy behind "auto". `profile`: measured costs, corrected by every step.
 
-    speed: seconds of an evaluation, as a multiple of the profile's. reason: why the last plain
-    step was plain, in a few words.
+    Plain steps and wide ones are corrected apart, for a profile may have been measured in a bad
+    moment; and a plain step is taken now and then in any case, for nothing else tells what
+    plain decoding takes. reason: why the last plain step was plain, in a few words.
     """
 
     def __init__(self, profile: Profile, max_depth: int = 31) -> None:
         self._profile = profile
         self._max_depth = max_depth
-        self.speed = 1.0
+        self._plain = _Ratio()  # of plain steps
+        self._bend = _Ratio()  # of wider ones, beside that
+        self._since_plain = 0
+        self._told = False  # that the profile is stale
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
         self._credit = 0.0
         self._purse = PURSE
         self._n_emitted = 0
         self._drafting, self._reading_s = False, 0.0  # what the step under way is charged with
-        self._table: tuple[int, list[float]] = (-1, [])
+        self._table: tuple[tuple[int, ...], list[float]] = ((), [])
         self._cached: dict[tuple[int, ...], _Model] = {}
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
@@ -75,8 +99,12 @@ class Adaptive:
         if budget.n_emitted <= self._n_emitted:  # another answer
             self._purse = PURSE
         self._n_emitted = budget.n_emitted
+        self._drafting, self._reading_s = False, 0.0
+        if self._since_plain >= (_PLAIN_EVERY if self._plain.n >= 4 else 1):
+            self.reason = "measuring plain decoding"
+            return Plan()
         target = self._target(budget.n_past)
-        price = RISK * max(self._price * self.speed, 1 / target[1])  # tokens a profile's second
+        price = RISK * max(self._price, 1 / target[1])
         limit = min(budget.limit, self._max_depth)
         best = probe = Plan()
         for index, offer in enumerate(offers):
@@ -92,9 +120,8 @@ class Adaptive:
         if best.gain <= MARGIN:
             best = self._explore(probe, offers, budget, price)
         self._drafting = best.depth > 0
-        self._reading_s = 0.0
         if best.depth and offers[best.index].n_pending is not None:
-            self._reading_s = self.speed * self._reading(offers[best.index], 0, budget, 1.0)
+            self._reading_s = self._reading(offers[best.index], 0, budget, 1.0)
         return best
 
     def observe(self, stats: StepStats) -> None:
@@ -102,20 +129,38 @@ class Adaptive:
         if stats.n_evaluated != stats.n_drafted + 1:
             return  # it ended the prefill as well
         n_past = stats.n_past - stats.n_emitted
-        expected = self._profile.target(stats.n_evaluated, n_past)
-        ratio = min(max(stats.verify_s / expected, self.speed / 2), 2 * self.speed)
-        self.speed += _MEMORY * (ratio - self.speed)
+        ratio = stats.verify_s / self._profile.target(stats.n_evaluated, n_past)
+        if stats.n_evaluated == 1:
+            self._plain.follow(ratio)
+        else:
+            self._bend.follow(ratio / self._plain.value)
+        self._since_plain = 0 if stats.n_evaluated == 1 else self._since_plain + 1
+        if self.stale and not self._told:
+            logger.warning("the measured costs no longer fit this device; they are measured anew "
+                           "at the next load, or by `edgespec tune`")  # fmt: skip
+            self._profile.forget()
+            self._told = True
         rate = stats.n_emitted / max(stats.total_s, 1e-9)
         self._price += _MEMORY * (rate - self._price) if self._price else rate
-        plain = self.speed * self._target(n_past)[1]
+        plain = self.plain_s(n_past)
         charged = self._drafting or stats.n_drafted
         lost = max(0.0, stats.total_s - self._reading_s - plain) / plain if charged else 0.0
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
         self._credit = min(self._credit + EXPLORE * stats.n_emitted, 4.0)
 
     def plain_s(self, n_past: int) -> float:
-        """By the profile, at the speed of the last steps."""
-        return self.speed * self._target(n_past)[1]
+        """By the profile, corrected by the last plain steps."""
+        return self._plain.value * self._profile.target(1, n_past) + self._profile.overhead
+
+    @property
+    def stale(self) -> bool:
+        """Whether steps take so much more or less than the profile says, or in so different a
+        proportion, that it should be measured anew.
+        """
+        plain, bend = self._plain, self._bend
+        off = plain.n > 16 and not 0.6 < plain.value < 1.7
+        bent = plain.n > 8 and bend.n > 8 and not 0.75 < bend.value < 1.33
+        return off or bent
 
     def _known(
         self, index: int, offer: Offer, limit: int, target: Sequence[float], price: float
@@ -162,10 +207,8 @@ class Adaptive:
 
     def _reading(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
         """Tokens lost while a draft model reads up, but for the one it has to read anyway."""
-        n, draft = (offer.n_pending or 1) + n_known, self._profile.draft
-        if n <= 1 or draft is None:
-            return 0.0
-        return price * (draft(n, budget.n_past) - draft(1, budget.n_past))
+        n = (offer.n_pending or 1) + n_known
+        return price * (self._draft(n, budget.n_past) - self._draft(1, budget.n_past))
 
     def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
@@ -184,18 +227,18 @@ class Adaptive:
 
     def _model(self, follow: float, n_past: int, price: float) -> _Model:
         """Kept until one of them has changed by about 4%."""
-        key = (n_past >> 8, round(25 * math.log(price)), round(25 * follow))
+        costs = self._target(n_past)
+        key = (*self._table[0], round(25 * math.log(price)), round(25 * follow))
         if key not in self._cached:
             if len(self._cached) >= 32:
                 self._cached.clear()
-            self._cached[key] = self._weigh(follow, n_past, price)
+            self._cached[key] = self._weigh(follow, n_past, price, costs)
         return self._cached[key]
 
-    def _weigh(self, follow: float, n_past: int, price: float) -> _Model:
+    def _weigh(self, follow: float, n_past: int, price: float, seconds: Sequence[float]) -> _Model:
         """Floors: the least survival that pays over the best number of further tokens."""
-        draft = self._profile.draft
-        each = price * draft(1, n_past) if draft else math.inf
-        costs = [price * seconds for seconds in self._target(n_past)]
+        each = price * self._draft(1, n_past)
+        costs = [price * s for s in seconds]
         tokens = list(itertools.accumulate(follow**j for j in range(_AHEAD)))
         keep, extend = [], []
         for i in range(self._max_depth):
@@ -206,13 +249,20 @@ class Adaptive:
                 gains = _useful(list(zip(tokens, lost, strict=True)))
         return _Model(each, gains, Floors(tuple(keep), tuple(extend)))
 
+    def _draft(self, n: int, n_past: int) -> float:
+        draft = self._profile.draft
+        return self._plain.value * draft(n, n_past) if draft else 1e9
+
     def _target(self, n_past: int) -> list[float]:
-        """Seconds of n tokens by the profile, Python's included."""
-        bucket = n_past >> 7
-        if self._table[0] != bucket:
+        """Seconds of n tokens, Python's included; kept until they have changed by about 2%."""
+        plain, wide = self._plain.value, self._plain.value * self._bend.value
+        key = (n_past >> 7, round(50 * math.log(plain)), round(50 * math.log(wide)))
+        if self._table[0] != key:
             curve, overhead = self._profile.target, self._profile.overhead
+            first = plain * curve(1, n_past)
             n = self._max_depth + _AHEAD + 3
-            self._table = bucket, [overhead + curve(i, n_past) for i in range(n)]
+            more = [max(first, wide * curve(i, n_past)) for i in range(2, n)]
+            self._table = key, [overhead + seconds for seconds in (0.0, first, *more)]
         return self._table[1]
 
 

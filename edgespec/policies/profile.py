@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import statistics
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -50,12 +49,18 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A pair on a device. draft None: there is no draft model. overhead: Python's seconds a
-    step beside both models.
+    step beside both models. kept_as: fingerprints under which the curves are kept.
     """
 
     target: Curve
     draft: Curve | None = None
     overhead: float = 0.0005
+    kept_as: tuple[dict[str, Any], ...] = ()
+
+    def forget(self) -> None:
+        """It turned out wrong: the next load measures anew."""
+        for fingerprint in self.kept_as:
+            forget(fingerprint)
 
 
 def folder() -> Path:
@@ -128,7 +133,7 @@ def measure(
     """t(n) of a model whose cache may be thrown away; ends with an empty cache.
 
     Widths are measured in turns, so that a device that slows down does so for all of them, and
-    medians of at most `repeats` rounds are taken. Of the first length every width is measured
+    the least of at most `repeats` rounds is taken. Of the first length every width is measured
     once whatever it takes; more rounds and lengths only within `budget_s` seconds.
     """
     end = clock() + budget_s
@@ -154,7 +159,7 @@ def _rounds(
             if i and clock() > end:
                 break
             times.append(timed(model, width, clock))
-    return [statistics.median(times) for times in found]
+    return [min(times) for times in found]  # other programs only ever add to a time
 
 
 def timed(model: Model, width: int, clock: Callable[[], float] = time.perf_counter) -> float:

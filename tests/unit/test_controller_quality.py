@@ -19,13 +19,13 @@ BEST = [
     )
     if row["policy"] == "best-fixed"
 ]
-# where hindsight wins by more than 3%: answers that were too short to learn from, or a draft
-# model that was read in only once the answer had proved long
+# where hindsight wins by more than 3%: the purse, plain steps that are taken to measure them, and
+# a draft model that is read in only once an answer has proved long
 SHORT_OF_HINDSIGHT = {
-    ("cpu-q4", "file_editing"): 0.93,
-    ("cpu-q4-lookup", "file_editing"): 0.93,
-    ("cpu-f16", "math_reasoning"): 0.89,
-    ("gpu-flat", "translation"): 0.94,
+    ("cpu-q4", "file_editing"): 0.89,
+    ("cpu-q4-lookup", "file_editing"): 0.89,
+    ("cpu-f16", "math_reasoning"): 0.91,
+    ("cpu-f16", "qa"): 0.93,
 }
 
 

@@ -1,10 +1,11 @@
 """What "auto" may lose on purpose-made answers, in virtual time."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from edgespec.bench.replay import Replay
+from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
 from edgespec.policies.profile import Curve, Profile
 
@@ -104,3 +105,16 @@ def test_what_is_gained():
 def test_a_draft_model_in_the_way_of_lookup(each):
     alone, slow = (speedup(device(each, draft), several(copied)) for draft in (None, 1.5))
     assert slow == pytest.approx(alone, rel=0.03)
+
+
+def test_a_profile_that_was_measured_in_a_bad_moment():
+    """As once seen: other programs made every width look as slow as the widest."""
+    true = shipped_profiles()["cpu-q4"]
+    wrong = replace(true, target=Curve((64,), (1, 24, 32), ((0.248, 0.248, 0.459),)))
+    traces = shipped_traces()[::4]
+    seconds = {}
+    for setting in ("plain", "auto"):
+        made = Replay(true, setting, wrong)
+        seconds[setting] = sum(made.run(trace).total_s for trace in traces)
+    assert seconds["auto"] < 1.02 * seconds["plain"]
+    assert made.policy.stale
