@@ -136,7 +136,7 @@ class Adaptive:
             self._bend.follow(ratio / self._plain.value)
         self._since_plain = 0 if stats.n_evaluated == 1 else self._since_plain + 1
         if self.stale and not self._told:
-            logger.warning("the measured costs no longer fit this device; they are measured anew "
+            logger.info("the measured costs no longer fit this device; they are measured anew "
                            "at the next load, or by `edgespec tune`")  # fmt: skip
             self._profile.forget()
             self._told = True

@@ -299,8 +299,9 @@ def test_inspect(smollm2, small_draft):
 
 
 def test_draft_with_a_short_context_of_its_own(smollm2, small_draft):
+    fixed = {"method": "draft_model", "num_speculative_tokens": 4}
     with edgespec.load(smollm2, small_draft, n_ctx=512, draft_options={"n_ctx": 64},
-                       speculative_config={"method": "draft_model"}) as engine:  # fmt: skip
+                       speculative_config=fixed) as engine:  # fmt: skip
         text = "The history of the bicycle begins in Europe, where inventors tried " * 6
         done = assert_equal_to_plain(engine, engine.encode(text), 64)
         assert done.stats.num_accepted_draft_tokens > 0
