@@ -22,6 +22,15 @@ _json_option = click.option(
     help="One JSON object a line.",
 )  # fmt: skip
 
+_n_predict = click.option(
+    "-n", "--n-predict", default=256, cls=options.Option, section="Questions",
+    help="Most tokens of an answer.  [default: 256]",
+)  # fmt: skip
+_output = click.option(
+    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
+    cls=options.Option, section="Output", help="Format on stdout.  [default: md]",
+)  # fmt: skip
+
 _questions = options.shared(
     "Questions",
     ("--questions", {
@@ -57,18 +66,12 @@ class BenchGroup(click.Group):
     "--temps", default="0", cls=options.Option, section="Questions", metavar="T,T",
     help="Temperatures; above 0 with top-k 40 and top-p 0.95.  [default: 0]",
 )  # fmt: skip
-@click.option(
-    "-n", "--n-predict", default=256, cls=options.Option, section="Questions",
-    help="Most tokens of an answer.  [default: 256]",
-)  # fmt: skip
+@_n_predict
 @click.option(
     "-r", "--repeats", default=1, cls=options.Option, section="Questions",
     help="Rounds over all questions.  [default: 1]",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
-    cls=options.Option, section="Output", help="Format on stdout.  [default: md]",
-)  # fmt: skip
+@_output
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), cls=options.Option,
     section="Output", metavar="PNG", help="Also draw a picture.",
@@ -116,14 +119,8 @@ def bench(ctx: click.Context) -> None:
 
 @bench.command(cls=options.Command)
 @_questions
-@click.option(
-    "-n", "--n-predict", default=256, cls=options.Option, section="Questions",
-    help="Most tokens of an answer.  [default: 256]",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
-    cls=options.Option, section="Output", help="Format on stdout.  [default: md]",
-)  # fmt: skip
+@_n_predict
+@_output
 @click.option(
     "--peer-python", default=sys.executable, cls=options.Option, section="Peers", metavar="PATH",
     help="The Python that has xllamacpp installed.  [default: this one]",

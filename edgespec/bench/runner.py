@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .. import templates
 from ..engine import Engine
 from ..errors import ContextFull
 from ..types import Stats
 from .energy import Meter
-from .workloads import Question
+from .workloads import Question, prompt_of
 
 MODES = ("plain", "auto")
 
@@ -82,7 +81,7 @@ def run(
         messages: list[dict[str, str]] = []
         for i, turn in enumerate(question.turns):
             messages.append({"role": "user", "content": turn})
-            prompt = prompt_of(engine, messages)
+            prompt = prompt_of(engine.tokenizer, messages)
             try:
                 ttft = engine.generate(
                     prompt, max_tokens=1, disable_spec_decode=True
@@ -101,13 +100,6 @@ def run(
                 yield peer.answer(prompt, question, answer.id, max_tokens)
             messages.append({"role": "assistant", "content": texts["plain"]})
     progress(total, total, questions[-1])
-
-
-def prompt_of(engine: Engine, messages: Sequence[dict[str, str]]) -> list[int]:
-    """Token ids of a conversation under the model's own template."""
-    template = engine.tokenizer.chat_template or templates.CHATML
-    rendered = templates.render(template, list(messages), engine.tokenizer.special())
-    return engine.tokenizer.encode(rendered, add_special=False)
 
 
 def _answer(

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import templates
 from ..interfaces import Model, Tokenizer
 from ..sampling import candidates
 from ..token_cache import TokenCache
 from ..types import Row
-from .workloads import Question
+from .workloads import Question, prompt_of
 
 DEPTH = 16  # of the recorded chains
 BEHIND_A_MISS = 7  # tokens recorded behind the first wrong one: they cost time, nothing else
@@ -45,13 +44,11 @@ class Trace:
 def record_question(target: Any, draft: Model, question: Question, n_tokens: int) -> list[Trace]:
     """All turns of a question that fit the context; `target` has a `tokenizer`."""
     tokenizer: Tokenizer = target.tokenizer
-    template = tokenizer.chat_template or templates.CHATML
     messages: list[dict[str, str]] = []
     found = []
     for i, turn in enumerate(question.turns):
         messages.append({"role": "user", "content": turn})
-        text = templates.render(template, messages, tokenizer.special())
-        prompt = tokenizer.encode(text, add_special=False)
+        prompt = prompt_of(tokenizer, messages)
         if len(prompt) + n_tokens > min(target.n_ctx, draft.n_ctx):
             break
         answer = record(target, draft, prompt, n_tokens, tokenizer.is_eog)

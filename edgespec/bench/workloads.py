@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from .. import templates
 from ..errors import ConfigError
+from ..interfaces import Tokenizer
 
 SPEC_BENCH = (
     "mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag",
@@ -64,6 +66,13 @@ def sample(questions: Iterable[Question], per_category: int | None) -> list[Ques
         for group in groups.values()
         for i in range(min(per_category, len(group)))
     ]
+
+
+def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
+    """Token ids of a conversation under the model's own template, the answer to come next."""
+    template = tokenizer.chat_template or templates.CHATML
+    text = templates.render(template, list(messages), tokenizer.special())
+    return tokenizer.encode(text, add_special=False)
 
 
 def _read(lines: Iterable[str]) -> list[Question]:

@@ -25,8 +25,8 @@ logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.1  # what a draft costs is counted so many times: the best of many guesses flatters itself
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
-PURSE = 2.5  # tokens that an answer may lose, and this share of what it emits
-EXPLORE = 0.01
+PURSE = 2.5  # tokens that an answer may lose
+EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _AHEAD = 8  # further tokens that are weighed before a draft model stops
@@ -126,6 +126,8 @@ class Adaptive:
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""
+        charged, reading_s = self._drafting or stats.n_drafted, self._reading_s
+        self._drafting, self._reading_s = False, 0.0  # the next step may be taken without `choose`
         if stats.n_evaluated != stats.n_drafted + 1:
             return  # it ended the prefill as well
         n_past = stats.n_past - stats.n_emitted
@@ -136,15 +138,13 @@ class Adaptive:
             self._bend.follow(ratio / self._plain.value)
         self._since_plain = 0 if stats.n_evaluated == 1 else self._since_plain + 1
         if self.stale and not self._told:
-            logger.info("the measured costs no longer fit this device; they are measured anew "
-                           "at the next load, or by `edgespec tune`")  # fmt: skip
+            logger.info("the measured costs no longer fit this device; the next load measures anew")
             self._profile.forget()
             self._told = True
         rate = stats.n_emitted / max(stats.total_s, 1e-9)
         self._price += _MEMORY * (rate - self._price) if self._price else rate
         plain = self.plain_s(n_past)
-        charged = self._drafting or stats.n_drafted
-        lost = max(0.0, stats.total_s - self._reading_s - plain) / plain if charged else 0.0
+        lost = max(0.0, stats.total_s - reading_s - plain) / plain if charged else 0.0
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
         self._credit = min(self._credit + EXPLORE * stats.n_emitted, 4.0)
 
