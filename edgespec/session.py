@@ -139,4 +139,5 @@ def _step_stats(
         draft_s=drafted - start,
         verify_s=verdict.seconds,
         total_s=now - start,
+        draft_evaluated=draft.evaluated,
     )

@@ -91,13 +91,15 @@ class Draft:
 
     probs: the distribution that each token was drawn from, or None for a draft that is
     deterministic, or drawn by races with the request's shared noise. survival: estimated
-    probability that all of them are accepted.
+    probability that all of them are accepted. evaluated: tokens that a draft model evaluated
+    for it, an entry an evaluation.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = "none"
     probs: tuple[Distribution, ...] | None = None
     survival: float = 1.0
+    evaluated: tuple[int, ...] = ()
 
 
 NO_DRAFT = Draft()
@@ -191,7 +193,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One step: a draft and its verification. Times in seconds."""
+    """One step: a draft and its verification. Times in seconds. draft_evaluated: as in Draft."""
 
     source: str
     n_drafted: int
@@ -202,6 +204,7 @@ class StepStats:
     draft_s: float
     verify_s: float
     total_s: float
+    draft_evaluated: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -97,10 +97,12 @@ class ModelDrafter:
             return Draft(source=self.name)
         tokens: list[int] = []
         probs: list[Distribution] = []
+        evaluated: list[int] = []
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
         while len(tokens) < limit and floors.extends(len(tokens), survival):
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
             self._known = len(context) - self._start
+            evaluated.append(len(pending))
             if greedy:
                 token, sure = self._likeliest(row, tokens, bool(floors.keep))
             else:
@@ -124,6 +126,7 @@ class ModelDrafter:
             self.name,
             None if greedy or self._coupled else tuple(probs),
             survival,
+            tuple(evaluated),
         )
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:

@@ -43,13 +43,14 @@ class Extended:
             return replace(head, source=self.name)
         behind = floors.behind(n, head.survival)
         tail = self._second.propose([*context, *head.tokens], limit - n, behind)
+        evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
-            return replace(head, source=self._first.name)
+            return replace(head, source=self._first.name, evaluated=evaluated)
         probs = None
         if head.probs is not None or tail.probs is not None:
             probs = (*_probs(head), *_probs(tail))
         survival = head.survival * tail.survival
-        return Draft((*head.tokens, *tail.tokens), self.name, probs, survival)
+        return Draft((*head.tokens, *tail.tokens), self.name, probs, survival, evaluated)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Tell those that it owns."""

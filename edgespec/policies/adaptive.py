@@ -82,7 +82,8 @@ class Adaptive:
         self._profile = profile
         self._max_depth = max_depth
         self._plain = _Ratio()  # of plain steps
-        self._bend = _Ratio()  # of wider ones, beside that
+        self._wide = _Ratio()  # of wider ones
+        self._draft = _Ratio()  # of a draft model's, beside that of plain steps
         self._since_plain = 0
         self._told = False  # that the profile is stale
         self.reason = "no draft yet"
@@ -90,7 +91,8 @@ class Adaptive:
         self._credit = 0.0
         self._purse = PURSE
         self._n_emitted = 0
-        self._drafting, self._reading_s = False, 0.0  # what the step under way is charged with
+        self._lengths = (0, 0)  # of the last two answers
+        self._reading_s = 0.0  # what the step under way is not charged with
         self._table: tuple[tuple[int, ...], list[float]] = ((), [])
         self._cached: dict[tuple[int, ...], _Model] = {}
 
@@ -98,8 +100,9 @@ class Adaptive:
         """The offer and depth that gain most."""
         if budget.n_emitted <= self._n_emitted:  # another answer
             self._purse = PURSE
+            self._lengths = self._lengths[1], self._n_emitted
         self._n_emitted = budget.n_emitted
-        self._drafting, self._reading_s = False, 0.0
+        self._reading_s = 0.0
         if self._since_plain >= (_PLAIN_EVERY if self._plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
             return Plan()
@@ -119,23 +122,26 @@ class Adaptive:
                 best = plan
         if best.gain <= MARGIN:
             best = self._explore(probe, offers, budget, price)
-        self._drafting = best.depth > 0
         if best.depth and offers[best.index].n_pending is not None:
             self._reading_s = self._reading(offers[best.index], 0, budget, 1.0)
         return best
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""
-        charged, reading_s = self._drafting or stats.n_drafted, self._reading_s
-        self._drafting, self._reading_s = False, 0.0  # the next step may be taken without `choose`
+        reading_s, self._reading_s = self._reading_s, 0.0  # the next may be taken without `choose`
         if stats.n_evaluated != stats.n_drafted + 1:
             return  # it ended the prefill as well
         n_past = stats.n_past - stats.n_emitted
         ratio = stats.verify_s / self._profile.target(stats.n_evaluated, n_past)
         if stats.n_evaluated == 1:
+            before = self._plain.value
             self._plain.follow(ratio)
+            self._wide.value *= math.sqrt(self._plain.value / before)
         else:
-            self._bend.follow(ratio / self._plain.value)
+            self._wide.follow(ratio)
+        if stats.draft_evaluated and stats.draft_evaluated[0] <= _SHORT:
+            expected = sum(self._draft_s(n, n_past) for n in stats.draft_evaluated)
+            self._draft.follow(self._draft.value * stats.draft_s / expected)
         self._since_plain = 0 if stats.n_evaluated == 1 else self._since_plain + 1
         if self.stale and not self._told:
             logger.info("the measured costs no longer fit this device; the next load measures anew")
@@ -144,6 +150,7 @@ class Adaptive:
         rate = stats.n_emitted / max(stats.total_s, 1e-9)
         self._price += _MEMORY * (rate - self._price) if self._price else rate
         plain = self.plain_s(n_past)
+        charged = stats.n_drafted or stats.draft_evaluated
         lost = max(0.0, stats.total_s - reading_s - plain) / plain if charged else 0.0
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
         self._credit = min(self._credit + EXPLORE * stats.n_emitted, 4.0)
@@ -157,10 +164,8 @@ class Adaptive:
         """Whether steps take so much more or less than the profile says, or in so different a
         proportion, that it should be measured anew.
         """
-        plain, bend = self._plain, self._bend
-        off = plain.n > 16 and not 0.6 < plain.value < 1.7
-        bent = plain.n > 8 and bend.n > 8 and not 0.75 < bend.value < 1.33
-        return off or bent
+        ratios = (self._plain, self._wide)
+        return any(ratio.n > 16 and not 0.6 < ratio.value < 1.7 for ratio in ratios)
 
     def _known(
         self, index: int, offer: Offer, limit: int, target: Sequence[float], price: float
@@ -180,8 +185,8 @@ class Adaptive:
         """The same, continued by a draft model: one evaluation shows how sure it is, and from
         there it drafts what pays, as deep as the purse allows.
 
-        What it has to read before that is spread over as many tokens as the answer has already:
-        whether an answer will be long is known only when it is.
+        What it has to read before that is spread over as many tokens as the answer has already,
+        or the shorter of the last two had: whether an answer will be long is known when it is.
         """
         if offer.n_known and not known.depth:
             return known
@@ -191,7 +196,8 @@ class Adaptive:
         if depth == known.depth:
             return known
         gain = known.gain + model.worth(offer.starts, survival)
-        ahead = min(budget.remaining, max(budget.n_emitted, _SHORT))
+        like_others = min(self._lengths) - budget.n_emitted
+        ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
         gain -= self._reading(offer, known.depth, budget, price) / steps
         return Plan(known.index, min(limit, depth), model.floors.starting(known.depth), gain)
@@ -208,7 +214,7 @@ class Adaptive:
     def _reading(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
         """Tokens lost while a draft model reads up, but for the one it has to read anyway."""
         n = (offer.n_pending or 1) + n_known
-        return price * (self._draft(n, budget.n_past) - self._draft(1, budget.n_past))
+        return price * (self._draft_s(n, budget.n_past) - self._draft_s(1, budget.n_past))
 
     def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
@@ -237,7 +243,7 @@ class Adaptive:
 
     def _weigh(self, follow: float, n_past: int, price: float, seconds: Sequence[float]) -> _Model:
         """Floors: the least survival that pays over the best number of further tokens."""
-        each = price * self._draft(1, n_past)
+        each = price * self._draft_s(1, n_past)
         costs = [price * s for s in seconds]
         tokens = list(itertools.accumulate(follow**j for j in range(_AHEAD)))
         keep, extend = [], []
@@ -249,13 +255,13 @@ class Adaptive:
                 gains = _useful(list(zip(tokens, lost, strict=True)))
         return _Model(each, gains, Floors(tuple(keep), tuple(extend)))
 
-    def _draft(self, n: int, n_past: int) -> float:
+    def _draft_s(self, n: int, n_past: int) -> float:
         draft = self._profile.draft
-        return self._plain.value * draft(n, n_past) if draft else 1e9
+        return self._plain.value * self._draft.value * draft(n, n_past) if draft else 1e9
 
     def _target(self, n_past: int) -> list[float]:
         """Seconds of n tokens, Python's included; kept until they have changed by about 2%."""
-        plain, wide = self._plain.value, self._plain.value * self._bend.value
+        plain, wide = self._plain.value, self._wide.value
         key = (n_past >> 7, round(50 * math.log(plain)), round(50 * math.log(wide)))
         if self._table[0] != key:
             curve, overhead = self._profile.target, self._profile.overhead
