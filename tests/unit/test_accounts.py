@@ -40,8 +40,9 @@ def test_an_answer_does_not_lose_more_than_its_purse(unit):
     for _ in range(4):  # plain decoding is measured before anything else
         made.observe(step())
     assert choose(made, risky, n_emitted=0).depth == 8
-    made.observe(step(8))  # loses 1.6 of 2.5
-    assert choose(made, risky, n_emitted=1).depth == 5  # 0.7 * RISK * 0.2 * 5 is at stake
+    made.observe(step(8))
+    made.observe(step(8))  # loses 3.2 of 3.5
+    assert choose(made, risky, n_emitted=1).depth == 2  # 0.7 * RISK * 0.2 * 2 is at stake
     made.observe(step(8))
     assert choose(made, risky, n_emitted=2).depth == 0
     made.observe(step(8, 8))  # gains 6.4
@@ -50,10 +51,27 @@ def test_an_answer_does_not_lose_more_than_its_purse(unit):
     for _ in range(6):
         made.observe(step(8))
     assert choose(made, risky, n_emitted=18).depth == 0
-    assert choose(made, risky, n_emitted=0).depth == 8  # another answer
-    assert choose(made, n_emitted=1).depth == 0
+    made.observe(step(31, 31))
     made.observe(step(slow=4 * unit))  # a plain step loses nothing
-    assert choose(made, risky, n_emitted=2).depth == 8
+    assert choose(made, risky, n_emitted=60).depth == 8
+
+
+def test_the_purse_outlives_an_answer():
+    made, risky = policy(0.2), lookup(*[0.3] * 8)
+    for _ in range(4):
+        made.observe(a_step())
+    for _ in range(2):
+        made.observe(a_step(8, slope=0.2))  # loses 1.6
+    assert choose(made, risky, n_emitted=8).depth == 2
+    for _ in range(9):  # other answers
+        assert choose(made, n_emitted=0).depth == 0
+        assert choose(made, n_emitted=1).depth == 0
+    assert choose(made, risky, n_emitted=1).depth == 8
+    made.observe(a_step(31, 31, slope=0.2))  # gains 24.8
+    choose(made, n_emitted=0)
+    for _ in range(2):
+        made.observe(a_step(8, slope=0.2))
+    assert choose(made, risky, n_emitted=1).depth == 2  # that was for another answer
 
 
 def test_trying_costs_no_more_than_was_saved_for_it():
@@ -96,7 +114,28 @@ def test_speed_follows_the_device():
     assert made.plain_s(100) == pytest.approx(0.5, rel=0.01)
     made.observe(a_step(slow=0.5))
     falling = lookup(*[0.7**i for i in range(1, 32)])
-    assert choose(made, falling, n_emitted=500).depth == 12  # as ever: only ratios matter
+    assert choose(made, falling, n_emitted=500).depth == 10  # wide steps may be as slow as ever
+    for _ in range(100):
+        made.observe(a_step(4, slow=0.5))
+    made.observe(a_step(slow=0.5))
+    assert choose(made, falling, n_emitted=501).depth == 12  # only ratios matter
+
+
+def test_speed_of_a_draft_model_is_its_own():
+    made, offer = policy(0.02, draft=0.1), Offer("m", (0.8,), 1, ((1.0, 0.8),), 0.8)
+    for _ in range(4):
+        made.observe(a_step())
+    assert choose(made, offer).gain > 0.5
+    for _ in range(9):
+        made.observe(a_step(4, 2, slope=0.02, draft_s=3.6, draft_evaluated=(1, 1, 1, 1)))
+    made.observe(a_step())
+    assert choose(made, offer).gain <= 0  # nine tenths of a plain step a token
+    made.observe(a_step(4, 4, slope=0.02, draft_s=9.0, draft_evaluated=(90, 1)))  # it read
+    for _ in range(30):
+        made.observe(a_step(9, 9, slope=0.02, draft_s=0.9, draft_evaluated=(1,) * 9))
+    for _ in range(200):  # nothing else emits so much
+        made.observe(a_step())
+    assert choose(made, offer, n_emitted=90).gain > 0.3
 
 
 def test_costs_are_those_of_the_length():

@@ -19,14 +19,6 @@ BEST = [
     )
     if row["policy"] == "best-fixed"
 ]
-# where hindsight wins by more than 3%: the purse, plain steps that are taken to measure them, and
-# a draft model that is read in only once an answer has proved long
-SHORT_OF_HINDSIGHT = {
-    ("cpu-q4", "file_editing"): 0.89,
-    ("cpu-q4-lookup", "file_editing"): 0.89,
-    ("cpu-f16", "math_reasoning"): 0.91,
-    ("cpu-f16", "qa"): 0.93,
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +32,13 @@ def test_never_slower_than_plain(found):
 
 
 def test_hardly_below_the_best_fixed_setting(found):
-    short = {}
-    for row in BEST:
-        key = row["profile"], row["category"]
-        ratio = found[key] / row["speedup"]
-        if ratio < SHORT_OF_HINDSIGHT.get(key, 0.97):
-            short[key] = ratio
-    assert short == {}
+    ratios = {(r["profile"], r["category"]): r["speedup"] for r in BEST}
+    ratios = {key: found[key] / best for key, best in ratios.items()}
+    assert {key: ratio for key, ratio in ratios.items() if ratio < 0.965} == {}
 
 
 @pytest.mark.parametrize("profile", sorted({row["profile"] for row in BEST}))
 def test_on_the_whole_as_good_as_hindsight(found, profile):
     best = geometric_mean(row["speedup"] for row in BEST if row["profile"] == profile)
     mean = geometric_mean(speed for (p, _), speed in found.items() if p == profile)
-    assert mean > 0.985 * best
+    assert mean > best

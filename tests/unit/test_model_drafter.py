@@ -187,7 +187,7 @@ def test_reads_the_text_as_it_is_behind_a_rejected_lookup():
     lookup, drafter = SuffixDrafter(2), made(prompt)
     both = Extended(lookup, drafter, [lookup, drafter])
     both.begin(Request(prompt, SamplingParams(), None))
-    assert both.propose(prompt, 5, Floors((0.3,), (0.0,))).tokens[:2] == (3, 4)
+    assert both.propose(prompt, 5, Floors((0.2,), (0.0,))).tokens[:2] == (3, 4)
     both.accept([9], None)
     both.accept([8, 7, 6, 5], None)  # a step of another source
     context = [*prompt, 9, 8, 7, 6, 5]

@@ -5,7 +5,7 @@ import pytest
 from edgespec import SamplingParams, ToyModel
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.portfolio import Extended, sources
-from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.drafters.suffix import SuffixDrafter, _assumed
 from edgespec.interfaces import Request
 from edgespec.randomness import SeededRandomness
 from edgespec.types import NO_FLOORS, Distribution, Draft, Floors, Offer
@@ -138,13 +138,17 @@ def real(temperature):
 def test_real_drafters_greedily():
     lookup, model = real(0.0)
     known, sure = lookup.offer(PROMPT, 3).survival, 0.91  # of the model's class, at first
-    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.35,)))
-    assert draft == Draft((2, 3), "suffix", None, known[1])  # 0.35 > sure * known[1] > known[2]
-    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.3,)))
-    assert draft == Draft((2, 3, 4), "suffix+draft_model", None, known[1] * sure)
-    draft = Extended(model, lookup).propose(PROMPT, 6, Floors((0.4,)))
+    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.26,)))
+    assert draft == Draft(
+        (2, 3), "suffix", None, known[1], (9,)
+    )  # 0.26 > sure * known[1] > known[2]
+    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.22,)))
+    assert draft == Draft((2, 3, 4), "suffix+draft_model", None, known[1] * sure, (1, 1))
+    draft = Extended(model, lookup).propose(PROMPT, 6, Floors((0.35,)))
     assert draft.tokens == (2, 3, 4, 0, 1)  # behind 4 the model is unsure, lookup knows
-    assert draft.survival == pytest.approx(sure**3 * 5 / 6.5 * 0.8)
+    assert draft.survival == pytest.approx(
+        sure**3 * _assumed(5, 1, 1, 0.3) * _assumed(6, 1, 1, 0.3)
+    )
     assert draft.probs is None
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from edgespec import SamplingParams
-from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter
+from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, _assumed
 from edgespec.interfaces import Request
 from edgespec.types import Floors
 
@@ -99,7 +99,7 @@ def test_p_min_ends_a_draft():
     assert drafter.offer([], 3).survival == ()
 
 
-ONCE = 4 / 7  # assumed of what followed a match of two tokens once
+ONCE = _assumed(2, 1, 1, 0.3)
 
 
 def learned(prompt, *answers):
@@ -124,6 +124,27 @@ def test_learns_from_text_that_it_did_not_draft():
     assert learned(prompt, *[[3], [8]] * 60) == pytest.approx(0.5, abs=0.02)
 
 
+def test_what_is_assumed():
+    assert _assumed(2, 1, 1, 0.612) == pytest.approx(4 / 7)
+    assert _assumed(4, 3, 4, 0.612) == pytest.approx((3 / 4) ** 2 * 7 / 8.5)
+    copying = [_assumed(4, 1, 1, share / 10) for share in range(11)]
+    assert 0 < copying[0] < 0.65
+    assert 0.85 < copying[-1] < 1
+    assert copying == sorted(set(copying))
+
+
+def test_an_answer_that_copies_is_expected_to_go_on():
+    prompt = list(range(100, 160))
+    drafter = SuffixDrafter(2)
+    drafter.begin(request(prompt))
+    drafter.accept(prompt[5:9], None)
+    before = drafter.offer([*prompt, *prompt[5:9]], 8).survival
+    drafter.accept(prompt[9:30], None)
+    drafter.accept([7, *prompt[31:35]], None)
+    after = drafter.offer([*prompt, *prompt[5:30], 7, *prompt[31:35]], 8).survival
+    assert all(a > b for a, b in zip(after, before, strict=True))
+
+
 def test_learns_by_kinds_of_evidence():
     short, long = [1, 2, 3, 9, 1, 2], [1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3, 4, 5, 6]
     drafter = SuffixDrafter(2)
@@ -141,7 +162,7 @@ def test_survival_of_a_depth_includes_those_before_it():
     prompt = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.begin(request(prompt))
     offer = drafter.offer(prompt, 3)
-    each = [(n + 1 - 1) / (n + 1 + 0.5) for n in (2, 3, 4)]  # ever longer matches, seen once
+    each = [_assumed(n, 1, 1, 0.3) for n in (2, 3, 4)]  # ever longer matches, seen once
     expected = [each[0], each[0] * each[1], each[0] * each[1] * each[2]]
     assert offer.survival == pytest.approx(expected)
     assert (offer.n_known, offer.n_pending) == (3, None)

@@ -1,0 +1,154 @@
+"""A device profile, corrected by what real steps take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import Floors, StepStats
+from .profile import Profile
+
+MEMORY = 1 / 24  # weight of a new step in running means
+AHEAD = 8  # tokens of a draft model that are weighed together
+_READING = 8  # tokens: to evaluate so many and more is another thing than to draft
+
+
+class _Ratio:
+    """A measured time over the expected one: of the first ones a mean, then followed slowly.
+    At first quickly downwards, for other programs only ever add to a time; one that is `steady`
+    rises slowly from the beginning, for there are many like it.
+    """
+
+    def __init__(self, steady: bool = True) -> None:
+        self.value, self.n, self._steady = 1.0, 0, steady
+
+    def follow(self, ratio: float) -> None:
+        self.n += 1
+        weight = MEMORY if self._steady else max(MEMORY, 1 / (self.n + 1))
+        if self.n <= 8 and ratio < self.value:
+            weight = 0.5
+        elif not self.value / 2 < ratio < 2 * self.value:
+            ratio = self.value * (2 if ratio > self.value else 0.5)
+        self.value += weight * (ratio - self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A draft model's tokens at the end of a draft, in seconds.
+
+    each: of one of its evaluations. gains: of 1, 2, … tokens at the beginning of a draft,
+    (tokens for each unit of the first one's survival, seconds that they add, its evaluation
+    aside). keep, extend: Floors in seconds a token, to be multiplied with the price of time.
+    """
+
+    each: float
+    gains: tuple[tuple[float, float], ...]
+    keep: tuple[float, ...]
+    extend: tuple[float, ...]
+
+    def worth(
+        self, starts: Iterable[tuple[float, float]], depth: int, scale: float, price: float
+    ) -> float:
+        """Tokens gained by at most `depth` tokens, before their first evaluation. starts: as in
+        an Offer; scale: survival of what is before them; price: tokens a second.
+        """
+        gains = [(scale * tokens, price * seconds) for tokens, seconds in self.gains[:depth]]
+        total = -price * self.each
+        for share, survival in starts:
+            if share > 0.01:
+                total += share * max(0.0, max([survival * n - lost for n, lost in gains]))
+        return total
+
+    def floors(self, n_known: int, price: float) -> Floors:
+        """For a draft whose first n_known tokens are there already."""
+        keep = [price * seconds for seconds in self.keep[n_known:]]
+        extend = [price * seconds for seconds in self.extend[n_known + 1 :]]
+        return Floors((0.0,) * n_known + tuple(keep), (0.0,) * (n_known + 1) + tuple(extend))
+
+
+class Costs:
+    """Seconds of evaluations. Plain steps, wider ones and a draft model's are corrected apart:
+    a profile may have been measured in a bad moment, and what slows the reading of weights
+    (other programs) is not what slows arithmetic (heat).
+    """
+
+    def __init__(self, profile: Profile, max_depth: int) -> None:
+        self._profile = profile
+        self._max_depth = max_depth
+        self.plain = _Ratio()
+        self._wide = _Ratio(steady=False)
+        self._draft = _Ratio(steady=False)  # beside that of plain steps
+        self._key: tuple[int, ...] = ()
+        self._table: list[float] = []
+        self._tails: dict[tuple[int, ...], Tail] = {}
+
+    def observe(self, stats: StepStats, n_past: int) -> None:
+        """One step behind n_past cached tokens."""
+        ratio = stats.verify_s / self._profile.target(stats.n_evaluated, n_past)
+        if stats.n_evaluated == 1:
+            before = self.plain.value
+            self.plain.follow(ratio)
+            self._wide.value *= math.sqrt(self.plain.value / before)
+        else:
+            self._wide.follow(ratio)
+        if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
+            expected = sum(self.draft(n, n_past) for n in stats.draft_evaluated)
+            self._draft.follow(self._draft.value * stats.draft_s / expected)
+
+    @property
+    def stale(self) -> bool:
+        """Whether steps take so much more or less than the profile says that it should be
+        measured anew.
+        """
+        ratios = (self.plain, self._wide)
+        return any(ratio.n > 16 and not 0.6 < ratio.value < 1.7 for ratio in ratios)
+
+    def plain_s(self, n_past: int) -> float:
+        """A plain step, Python's share included."""
+        return self.plain.value * self._profile.target(1, n_past) + self._profile.overhead
+
+    def draft(self, n: int, n_past: int) -> float:
+        """A draft model's evaluation of n tokens."""
+        curve = self._profile.draft
+        return self.plain.value * self._draft.value * curve(n, n_past) if curve else 1e9
+
+    def target(self, n_past: int) -> list[float]:
+        """Of 0, 1, 2, … tokens, Python's share included; kept until they have changed by
+        about 2%.
+        """
+        plain, wide = self.plain.value, self._wide.value
+        key = (n_past >> 7, round(50 * math.log(plain)), round(50 * math.log(wide)))
+        if self._key != key:
+            curve, overhead = self._profile.target, self._profile.overhead
+            first = plain * curve(1, n_past)
+            n = self._max_depth + AHEAD + 3
+            more = [max(first, wide * curve(i, n_past)) for i in range(2, n)]
+            self._key, self._table = key, [overhead + s for s in (0.0, first, *more)]
+        return self._table
+
+    def tail(self, follow: float, n_past: int) -> Tail:
+        """Kept as long as costs are, and until `follow`, the chance of a token behind one that
+        was accepted, has changed by 0.04.
+        """
+        seconds = self.target(n_past)
+        key = (*self._key, round(50 * math.log(self._draft.value)), round(25 * follow))
+        if key not in self._tails:
+            if len(self._tails) >= 32:
+                self._tails.clear()
+            self._tails[key] = self._weigh(follow, self.draft(1, n_past), seconds)
+        return self._tails[key]
+
+    def _weigh(self, follow: float, each: float, seconds: list[float]) -> Tail:
+        """The least survival that pays is that over the best number of further tokens."""
+        after = np.arange(AHEAD)
+        tokens = np.cumsum(follow**after)
+        rows = np.arange(1, self._max_depth + 1)[:, None]
+        table = np.array(seconds)
+        added = table[rows + after + 1] - table[rows] + each * after
+        keep = (added / tokens).min(axis=1)
+        extend = ((added + each) / tokens).min(axis=1) / follow
+        gains = zip(tokens.tolist(), added[0].tolist(), strict=True)
+        return Tail(each, tuple(gains), tuple(keep.tolist()), tuple(extend.tolist()))
