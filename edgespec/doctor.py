@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .config import EngineConfig, SamplingParams, build
 from .errors import ConfigError, EdgeSpecError, EngineMissing, VocabularyMismatch
 from .inspection import ModelInfo, fitting_drafts, inspect
-from .loading import Reference, _draft_path, _load_draft, _path, _spec, tuned_options
+from .loading import Reference, draft_path, load_draft, model_path, tuned_options
 from .policies.profile import QUICK, READING, Curve, Profile, fill, folder, measure, stored, timed
 from .tuning import SHORT, break_even, race, speedup, thread_counts
 
@@ -172,13 +172,13 @@ def _models(
     given: Mapping[str, Any],
     temperature: float,
 ) -> Iterator[Finding]:
-    from .backends.llama_cpp import LlamaCppModel, available_memory, supports_gpu_offload
+    from .backends.llama_cpp import LlamaCppModel, available_memory
 
     try:
         info = inspect(model)
         yield _file(info)
         yield from _fits(info, config, available_memory())
-        path = _path(model)
+        path = model_path(model)
         config = replace(config, **tuned_options(path, config, given))
         target = LlamaCppModel(path, config)
     except ConfigError:
@@ -192,8 +192,7 @@ def _models(
         finding, curve = _profile(target, QUICK)
         yield finding
         yield from _widening(curve, info, target)
-        on_gpu = supports_gpu_offload() and config.n_gpu_layers != 0
-        wanted = _draft_path(model, _spec(None, draft), draft, on_gpu)
+        wanted = draft_path(model, draft, config)
         yield from _drafting(wanted, model, target, curve, config, draft_options)
         yield from _temperature(temperature)
     except ConfigError:
@@ -321,7 +320,7 @@ def _drafting(
         yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
         return
     try:
-        draft = _load_draft(wanted, config, draft_options, target)
+        draft = load_draft(wanted, config, draft_options, target)
     except VocabularyMismatch as error:
         other = _other(reference, target.path.stat().st_size)
         yield Finding("problem", "draft", str(error), other or "leave it out: -md none")
@@ -367,10 +366,10 @@ def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:
 
 def _other(reference: Reference, size: int) -> str:
     """A draft on this disk that fits and is smaller than `size`, "" where there is none."""
-    folder = _path(reference).parent
+    folder = model_path(reference).parent
     for fit in fitting_drafts(reference):
         path = folder / fit.reference  # of a file beside the target, or else of the catalogue
-        path = path if path.exists() else _path(fit.reference)
+        path = path if path.exists() else model_path(fit.reference)
         if fit.fits and path.stat().st_size < size:
             return f"try another one: -md {fit.reference}"
     return ""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("edgespec.loading")
 
 Reference = str | os.PathLike[str]
+_CPU_SHARE = 5  # a draft model of more than so small a part of the target's bytes hardly pays
 TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
 
 
@@ -39,8 +40,8 @@ def load(
 
     model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path.
     draft: a draft model named in the same way; None for none; "auto" takes a suggested one
-    that is on disk where the target runs on a GPU. On CPUs alone a draft model costs more
-    than it gains at a fixed depth, so there "auto" means prompt lookup.
+    that is on disk: on a GPU any, on CPUs, where time goes with bytes, one of at most a fifth
+    of the target's size. A larger one would only take memory.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
     EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
     where none is given, what `tune` has chosen for this file on this device.
@@ -50,14 +51,14 @@ def load(
     """
     config = build(EngineConfig, options)
     spec = _spec(speculative_config, draft)
-    path = _path(model)
-    from .backends.llama_cpp import LlamaCppModel, supports_gpu_offload
+    path = model_path(model)
+    from .backends.llama_cpp import LlamaCppModel
 
     config = replace(config, **tuned_options(path, config, options))
-    wanted = _draft_path(model, spec, draft, supports_gpu_offload() and config.n_gpu_layers != 0)
+    wanted = draft_path(model, draft, config, spec)
     target = LlamaCppModel(path, config)
     try:
-        draft_model = _load_draft(wanted, config, draft_options or {}, target)
+        draft_model = load_draft(wanted, config, draft_options or {}, target)
         return assemble(
             target,
             target.tokenizer,
@@ -84,9 +85,9 @@ def pair(
     from .backends.llama_cpp import LlamaCppModel
 
     config = build(EngineConfig, options)
-    target = LlamaCppModel(_path(model), config)
+    target = LlamaCppModel(model_path(model), config)
     try:
-        drafting = _load_draft(_path(draft), config, draft_options or {}, target)
+        drafting = load_draft(model_path(draft), config, draft_options or {}, target)
         assert drafting is not None
         try:
             yield target, drafting
@@ -241,7 +242,8 @@ def _speculation(spec: SpeculativeConfig, drafters: list[Drafter], draft: Model 
     return "prompt lookup and draft model" if draft and spec.method == "auto" else "prompt lookup"
 
 
-def _path(reference: Reference) -> Path:
+def model_path(reference: Reference) -> Path:
+    """The file of a model that is on disk. Raises ModelNotFound."""
     path = catalogue.resolve(reference)
     if path is None:
         raise ModelNotFound(
@@ -251,23 +253,38 @@ def _path(reference: Reference) -> Path:
     return path
 
 
-def _draft_path(
-    model: Reference, spec: SpeculativeConfig, draft: Reference | None, on_gpu: bool
+def draft_path(
+    model: Reference,
+    draft: Reference | None,
+    config: EngineConfig,
+    spec: SpeculativeConfig | None = None,
 ) -> Path | None:
+    """The file of the draft model that `load` takes for these; None for none."""
+    from .backends.llama_cpp import supports_gpu_offload
+
+    spec = _spec(spec, draft)
     if spec.method in ("suffix", "ngram", "none"):
         return None
     if spec.model:
-        return _path(spec.model)
-    if spec.method != "draft_model" and (draft != "auto" or not on_gpu):
+        return model_path(spec.model)
+    if spec.method != "draft_model" and draft != "auto":
         return None
     name = os.fspath(model).partition(":")[0]
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
-    return next((path for path in map(catalogue.resolve, suggested) if path), None)
+    there = [path for path in map(catalogue.resolve, suggested) if path]
+    on_gpu = supports_gpu_offload() and config.n_gpu_layers != 0
+    if spec.method != "draft_model" and not on_gpu:
+        largest = model_path(model).stat().st_size / _CPU_SHARE
+        there = [path for path in there if path.stat().st_size <= largest]
+    return there[0] if there else None
 
 
-def _load_draft(
+def load_draft(
     path: Path | None, config: EngineConfig, options: Mapping[str, Any], target: LlamaCppModel
 ) -> LlamaCppModel | None:
+    """A draft model for a target, its vocabulary checked. config: the target's; options:
+    fields that differ.
+    """
     if path is None:
         return None
     from .backends.llama_cpp import LlamaCppModel

@@ -14,11 +14,10 @@ from .config import EngineConfig, build
 from .errors import ModelError
 from .loading import (
     Reference,
-    _draft_path,
-    _load_draft,
-    _path,
-    _spec,
+    draft_path,
     explicit,
+    load_draft,
+    model_path,
     tuned_options,
     tuning_key,
 )
@@ -179,12 +178,11 @@ def tune(
     about how long everything may take; what does not fit is not tried. progress: told what is
     done just now. Raises as `load`.
     """
-    from .backends.llama_cpp import LlamaCppModel, supports_gpu_offload
+    from .backends.llama_cpp import LlamaCppModel
 
     start = time.perf_counter()
     config = build(EngineConfig, options)
-    path, spec = _path(model), _spec(None, draft)
-    wanted = _draft_path(model, spec, draft, supports_gpu_offload() and config.n_gpu_layers != 0)
+    path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
     progress(f"loading {path.name}")
     target = LlamaCppModel(path, config)
@@ -197,7 +195,7 @@ def tune(
             target = LlamaCppModel(path, replace(config, **chosen))
         threads = target.n_threads, target.n_threads_batch
         target.set_threads(*(chosen.get(k, n) for k, n in zip(_THREADS, threads, strict=True)))
-        draft_model = _load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
+        draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
         try:
             profile = _measure(target, draft_model, choices, start + budget_s, progress)
         finally:

@@ -79,7 +79,7 @@ def test_the_first_evaluation_does_not_count_and_medians_do():
     model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 6, 10) else n)
     curve = measure(model, widths=(1, 2, 3), budget_s=1e9, clock=model.clock)
     assert curve.seconds == ((1, 2, 3),)
-    assert [n for n, _ in model.calls] == [1, *(1, 2, 3) * 3]  # in turns
+    assert [n for n, _ in model.calls] == [3, *(1, 2, 3) * 3]  # in turns
 
 
 def test_noise_is_made_to_rise():

@@ -1,0 +1,57 @@
+"""Which draft model "auto" takes: no weights are loaded."""
+
+import pytest
+
+from edgespec import catalogue, loading
+from edgespec.config import EngineConfig
+from edgespec.errors import ModelNotFound
+
+pytest.importorskip("llama_cpp")
+TARGET, DRAFTS = "qwen2.5-coder-7b", catalogue.entries()["qwen2.5-coder-7b"].drafts
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """Files of so many bytes stand for models; returns how to say which there are."""
+    sizes = {}
+
+    def resolve(reference):
+        if reference not in sizes:
+            return None
+        path = tmp_path / f"{reference}.gguf"
+        path.write_bytes(b"x" * sizes[reference])
+        return path
+
+    monkeypatch.setattr(catalogue, "resolve", resolve)
+    return sizes
+
+
+def chosen(draft="auto", on_gpu=False, monkeypatch=None, spec=None):
+    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: on_gpu)
+    path = loading.draft_path(TARGET, draft, EngineConfig(), spec and loading._spec(spec, draft))
+    return path and path.stem
+
+
+def test_on_cpus_a_small_one(disk, monkeypatch):
+    first, second = DRAFTS[:2]
+    disk.update({TARGET: 1000, first: 201, second: 200})
+    assert chosen(monkeypatch=monkeypatch) == second
+    assert chosen(on_gpu=True, monkeypatch=monkeypatch) == first
+    disk[second] = 300
+    assert chosen(monkeypatch=monkeypatch) is None
+    asked_for = {"method": "draft_model"}
+    assert chosen(spec=asked_for, monkeypatch=monkeypatch) == first
+
+
+def test_what_is_named_is_taken(disk, monkeypatch):
+    disk.update({TARGET: 1000, DRAFTS[0]: 900})
+    assert chosen(DRAFTS[0], monkeypatch=monkeypatch) == DRAFTS[0]
+    assert chosen(None, monkeypatch=monkeypatch) is None
+    assert chosen(spec={"method": "suffix"}, monkeypatch=monkeypatch) is None
+    with pytest.raises(ModelNotFound, match="edgespec pull"):
+        chosen(DRAFTS[1], monkeypatch=monkeypatch)
+
+
+def test_none_on_disk(disk, monkeypatch):
+    disk[TARGET] = 1000
+    assert chosen(on_gpu=True, monkeypatch=monkeypatch) is None
