@@ -52,12 +52,15 @@ class Adaptive:
         self._n_emitted = 0
         self._lengths = (0, 0)  # of the last two answers
         self._reading_s = 0.0  # what the step under way is not charged with
+        self._read, self._won = 0.0, 0.0  # tokens that this answer lost reading, and won by it
+        self._reluctance = 1.0  # what reading has to win, by its cost
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
         if budget.n_emitted <= self._n_emitted:  # another answer
             self._purse = min(self._purse + REFILL, PURSE)
             self._lengths = self._lengths[1], self._n_emitted
+            self._reconsider_reading()
         self._n_emitted = budget.n_emitted
         self._reading_s = 0.0
         if self._since_plain >= (_PLAIN_EVERY if self._costs.plain.n >= 4 else 1):
@@ -105,6 +108,9 @@ class Adaptive:
         plain = self.plain_s(n_past)
         charged = stats.n_drafted or stats.draft_evaluated
         lost = max(0.0, stats.total_s - reading_s - plain) / plain if charged else 0.0
+        if stats.draft_evaluated:
+            self._read += reading_s / plain
+            self._won += stats.n_accepted - lost
         self._purse += stats.n_accepted - lost + EXPLORE * stats.n_emitted
         self._credit = min(self._credit + EXPLORE * stats.n_emitted, 4.0)
 
@@ -116,6 +122,12 @@ class Adaptive:
     def stale(self) -> bool:
         """Whether the profile no longer fits the device."""
         return self._costs.stale
+
+    def _reconsider_reading(self) -> None:
+        """An answer has ended: did the draft model win back what it took to read?"""
+        factor = 0.9 if not self._read else 0.5 if self._won > self._read else 2.0
+        self._reluctance = min(max(1.0, self._reluctance * factor), 4.0)
+        self._read = self._won = 0.0
 
     def _known(
         self, offer: Offer, budget: Budget, target: Sequence[float], price: float
@@ -153,7 +165,7 @@ class Adaptive:
         like_others = min(self._lengths) - budget.n_emitted
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
-        gain -= price * self._reading(offer, n, budget) / steps
+        gain -= self._reluctance * price * self._reading(offer, n, budget) / steps
         return Plan(known.index, min(budget.limit, n + depth), gain=gain)
 
     def _affordable(self, n: int, tail: Tail, target: Sequence[float], price: float) -> int:

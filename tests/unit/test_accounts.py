@@ -151,3 +151,37 @@ def test_the_end_of_a_prefill_teaches_nothing():
         made.observe(a_step(8, slope=0.2, n_evaluated=300, verify_s=50.0, total_s=50.0))
     assert made.plain_s(100) == pytest.approx(1)
     assert choose(made, risky, n_emitted=9).depth == 8
+
+
+def test_reading_that_was_not_won_back_is_put_off():
+    costs = Profile(line(1.0, 0.02), Curve((1,), (1, 501), ((0.1, 50.1),)), 0.0)
+    made, reading = Adaptive(costs), Offer("m", (0.8,), 501, ((1.0, 0.8),), 0.8)
+    for _ in range(4):
+        made.observe(a_step())
+
+    def begins():
+        """Tokens of an answer before a draft model reads 500 others, after two answers of 60."""
+        for _ in range(2):
+            choose(made, n_emitted=0)
+            choose(made, n_emitted=60)
+        return next((n for n in range(60) if choose(made, reading, n_emitted=n).depth), 60)
+
+    def step(n_accepted):
+        made.observe(
+            a_step(4, n_accepted, 0.02, draft_s=50.4, total_s=51.5, draft_evaluated=(501, 1, 1, 1))
+        )
+        made.observe(a_step())
+
+    first = begins()
+    step(4)  # wins 3.6, less than it took to read
+    later = begins()
+    assert first < later
+    for _ in range(3):
+        choose(made, reading, n_emitted=59)
+        step(4)
+        for _ in range(2):
+            made.observe(a_step(31, 31, 0.02, draft_evaluated=(1,) * 9))
+        begins()
+    for _ in range(200):  # time is as cheap as it was
+        made.observe(a_step())
+    assert begins() == first
