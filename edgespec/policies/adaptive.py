@@ -5,9 +5,9 @@ expected to be accepted, less the price of the time that it adds to a plain step
 sources and depths the one that gains most is taken, none where none gains more than a margin.
 
 Two accounts keep promises where estimates are wrong. The *purse* is what may still be lost
-against plain decoding: it begins with a little, losses empty it, gains fill it (but no answer
-begins with more than the first one did), and no draft may risk more than it holds. The *credit*
-is the share of time that may be spent on trying a draft model that is expected to lose.
+against plain decoding: it begins with a little, losses empty it, gains fill it, and no draft
+may risk more than it holds; an answer begins with what is left, within limits. The *credit* is
+the share of time that may be spent on trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.05  # what a draft costs is counted so many times: the best of many guesses flatters itself
 MARGIN = 0.02  # tokens a step that a draft must promise above plain decoding
-PURSE = 3.5  # tokens that may be lost
-REFILL = 0.25  # tokens more with every answer
+PURSE = 3.5  # tokens that the first answer may lose, and any that follows one that gained
+NEW = 1.5  # that any may lose
 SURE = 0.3  # chance of failure that a stake is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
@@ -58,7 +58,7 @@ class Adaptive:
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
         if budget.n_emitted <= self._n_emitted:  # another answer
-            self._purse = min(self._purse + REFILL, PURSE)
+            self._purse = min(max(self._purse, NEW), PURSE)
             self._lengths = self._lengths[1], self._n_emitted
             self._reconsider_reading()
         self._n_emitted = budget.n_emitted
