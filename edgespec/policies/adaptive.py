@@ -28,6 +28,7 @@ PURSE = 3.5  # tokens that the first answer may lose, and any that follows one t
 NEW = 1.5  # that any may lose
 SURE = 0.3  # chance of failure that a stake is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
+CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 
@@ -69,8 +70,9 @@ class Adaptive:
         target = self._costs.target(budget.n_past)
         price = RISK * max(self._price, 1 / target[1])
         best = probe = Plan()
+        hopeless = self._costs.tail(1.0, budget.n_past).worth(CERTAIN, AHEAD, 1.0, price) <= MARGIN
         for index, offer in enumerate(offers):
-            if not offer.survival:
+            if not offer.survival or (hopeless and offer.n_pending is not None):
                 continue
             n, gain = self._known(offer, budget, target, price)
             if offer.n_pending is None:
@@ -82,7 +84,7 @@ class Adaptive:
             if plan.gain > best.gain:
                 best = plan
         if best.gain <= MARGIN:
-            best = self._explore(probe, offers, budget, price)
+            best = self._explore(probe, offers, budget, price, hopeless)
         if not best.depth or offers[best.index].n_pending is None:
             return best
         offer = offers[best.index]
@@ -125,8 +127,8 @@ class Adaptive:
 
     def _reconsider_reading(self) -> None:
         """An answer has ended: did the draft model win back what it took to read?"""
-        factor = 0.9 if not self._read else 0.5 if self._won > self._read else 2.0
-        self._reluctance = min(max(1.0, self._reluctance * factor), 4.0)
+        factor = 0.9 if not self._read else 0.5 if self._won > self._read else 1.5
+        self._reluctance = min(max(1.0, self._reluctance * factor), 2.0)
         self._read = self._won = 0.0
 
     def _known(
@@ -184,14 +186,15 @@ class Adaptive:
             return 0.0
         return self._costs.draft(n, n_past) - self._costs.draft(1, n_past)
 
-    def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
+    def _explore(
+        self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float, hopeless: bool
+    ) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
         matched = any(offer.survival and offer.n_pending is None for offer in offers)
         self.reason = "drafts too unsure" if matched or probe.depth else "no match"
-        if not probe.depth:
-            return Plan()
-        if self._costs.tail(1.0, budget.n_past).worth([(1.0, 1.0)], AHEAD, 1.0, price) <= MARGIN:
+        if hopeless and any(offer.survival and offer.n_pending is not None for offer in offers):
             self.reason = "draft too slow"
+        if not probe.depth:
             return Plan()
         loss = MARGIN - probe.gain + price * self._reading(offers[probe.index], 0, budget)
         if loss > min(self._credit, 5 * EXPLORE * budget.n_emitted):

@@ -156,13 +156,13 @@ def test_the_end_of_a_prefill_teaches_nothing():
 
 
 def test_reading_that_was_not_won_back_is_put_off():
-    costs = Profile(line(1.0, 0.02), Curve((1,), (1, 501), ((0.1, 50.1),)), 0.0)
-    made, reading = Adaptive(costs), Offer("m", (0.8,), 501, ((1.0, 0.8),), 0.8)
+    costs = Profile(line(1.0, 0.02), Curve((1,), (1, 641), ((0.1, 64.1),)), 0.0)
+    made, reading = Adaptive(costs), Offer("m", (0.8,), 641, ((1.0, 0.8),), 0.8)
     for _ in range(4):
         made.observe(a_step())
 
     def begins():
-        """Tokens of an answer before a draft model reads 500 others, after two answers of 60."""
+        """Tokens of an answer before a draft model reads 640 others, after two answers of 60."""
         for _ in range(2):
             choose(made, n_emitted=0)
             choose(made, n_emitted=60)
@@ -170,7 +170,7 @@ def test_reading_that_was_not_won_back_is_put_off():
 
     def step(n_accepted):
         made.observe(
-            a_step(4, n_accepted, 0.02, draft_s=50.4, total_s=51.5, draft_evaluated=(501, 1, 1, 1))
+            a_step(4, n_accepted, 0.02, draft_s=64.4, total_s=65.5, draft_evaluated=(641, 1, 1, 1))
         )
         made.observe(a_step())
 
