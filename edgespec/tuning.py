@@ -168,7 +168,7 @@ def tune(
     draft: Reference | None = "auto",
     *,
     draft_options: Mapping[str, Any] | None = None,
-    budget_s: float = 30.0,
+    budget_s: float = 25.0,
     progress: Callable[[str], None] = logger.info,
     **options: Any,
 ) -> Tuning:

@@ -27,8 +27,8 @@ _json_option = click.option(
 @click.command(cls=Command)
 @model_options
 @click.option(
-    "--budget", type=click.FloatRange(min=1), default=30.0, metavar="SECONDS", cls=Option,
-    section="Tuning", help="About how long it may take; a slow device needs more.  [default: 30]",
+    "--budget", type=click.FloatRange(min=1), default=25.0, metavar="SECONDS", cls=Option,
+    section="Tuning", help="About how long it may take; a slow device needs more.  [default: 25]",
 )  # fmt: skip
 @_json_option
 @pass_params
