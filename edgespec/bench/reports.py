@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
         ) from None
     drafted = [r for r in rows if r["mode"] != "plain"]
     names = [f"{r['category']} {r['temperature']:g} {r['mode']}" for r in drafted]
-    figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 1.5 + 0.35 * len(names)))
+    figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 2.5 + 0.35 * len(names)))
     speed.barh(names, [r["speedup"] for r in drafted], color="tab:blue")
     speed.axvline(1, color="black", linewidth=0.8)
     speed.set_title("speedup over plain decoding")
@@ -87,10 +88,11 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     times.barh(names, [max(0.0, 1 - x) for x in left], left=left, label="rest", color="lightgrey")
     times.set_title("share of the time")
     times.set_yticks([])
-    times.legend(fontsize="x-small")
+    times.legend(fontsize="x-small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     for axis in (speed, times):
         axis.invert_yaxis()
-    figure.suptitle(", ".join(str(v) for v in header.values() if isinstance(v, str))[:160])
+    about = ", ".join(str(v) for v in header.values() if isinstance(v, str))
+    figure.suptitle(textwrap.fill(about, 180), fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
