@@ -168,19 +168,17 @@ def test_reading_that_was_not_won_back_is_put_off():
             choose(made, n_emitted=60)
         return next((n for n in range(60) if choose(made, reading, n_emitted=n).depth), 60)
 
-    def step(n_accepted):
-        made.observe(
-            a_step(4, n_accepted, 0.02, draft_s=64.4, total_s=65.5, draft_evaluated=(641, 1, 1, 1))
-        )
+    def step():
+        made.observe(a_step(4, 4, 0.02, draft_s=64.4, total_s=65.5, draft_evaluated=(641, 1, 1, 1)))
         made.observe(a_step())
 
     first = begins()
-    step(4)  # wins 3.6, less than it took to read
+    step()  # wins 3.6, less than it took to read
     later = begins()
     assert first < later
     for _ in range(3):
         choose(made, reading, n_emitted=59)
-        step(4)
+        step()
         for _ in range(2):
             made.observe(a_step(31, 31, 0.02, draft_evaluated=(1,) * 9))
         begins()
