@@ -1,7 +1,8 @@
 """The models we know by name: reads models/*.toml, finds their files on disk, fetches the rest.
 
-A reference is a path, a catalogue name (`qwen3-4b`, or `qwen3-4b:Q8_0` for another
-quantisation) or a file of the hub (`hf:org/repo/file.gguf`, with `@revision` if need be).
+A reference is a path (of a GGUF, an .onnx file or a folder with one), a catalogue name
+(`qwen3-4b`, or `qwen3-4b:Q8_0` for another quantisation) or a file of the hub
+(`hf:org/repo/file.gguf` or `.onnx`, with `@revision` if need be).
 `resolve` never touches a network; `pull` does, and only leaves whole, checked files behind.
 """
 
@@ -39,6 +40,8 @@ Progress = Callable[[str, int, int | None], None]
 
 T = TypeVar("T")
 _CHUNK = 1 << 20
+_COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
+_OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _TIMEOUT_S = 30.0
 
 
@@ -66,7 +69,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One quantisation. size in bytes and the SHA-256 are None where they are not known."""
+    """One quantisation. size in bytes and the SHA-256 are None where they are not known.
+    filename: of an ONNX graph with the folder that stands for it, for its tokenizer and weights
+    lie beside it.
+    """
 
     filename: str
     quantisation: str
@@ -151,8 +157,13 @@ def _parse_file(table: dict[str, Any], where: str) -> ModelFile:
             if not getattr(source, key):
                 raise ConfigError(f"{where}: a source of kind {source.kind!r} needs {key!r}")
     file = _build(ModelFile, {**table, "sources": sources}, where)
-    if Path(file.filename).name != file.filename or not file.filename.endswith(".gguf"):
-        raise ConfigError(f"{where}: filename {file.filename!r} is not a plain name in .gguf")
+    if not re.fullmatch(r"(?!\.)[^/\\]+\.gguf|(?!\.)[^/\\]+/[^/\\]+\.onnx", file.filename):
+        raise ConfigError(
+            f"{where}: filename {file.filename!r} is neither a plain name in .gguf nor "
+            "folder/name.onnx"
+        )
+    if is_onnx(Path(file.filename)) and any(source.kind != "hub" for source in sources):
+        raise ConfigError(f"{where}: an ONNX graph and what lies beside it come from a hub")
     if file.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", file.sha256):
         raise ConfigError(f"{where}: sha256 must be 64 lower-case hex digits, got {file.sha256!r}")
     if file.sha256 is None and any(source.kind != "hub" for source in sources):
@@ -215,7 +226,7 @@ def entry(name: str) -> Entry:
 def _closest(text: str) -> str:
     import difflib
 
-    stem = re.split(r"[/\\]", text)[-1].lower().removesuffix(".gguf")
+    stem = re.split(r"[/\\]", text)[-1].lower().removesuffix(".gguf").removesuffix(".onnx")
     names = list(_load())
     near = [name for name in names if stem.startswith(name) or (stem and name.startswith(stem))]
     near = sorted(near, key=len, reverse=True) + difflib.get_close_matches(stem, names, n=3)
@@ -259,15 +270,54 @@ def _locate(reference: str | os.PathLike[str], quantisation: str | None) -> Path
             )
         return entry(name).file(suffix or quantisation)
     path = Path(text).expanduser()
-    if path.is_file():
+    if path.is_file() or onnx_files(path):
         _refuse_quantisation(text, quantisation)
-        return path
+        return path if path.is_file() else _only(path)
     looks_like_path = (
-        "/" in text or os.sep in text or text.endswith(".gguf") or (text and path.exists())
+        "/" in text
+        or os.sep in text
+        or text.endswith((".gguf", ".onnx"))
+        or (text and path.exists())
     )
     if isinstance(reference, str) and not looks_like_path:
         entry(name)  # raises, with the closest names
     raise ModelNotFound(_missing_path(text, path))
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a model's file is an ONNX graph; else it is a GGUF."""
+    return path.suffix == ".onnx"
+
+
+def onnx_files(folder: Path) -> list[Path]:
+    """The graphs in a folder, or in its folder onnx/ as repositories of the hub have it."""
+    return sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+
+
+def _only(folder: Path) -> Path:
+    """The one graph of a folder. Raises ModelNotFound where there are several."""
+    found = onnx_files(folder)
+    if len(found) > 1:
+        names = ", ".join(str(path.relative_to(folder)) for path in found)
+        raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")
+    return found[0]
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a model: a GGUF, or a graph and its external data (model.onnx.data,
+    model.onnx_data_1, …).
+    """
+    return sorted(path.parent.glob(f"{path.name}*")) if is_onnx(path) else [path]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a model on disk."""
+    return sum(part.stat().st_size for part in parts(path))
+
+
+def label(path: Path) -> str:
+    """A short name; every graph is called model.onnx, so with its folder."""
+    return f"{path.parent.name}/{path.name}" if is_onnx(path) else path.name
 
 
 def _refuse_quantisation(text: str, quantisation: str | None) -> None:
@@ -281,15 +331,15 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 def _missing_path(text: str, path: Path) -> str:
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5]) or "none"
-        return f"{text!r} is a folder, not a model file; .gguf files in it: {inside}"
+        return f"{text!r} is a folder without an .onnx file; .gguf files in it: {inside}"
     message = f"there is no file {text!r}; {_closest(text)}"
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.gguf(@.+)?", text):
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.(gguf|onnx)(@.+)?", text):
         message += f" If it is a file of the hub: hf:{text}"
     return message
 
 
 def _hub_reference(text: str) -> ModelFile:
-    match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)/([^@\\]+\.gguf)(?:@(.+))?", text)
+    match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)/([^@\\]+\.(?:gguf|onnx))(?:@(.+))?", text)
     if not match or ".." in text:
         raise ModelNotFound(f"{text!r} is not of the form hf:org/repo/file.gguf[@revision]")
     if re.search(r"-\d{5}-of-\d{5}\.gguf", text):
@@ -307,9 +357,15 @@ def _on_disk(file: ModelFile) -> Path | None:
     for source in file.sources:
         if source.kind == "hub":
             cached = _in_hub_cache(source)
-            if cached is not None and _has_size(cached, file.size):
+            if cached is not None and _has_size(cached, file.size) and _has_companions(source):
                 return cached
     return None
+
+
+def _has_companions(source: Source) -> bool:
+    """Whether what has to lie beside a graph is in the hub's cache as well."""
+    needed = _COMPANIONS if source.file.endswith(".onnx") else ()
+    return all(_in_hub_cache(replace(source, file=name)) for name in needed)
 
 
 def _has_size(path: Path, size: int | None) -> bool:
@@ -518,7 +574,26 @@ def _fetch_hub(file: ModelFile, source: Source, progress: Progress, token: str |
         for link in _links(snapshot):
             link.unlink(missing_ok=True)
         raise
+    if source.file.endswith(".onnx"):
+        _fetch_companions(file, source, progress, token)
     return snapshot
+
+
+def _fetch_companions(
+    file: ModelFile, source: Source, progress: Progress, token: str | None
+) -> None:
+    """A graph's weights, where they are in a file of their own, its tokenizer and settings."""
+    folder = source.file.rpartition("/")[0]
+    for name in (f"{source.file}_data", f"{source.file}.data", *_COMPANIONS, *_OPTIONAL):
+        beside = replace(source, file=name)
+        try:
+            _fetch_hub(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
+        except ModelNotFound as error:
+            if name in _COMPANIONS:
+                raise ModelNotFound(
+                    f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "
+                    f"{error}"
+                ) from None
 
 
 def _links(path: Path) -> list[Path]:

@@ -183,6 +183,11 @@ class EngineConfig:
     n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
     n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
     prefill chunk. on_busy: what a second request does while one is running.
+    flash_attn, type_k, type_v, use_extra_bufts: GGUF only.
+    provider: ONNX only: "cpu", "cuda" or another one of onnxruntime's; "auto" is CUDA where the
+    build has it. batch_invariant: ONNX only: where kernels give another row for a token
+    alone than for one among others, evaluate two, so that text with and without speculation is
+    the same; False saves that, and near ties may then fall differently.
     """
 
     n_ctx: int = 0
@@ -194,6 +199,8 @@ class EngineConfig:
     type_k: str = "f16"
     type_v: str = "f16"
     use_extra_bufts: bool = True
+    provider: str = "auto"
+    batch_invariant: bool = True
     on_busy: Literal["wait", "error"] = "wait"
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import shutil
@@ -10,17 +11,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import ModuleType
+from typing import Any, Literal
 
+from . import catalogue
 from .config import EngineConfig, SamplingParams, build
+from .device import available_memory, physical_cores, processor, thread_counts
 from .errors import ConfigError, EdgeSpecError, EngineMissing, VocabularyMismatch
-from .inspection import ModelInfo, fitting_drafts, inspect
-from .loading import Reference, draft_path, load_draft, model_path, tuned_options
+from .inspection import ModelInfo, fitting_drafts, inspect, room_of
+from .interfaces import FileModel, Threaded
+from .loading import Reference, draft_path, load_draft, model_path, open_model, tuned_options
 from .policies.profile import QUICK, READING, Curve, Profile, fill, folder, measure, stored, timed
-from .tuning import SHORT, break_even, race, speedup, thread_counts
-
-if TYPE_CHECKING:
-    from .backends.llama_cpp import LlamaCppModel
+from .tuning import SHORT, break_even, race, speedup
 
 STALE = 0.25  # a profile that is wrong by more than this share
 STEEP = 0.5  # widening by a token should not cost more than this share of a token
@@ -80,18 +82,55 @@ def diagnose(
 
 def _machine() -> Iterator[Finding]:
     from . import __version__
-    from .backends import llama_cpp as engine
 
-    cores = engine.physical_cores()
-    cpu = f"{engine.processor()}, {_count(cores, 'physical core')}, {' '.join(engine.features())}"
+    gguf, onnx = _engines()
+    features = f", {' '.join(gguf.features())}" if gguf else ""
+    cpu = f"{processor()}, {_count(physical_cores(), 'physical core')}{features}"
     yield Finding("ok", "processor", cpu)
     yield from _load(_busy_share())
-    yield _memory(engine.available_memory())
-    built = ", ".join(f"{name} {version}" for name, version in engine.versions().items())
+    yield _memory(available_memory())
+    built = ", ".join(
+        f"{name} {version}"
+        for engine in (gguf, onnx)
+        if engine
+        for name, version in engine.versions().items()
+    )
     python = platform.python_version()
     yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
-    yield _gpu(engine.supports_gpu_offload(), engine.gpus(), _has_nvidia())
+    if gguf:
+        yield _gpu(gguf.supports_gpu_offload(), gguf.gpus(), _has_nvidia())
+    if onnx:
+        yield _onnx(onnx, _has_nvidia())
     yield _profiles(folder())
+
+
+def _engines() -> tuple[ModuleType | None, ModuleType | None]:
+    """The engines for GGUF and for ONNX, None for one that is not installed. Raises
+    EngineMissing where neither is.
+    """
+    found: list[ModuleType | None] = []
+    for name in ("llama_cpp", "onnx"):
+        try:
+            found.append(importlib.import_module(f".backends.{name}", __package__))
+        except EngineMissing as error:
+            missing = error
+            found.append(None)
+    if not any(found):
+        raise missing
+    return found[0], found[1]
+
+
+def _onnx(engine: ModuleType, nvidia: bool) -> Finding:
+    try:
+        engine.check_packages()
+    except ConfigError as error:
+        return Finding("problem", "onnxruntime", str(error))
+    there = f"its providers: {', '.join(engine.all_providers())}"
+    if nvidia and not engine.supports_gpu_offload():
+        text = f"this machine has an NVIDIA GPU, but onnxruntime cannot use it; {there}"
+        remedy = "uninstall onnxruntime and install edgespec[onnx-cuda], see docs/onnx.md"
+        return Finding("note", "onnxruntime", text, remedy)
+    return Finding("ok", "onnxruntime", there)
 
 
 def _load(busy: float) -> Iterator[Finding]:
@@ -172,15 +211,13 @@ def _models(
     given: Mapping[str, Any],
     temperature: float,
 ) -> Iterator[Finding]:
-    from .backends.llama_cpp import LlamaCppModel, available_memory
-
     try:
         info = inspect(model)
         yield _file(info)
         yield from _fits(info, config, available_memory())
         path = model_path(model)
         config = replace(config, **tuned_options(path, config, given))
-        target = LlamaCppModel(path, config)
+        target = open_model(path, config)
     except ConfigError:
         raise
     except EdgeSpecError as error:
@@ -188,7 +225,8 @@ def _models(
         return
     try:
         yield _placement(target)
-        yield from _threads(target)
+        if isinstance(target, Threaded):
+            yield from _threads(target)
         finding, curve = _profile(target, QUICK)
         yield finding
         yield from _widening(curve, info, target)
@@ -223,7 +261,7 @@ def _fits(info: ModelInfo, config: EngineConfig, free: int | None) -> Iterator[F
         )
 
 
-def _placement(model: LlamaCppModel) -> Finding:
+def _placement(model: FileModel) -> Finding:
     went = ", ".join(f"{name} {size}" for name, size in model.placement.items())
     layers = model.placement.get("layers", "").split()  # offloaded 20/29 layers to GPU
     some, _, every = layers[1].partition("/") if len(layers) > 1 else ("", "", "")
@@ -233,7 +271,7 @@ def _placement(model: LlamaCppModel) -> Finding:
     return Finding("ok", "placement", went)
 
 
-def _threads(model: LlamaCppModel) -> Iterator[Finding]:
+def _threads(model: Threaded) -> Iterator[Finding]:
     """Against the numbers that `tune` tries."""
     now = model.n_threads
     counts = [now, *(n for n in thread_counts() if n != now)]
@@ -259,19 +297,20 @@ def _threads(model: LlamaCppModel) -> Iterator[Finding]:
         yield Finding("ok", "threads", f"{_count(now, 'thread')}: no other number is faster")
 
 
-def _profile(model: LlamaCppModel, widths: Sequence[int]) -> tuple[Finding, Curve]:
+def _profile(model: FileModel, widths: Sequence[int]) -> tuple[Finding, Curve]:
     """Whether what is kept is there and still right; and t(n), measured now if need be."""
     fill(model, min(SHORT, model.n_ctx // 2))
     timed(model, 1)
     now = statistics.median(timed(model, 1) for _ in range(5))
     curve = stored(model.fingerprint())
     if curve is None:
-        text = f"{model.path.name}: nothing is kept for these settings; a token takes"
+        text = f"{catalogue.label(model.path)}: nothing is kept for these settings; a token takes"
         remedy = "run `edgespec tune`; until then the first load measures briefly"
         finding = Finding("note", "profile", f"{text} {1e3 * now:.1f} ms now", remedy)
         return finding, measure(model, widths=widths, budget_s=1)
     then = curve(1, SHORT)
-    text = f"{model.path.name}: a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
+    took = f"a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
+    text = f"{catalogue.label(model.path)}: {took}"
     if abs(now / then - 1) > STALE:
         remedy = "run `edgespec tune` while nothing else is running"
         finding = Finding("problem", "profile", f"stale: {text}", remedy)
@@ -279,7 +318,7 @@ def _profile(model: LlamaCppModel, widths: Sequence[int]) -> tuple[Finding, Curv
     return Finding("ok", "profile", f"fresh: {text}"), curve
 
 
-def _widening(curve: Curve, info: ModelInfo, model: LlamaCppModel) -> Iterator[Finding]:
+def _widening(curve: Curve, info: ModelInfo, model: FileModel) -> Iterator[Finding]:
     """Whether drafts that cost nothing can pay."""
     most, depth = speedup(curve)
     likely = break_even(curve)
@@ -298,7 +337,7 @@ def _widening(curve: Curve, info: ModelInfo, model: LlamaCppModel) -> Iterator[F
     yield Finding("note" if steep else "ok", "lookup", text, _wider(info, model) if steep else "")
 
 
-def _wider(info: ModelInfo, model: LlamaCppModel) -> str:
+def _wider(info: ModelInfo, model: FileModel) -> str:
     """A way to make wide evaluations cheaper."""
     if info.quantisation in ("F16", "BF16", "F32", "Q8_0") or "layers" in model.placement:
         return ""
@@ -311,7 +350,7 @@ def _wider(info: ModelInfo, model: LlamaCppModel) -> str:
 def _drafting(
     wanted: Path | None,
     reference: Reference,
-    target: LlamaCppModel,
+    target: FileModel,
     curve: Curve,
     config: EngineConfig,
     draft_options: dict[str, Any],
@@ -322,7 +361,7 @@ def _drafting(
     try:
         draft = load_draft(wanted, config, draft_options, target)
     except VocabularyMismatch as error:
-        other = _other(reference, target.path.stat().st_size)
+        other = _other(reference, catalogue.size_of(target.path))
         yield Finding("problem", "draft", str(error), other or "leave it out: -md none")
         return
     assert draft is not None
@@ -347,9 +386,9 @@ def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:
     """Whether a draft model is fast enough."""
     assert profile.draft
     share = profile.draft(1, SHORT) / profile.target(1, SHORT)
-    cost = f"{draft.name} takes {share:.0%} of the target's time for a token"
+    cost = f"{catalogue.label(draft)} takes {share:.0%} of the target's time for a token"
     likely = break_even(profile.target, profile.draft)
-    smaller = _other(reference, draft.stat().st_size)
+    smaller = _other(reference, catalogue.size_of(draft))
     if likely is None:
         remedy = smaller or "leave it out: -md none"
         return Finding("problem", "draft", f"{cost}: it loses even if always right", remedy)
@@ -366,11 +405,11 @@ def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:
 
 def _other(reference: Reference, size: int) -> str:
     """A draft on this disk that fits and is smaller than `size`, "" where there is none."""
-    folder = model_path(reference).parent
+    room = room_of(model_path(reference))
     for fit in fitting_drafts(reference):
-        path = folder / fit.reference  # of a file beside the target, or else of the catalogue
+        path = room / fit.reference  # of a model beside the target, or else of the catalogue
         path = path if path.exists() else model_path(fit.reference)
-        if fit.fits and path.stat().st_size < size:
+        if fit.fits and catalogue.size_of(path) < size:
             return f"try another one: -md {fit.reference}"
     return ""
 

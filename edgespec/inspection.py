@@ -1,14 +1,16 @@
-"""What a GGUF is, what memory it needs, and which models on disk can draft for it."""
+"""What a model file is, what memory it needs, and which models on disk can draft for it."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import catalogue
-from .errors import EdgeSpecError, ModelNotFound, VocabularyMismatch
+from .drafters.model import check_vocabulary
+from .errors import EdgeSpecError, VocabularyMismatch
+from .loading import backend, model_path
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -21,7 +23,11 @@ _FTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A GGUF file. Sizes in bytes; `n_head_kv` is the most of any layer."""
+    """A GGUF or an ONNX graph. Sizes in bytes; `n_head_kv` is the most of any layer.
+
+    kv_element_size: bytes of an element of the cache (f16 for a GGUF unless asked otherwise).
+    engine: how it runs on this device, where that is known without being asked for.
+    """
 
     path: str
     architecture: str
@@ -35,12 +41,15 @@ class ModelInfo:
     key_length: int
     value_length: int
     has_chat_template: bool
+    kv_element_size: int = 2
+    engine: dict[str, str] = field(default_factory=dict)
 
     def kv_bytes(self, n_ctx: int) -> int:
-        """Size of an f16 KV cache of `n_ctx` tokens; an upper bound where some layers share
-        heads or have none.
+        """Size of a KV cache of `n_ctx` tokens; an upper bound where some layers share heads or
+        have none.
         """
-        return 2 * n_ctx * self.n_layer * self.n_head_kv * (self.key_length + self.value_length)
+        head = self.key_length + self.value_length
+        return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -58,11 +67,11 @@ class DraftFit:
 
 
 def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
-    """Read a GGUF's header and vocabulary, not its weights. Raises ModelError and its kinds."""
-    from .backends.llama_cpp import inspect_metadata
-
-    path = _on_disk(reference)
-    metadata = inspect_metadata(path)
+    """What a file is. Of a GGUF header and vocabulary are read, not the weights; an ONNX graph
+    is loaded. Raises ModelError and its kinds.
+    """
+    path = model_path(reference)
+    metadata = backend(path).inspect_metadata(path)
 
     def number(key: str, default: int = 0) -> int:
         digits = metadata.get(key, "").strip("[]").split(",")  # one a layer in some models
@@ -75,8 +84,9 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
         path=str(path),
         architecture=metadata.get("general.architecture", "unknown"),
         name=metadata.get("general.name", path.stem),
-        quantisation=_FTYPES.get(ftype, f"type {ftype}" if ftype >= 0 else "unknown"),
-        file_size=path.stat().st_size,
+        quantisation=metadata.get("quantisation")
+        or _FTYPES.get(ftype, f"type {ftype}" if ftype >= 0 else "unknown"),
+        file_size=catalogue.size_of(path),
         n_ctx_train=number("context_length"),
         vocab_size=number("vocab_size"),
         n_layer=number("block_count"),
@@ -84,28 +94,31 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
         key_length=number("attention.key_length", head_dim),
         value_length=number("attention.value_length", head_dim),
         has_chat_template=metadata["has_chat_template"] == "True",
+        kv_element_size=number("element_size", 2),
+        engine={
+            key.removeprefix("engine."): value
+            for key, value in metadata.items()
+            if key.startswith("engine.")
+        },
     )
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
-    """Every catalogue model on disk, and every GGUF beside this one, judged as its draft."""
-    from .backends.llama_cpp import vocabulary
-    from .drafters.model import check_vocabulary
-
-    path = _on_disk(reference)
+    """Every catalogue model on disk, and every model beside this one, judged as its draft."""
+    path = model_path(reference)
     found = {p: name for name in catalogue.entries() if (p := catalogue.resolve(name))}
-    for neighbour in sorted(path.parent.glob("*.gguf")):
-        found.setdefault(neighbour, neighbour.name)
+    for neighbour in neighbours(path):
+        found.setdefault(neighbour, str(neighbour.relative_to(room_of(path))))
     fits = []
-    with vocabulary(path) as target:
+    with backend(path).vocabulary(path) as target:
         for other, name in found.items():
             if other.resolve() == path.resolve():
                 continue
-            if other.stat().st_size >= path.stat().st_size:
+            if catalogue.size_of(other) >= catalogue.size_of(path):
                 fits.append(DraftFit(name, False, "not smaller than the target"))
                 continue
             try:
-                with vocabulary(other) as draft:
+                with backend(other).vocabulary(other) as draft:
                     check_vocabulary(target, draft)
                 fits.append(DraftFit(name, True, "same vocabulary"))
             except VocabularyMismatch as error:
@@ -115,11 +128,13 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     return fits
 
 
-def _on_disk(reference: str | os.PathLike[str]) -> Path:
-    path = catalogue.resolve(reference)
-    if path is None:
-        raise ModelNotFound(
-            f"{os.fspath(reference)!r} is known, but not on this disk; fetch it with "
-            f"`edgespec pull {os.fspath(reference)}`"
-        )
-    return path
+def room_of(path: Path) -> Path:
+    """The folder that a model's neighbours lie in: a graph has one of its own in it."""
+    return path.parent.parent if catalogue.is_onnx(path) else path.parent
+
+
+def neighbours(path: Path) -> list[Path]:
+    """GGUF files and folders with one graph where a model lies."""
+    room = room_of(path)
+    graphs = [catalogue.onnx_files(folder) for folder in sorted(room.iterdir()) if folder.is_dir()]
+    return [*sorted(room.glob("*.gguf")), *(found[0] for found in graphs if len(found) == 1)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from .config import SamplingParams
+from .config import EngineConfig, SamplingParams
 from .types import (
     NO_FLOORS,
     Budget,
@@ -28,12 +29,13 @@ Abort = Callable[[], FinishReason | None]
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do. max_rows: most logits rows a call; max_batch: most tokens a
-    native call; truncate: the tail of the memory can be dropped.
+    native call; truncate: the tail of the memory can be dropped; hidden_states: it gives them.
     """
 
     max_rows: int
     max_batch: int
     truncate: bool = True
+    hidden_states: bool = False
 
 
 class Randomness(Protocol):
@@ -118,6 +120,37 @@ class Tokenizer(Protocol):
 
     def special(self) -> dict[str, str]:
         """Texts of bos_token and eos_token, for templates."""
+
+
+class FileModel(Model, Protocol):
+    """A model that a file stands for: what loading, measuring and tuning need beside it.
+
+    placement: what went where, in the engine's words. fingerprint: what its speed depends on.
+    """
+
+    path: Path
+    config: EngineConfig
+    n_threads: int
+    n_threads_batch: int
+    placement: dict[str, str]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The file's own vocabulary."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Device, build, file and settings, for JSON."""
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Settings that are fixed at load and may be faster otherwise: (present value, other)."""
+
+
+@runtime_checkable
+class Threaded(FileModel, Protocol):
+    """A model whose numbers of threads can be changed while it is there."""
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Threads for one token and for several, from the next evaluation on."""
 
 
 class Drafter(Protocol):

@@ -8,17 +8,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import catalogue
 from .config import EngineConfig, SpeculativeConfig, build
+from .device import processor
 from .engine import Engine
 from .errors import ConfigError, ModelNotFound, VocabularyMismatch
-from .interfaces import Drafter, Model, Policy, Tokenizer
+from .interfaces import Drafter, FileModel, Model, Policy, Tokenizer
 from .session import Session
 
 if TYPE_CHECKING:
-    from .backends.llama_cpp import LlamaCppModel
     from .policies.profile import Curve, Profile
 
 logger = logging.getLogger("edgespec.loading")
@@ -38,7 +39,8 @@ def load(
 ) -> Engine:
     """A model that is on disk, ready to answer.
 
-    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path.
+    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path: of a
+    GGUF, of an .onnx file or of a folder with one.
     draft: a draft model named in the same way; None for none; "auto" takes a suggested one
     that is on disk: on a GPU any, on CPUs, where time goes with bytes, one of at most a fifth
     of the target's size. A larger one would only take memory.
@@ -52,11 +54,9 @@ def load(
     config = build(EngineConfig, options)
     spec = _spec(speculative_config, draft)
     path = model_path(model)
-    from .backends.llama_cpp import LlamaCppModel
-
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)
-    target = LlamaCppModel(path, config)
+    target = open_model(path, config)
     try:
         draft_model = load_draft(wanted, config, draft_options or {}, target)
         return assemble(
@@ -80,12 +80,10 @@ def pair(
     *,
     draft_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Iterator[tuple[LlamaCppModel, LlamaCppModel]]:
+) -> Iterator[tuple[FileModel, FileModel]]:
     """Target and draft model themselves, without an engine around them; closed at the end."""
-    from .backends.llama_cpp import LlamaCppModel
-
     config = build(EngineConfig, options)
-    target = LlamaCppModel(model_path(model), config)
+    target = open_model(model_path(model), config)
     try:
         drafting = load_draft(model_path(draft), config, draft_options or {}, target)
         assert drafting is not None
@@ -95,6 +93,23 @@ def pair(
             drafting.close()
     finally:
         target.close()
+
+
+def backend(path: Path) -> ModuleType:
+    """The engine for a file, a module of `backends`. Raises EngineMissing."""
+    if catalogue.is_onnx(path):
+        from .backends import onnx
+
+        return onnx
+    from .backends import llama_cpp
+
+    return llama_cpp
+
+
+def open_model(path: Path, config: EngineConfig) -> FileModel:
+    """A file under the engine that is for it. Raises EngineMissing, ModelError and its kinds."""
+    model: FileModel = backend(path).open_model(path, config)
+    return model
 
 
 def assemble(
@@ -142,7 +157,7 @@ def _measured(target: Model, draft: Model | None) -> Profile:
     return Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None)
 
 
-def _profile(target: LlamaCppModel, draft: LlamaCppModel | None) -> Profile:
+def _profile(target: FileModel, draft: FileModel | None) -> Profile:
     """Costs as kept for this device and these files, or measured now and kept."""
     from .policies.profile import QUICK, READING, Profile
 
@@ -151,13 +166,13 @@ def _profile(target: LlamaCppModel, draft: LlamaCppModel | None) -> Profile:
     return Profile(curve, _curve(draft, READING) if draft else None, kept_as=kept_as)
 
 
-def _curve(model: LlamaCppModel, widths: Sequence[int]) -> Curve:
+def _curve(model: FileModel, widths: Sequence[int]) -> Curve:
     from .policies.profile import measure, store, stored
 
     fingerprint = model.fingerprint()
     curve = stored(fingerprint)
     if curve is None:
-        logger.info("measuring %s on this device", model.path.name)
+        logger.info("measuring %s on this device", catalogue.label(model.path))
         curve = measure(model, widths=widths)
         store(fingerprint, curve)
     return curve
@@ -185,14 +200,15 @@ def explicit(given: Iterable[str]) -> set[str]:
 
 def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
     """What the best settings depend on: none of them, and not the length of the context."""
-    from .backends.llama_cpp import identity, supports_gpu_offload
-
-    return identity(path) | {
+    engine = backend(path)
+    found: dict[str, Any] = engine.identity(path) | {
         "kind": "tuned",
-        "n_gpu_layers": config.n_gpu_layers if supports_gpu_offload() else 0,
+        "n_gpu_layers": config.n_gpu_layers if engine.supports_gpu_offload() else 0,
         "type_k": config.type_k,
         "type_v": config.type_v,
+        "provider": config.provider,
     }
+    return found
 
 
 def _spec(
@@ -260,8 +276,6 @@ def draft_path(
     spec: SpeculativeConfig | None = None,
 ) -> Path | None:
     """The file of the draft model that `load` takes for these; None for none."""
-    from .backends.llama_cpp import supports_gpu_offload
-
     spec = _spec(spec, draft)
     if spec.method in ("suffix", "ngram", "none"):
         return None
@@ -272,43 +286,42 @@ def draft_path(
     name = os.fspath(model).partition(":")[0]
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
     there = [path for path in map(catalogue.resolve, suggested) if path]
-    on_gpu = supports_gpu_offload() and config.n_gpu_layers != 0
+    path = model_path(model)
+    on_gpu = backend(path).supports_gpu_offload() and config.n_gpu_layers != 0
     if spec.method != "draft_model" and not on_gpu:
-        largest = model_path(model).stat().st_size / _CPU_SHARE
-        there = [path for path in there if path.stat().st_size <= largest]
+        largest = catalogue.size_of(path) / _CPU_SHARE
+        there = [path for path in there if catalogue.size_of(path) <= largest]
     return there[0] if there else None
 
 
 def load_draft(
-    path: Path | None, config: EngineConfig, options: Mapping[str, Any], target: LlamaCppModel
-) -> LlamaCppModel | None:
+    path: Path | None, config: EngineConfig, options: Mapping[str, Any], target: FileModel
+) -> FileModel | None:
     """A draft model for a target, its vocabulary checked. config: the target's; options:
     fields that differ.
     """
     if path is None:
         return None
-    from .backends.llama_cpp import LlamaCppModel
     from .drafters.model import check_vocabulary
 
     fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
     fields["n_ctx"] = target.n_ctx
-    draft = LlamaCppModel(path, build(EngineConfig, fields | dict(options)))
+    fields["batch_invariant"] = False  # a guess may depend on how it was made
+    draft = open_model(path, build(EngineConfig, fields | dict(options)))
     try:
         check_vocabulary(target.tokenizer, draft.tokenizer)
     except VocabularyMismatch as error:
         draft.close()
         raise VocabularyMismatch(
-            f"{path.name} cannot draft for {target.path.name}: {error}"
+            f"{catalogue.label(path)} cannot draft for {catalogue.label(target.path)}: {error}"
         ) from None
     return draft
 
 
-def _describe(target: LlamaCppModel, draft: LlamaCppModel | None) -> dict[str, Any]:
-    from .backends.llama_cpp import processor
-
-    def one(model: LlamaCppModel) -> dict[str, Any]:
+def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:
+    def one(model: FileModel) -> dict[str, Any]:
         return {
-            "file": model.path.name,
+            "file": catalogue.label(model.path),
             "n_ctx": model.n_ctx,
             "n_threads": model.n_threads,
             "placement": model.placement,

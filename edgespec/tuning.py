@@ -8,23 +8,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from . import catalogue
 from .config import EngineConfig, build
+from .device import available_memory, thread_counts
 from .errors import ModelError
+from .interfaces import FileModel, Threaded
 from .loading import (
     Reference,
     draft_path,
     explicit,
     load_draft,
     model_path,
+    open_model,
     tuned_options,
     tuning_key,
 )
 from .policies.profile import READING, WIDTHS, Curve, Profile, keep, measure, store, timed
-
-if TYPE_CHECKING:
-    from .backends.llama_cpp import LlamaCppModel
 
 logger = logging.getLogger("edgespec.tuning")
 
@@ -178,23 +179,23 @@ def tune(
     about how long everything may take; what does not fit is not tried. progress: told what is
     done just now. Raises as `load`.
     """
-    from .backends.llama_cpp import LlamaCppModel
-
     start = time.perf_counter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
-    progress(f"loading {path.name}")
-    target = LlamaCppModel(path, config)
+    progress(f"loading {catalogue.label(path)}")
+    target = open_model(path, config)
     try:
         choices = _search(target, fixed, budget_s, progress)
         chosen = _options(choices, target)
-        if {"flash_attn", "use_extra_bufts"} & set(chosen):
-            progress(f"loading {path.name} with the chosen settings")
+        live = set(_THREADS) if isinstance(target, Threaded) else set()
+        if set(chosen) - live:
+            progress(f"loading {catalogue.label(path)} with the chosen settings")
             target.close()
-            target = LlamaCppModel(path, replace(config, **chosen))
-        threads = target.n_threads, target.n_threads_batch
-        target.set_threads(*(chosen.get(k, n) for k, n in zip(_THREADS, threads, strict=True)))
+            target = open_model(path, replace(config, **chosen))
+        if isinstance(target, Threaded):
+            threads = target.n_threads, target.n_threads_batch
+            target.set_threads(*(chosen.get(k, n) for k, n in zip(_THREADS, threads, strict=True)))
         draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
         try:
             profile = _measure(target, draft_model, choices, start + budget_s, progress)
@@ -207,33 +208,29 @@ def tune(
     kept = {name: before[name] for name in before if name in fixed} | chosen
     where = keep(tuning_key(path, config), {"options": kept})
     taken = time.perf_counter() - start
-    name = wanted.name if wanted else None
-    return Tuning(path.name, name, tuple(choices), chosen, profile, taken, where)
+    name = catalogue.label(wanted) if wanted else None
+    return Tuning(catalogue.label(path), name, tuple(choices), chosen, profile, taken, where)
 
 
 def _search(
-    target: LlamaCppModel, fixed: set[str], budget_s: float, progress: Callable[[str], None]
+    target: FileModel, fixed: set[str], budget_s: float, progress: Callable[[str], None]
 ) -> list[Choice]:
     """One change at a time from the defaults; `fixed` ones are left as they are."""
     found = []
-    if "n_threads" not in fixed:
+    if "n_threads" not in fixed and isinstance(target, Threaded):
         progress("trying threads for one token")
         found.append(_choose_threads(target, "n_threads", 1, 0.1 * budget_s))
-    if "n_threads_batch" not in fixed:
+    if "n_threads_batch" not in fixed and isinstance(target, Threaded):
         progress("trying threads for reading prompts")
         found.append(_choose_threads(target, "n_threads_batch", _PREFILL, 0.2 * budget_s))
-    switched = {
-        "flash_attn": ("off" if target.flash_attn else "on"),
-        "use_extra_bufts": not target.config.use_extra_bufts,
-    }
-    for setting, value in switched.items():
+    for setting, values in target.switches().items():
         if setting not in fixed:
-            progress(f"trying {setting} {_word(value)}")
-            found.append(_choose_switch(target, setting, value, 0.15 * budget_s))
+            progress(f"trying {setting} {_word(values[1])}")
+            found.append(_choose_switch(target, setting, values, 0.15 * budget_s))
     return found
 
 
-def _choose_threads(model: LlamaCppModel, setting: str, width: int, budget_s: float) -> Choice:
+def _choose_threads(model: Threaded, setting: str, width: int, budget_s: float) -> Choice:
     defaults = {name: getattr(model, name) for name in _THREADS}
     counts = [defaults[setting], *(n for n in thread_counts() if n != defaults[setting])]
 
@@ -250,25 +247,18 @@ def _choose_threads(model: LlamaCppModel, setting: str, width: int, budget_s: fl
     return decide(setting, _tokens(width), list(zip(counts, labels, strict=True)), times)
 
 
-def thread_counts() -> list[int]:
-    """Numbers of threads that are worth a try."""
-    from .backends.llama_cpp import physical_cores, usable_cpus
-
-    return sorted({1, physical_cores(), usable_cpus()})
-
-
-def _choose_switch(target: LlamaCppModel, setting: str, value: Any, budget_s: float) -> Choice:
+def _choose_switch(
+    target: FileModel, setting: str, values: tuple[Any, Any], budget_s: float
+) -> Choice:
     """Against the same file loaded another way, beside the one that is there."""
-    from .backends.llama_cpp import LlamaCppModel
-
-    values = [getattr(target.config, setting), value]
+    value = values[1]
     known = [(v, _word(v)) for v in values]
     measured = f"{_ANSWER} tokens read and {_ANSWER} written"
     if why := _no_room(target.path):
         return Choice(setting, measured, (_candidate(known[0], []),), values[0], why)
     config = replace(target.config, n_ctx=min(target.n_ctx, 512), **{setting: value})
     try:
-        other = LlamaCppModel(target.path, config)
+        other = open_model(target.path, config)
     except ModelError as error:
         logger.info("%s %s: %s", setting, value, error)
         why = f"{_word(value)} cannot be loaded here"
@@ -282,15 +272,13 @@ def _choose_switch(target: LlamaCppModel, setting: str, value: Any, budget_s: fl
     return decide(setting, measured, known, times)
 
 
-def _answer(model: LlamaCppModel) -> float:
+def _answer(model: FileModel) -> float:
     few = statistics.mean(timed(model, 1) for _ in range(4))
     return timed(model, _ANSWER) + _ANSWER * few
 
 
 def _no_room(path: Path) -> str:
-    from .backends.llama_cpp import available_memory
-
-    free, needed = available_memory(), int(1.3 * path.stat().st_size)
+    free, needed = available_memory(), int(1.3 * catalogue.size_of(path))
     if free is None or free > needed:
         return ""
     return f"nothing else tried: it needs {needed >> 20} MiB more, {free >> 20} MiB are free"
@@ -358,7 +346,7 @@ def _candidate(known: tuple[Any, str], times: Sequence[float]) -> Candidate:
     return Candidate(*known, median, round(spread, 3), n)
 
 
-def _options(choices: Sequence[Choice], model: LlamaCppModel) -> dict[str, Any]:
+def _options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any]:
     """The choices that differ from the defaults; both numbers of threads where one does."""
     chosen = {c.setting: c.chosen for c in choices if c.chosen != c.candidates[0].value}
     if "n_threads" in chosen:
@@ -367,23 +355,23 @@ def _options(choices: Sequence[Choice], model: LlamaCppModel) -> dict[str, Any]:
 
 
 def _measure(
-    target: LlamaCppModel,
-    draft: LlamaCppModel | None,
+    target: FileModel,
+    draft: FileModel | None,
     choices: Sequence[Choice],
     end: float,
     progress: Callable[[str], None],
 ) -> Profile:
     """t(n) of both, kept for later loads; also behind the longest cache that there is time for."""
-    progress(f"measuring {target.path.name}")
+    progress(f"measuring {catalogue.label(target.path)}")
     curve = measure(target, widths=WIDTHS, lengths=(SHORT,))
     drafting = None
     if draft:
-        progress(f"measuring {draft.path.name}")
+        progress(f"measuring {catalogue.label(draft.path)}")
         drafting = measure(draft, widths=READING, lengths=(SHORT,), budget_s=1)
         store(draft.fingerprint(), drafting)
     left = end - time.perf_counter()
     if length := _affordable(target.n_ctx, curve, _reading(choices, curve), left):
-        progress(f"measuring {target.path.name} behind {length} tokens")
+        progress(f"measuring {catalogue.label(target.path)} behind {length} tokens")
         more = measure(target, widths=WIDTHS, lengths=(length,), budget_s=left)
         curve = Curve((SHORT, length), curve.widths, curve.seconds + more.seconds)
     store(target.fingerprint(), curve)

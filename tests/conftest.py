@@ -3,12 +3,14 @@ $EDGESPEC_TEST_MODELS has them.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from edgespec import catalogue
 
+sys.path.append(str(Path(__file__).parent))  # onnx_models
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 
 

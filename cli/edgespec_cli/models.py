@@ -138,7 +138,7 @@ def _say_drafts(reference: str) -> None:
 @click.argument("reference", type=ModelType())
 @_json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Say what a GGUF is and needs.
+    """Say what a model file is and needs.
 
     Its kind, the memory for several contexts, and which models on disk can draft for it.
     """
@@ -152,7 +152,8 @@ def inspect(reference: str, as_json: bool) -> None:
         return
     for label, value in _facts(info, entry):
         click.echo(f"{label:<14}{neutral(value)}")
-    click.echo("memory        weights + f16 KV cache + a little work space:")
+    cache = {2: "f16", 4: "f32"}.get(info.kv_element_size, "")
+    click.echo(f"memory        weights + {cache} KV cache + a little work space:")
     for n_ctx, total in _memory(info):
         click.echo(f"  context {n_ctx:>7}  {size(total)}")
     click.echo("drafts        " + ("" if drafts else "no other model on this disk to judge"))
@@ -179,6 +180,7 @@ def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str
         ("layers", str(info.n_layer)),
         ("chat template", "yes" if info.has_chat_template else "no (ChatML is used)"),
     ]
+    facts += [(name, value) for name, value in info.engine.items()]
     if entry:
         facts[3:3] = [("parameters", count(entry.parameters)), ("licence", licence(entry))]
     return facts

@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import logging
 import os
-import platform
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..config import EngineConfig
+from ..device import available_memory, physical_cores, processor
 from ..errors import (
     Aborted,
     CannotTruncate,
@@ -107,38 +107,6 @@ def supports_gpu_offload() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 
 
-def physical_cores() -> int:
-    """Cores this process may run on, hyper-threads counted once."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    if cpus is None:
-        return max(1, (os.cpu_count() or 2) // 2)
-    siblings = set()
-    for cpu in cpus:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            siblings.add(path.read_text())
-        except OSError:
-            siblings.add(str(cpu))
-    return len(siblings)
-
-
-def processor() -> str:
-    """The CPU's name and how many of its threads this process may use."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())} x{usable_cpus()}"
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may run on, hyper-threads counted each."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def versions() -> dict[str, str]:
     """What this engine is made of."""
     return {"llama-cpp-python": lib_version, "numpy": np.__version__}
@@ -183,16 +151,6 @@ def identity(path: Path) -> dict[str, Any]:
         "processor": processor(),
         "file": [path.name, path.stat().st_size, head],
     }
-
-
-def available_memory() -> int | None:
-    """Bytes that new allocations can use, None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return int(kib) * 1024 if kib else None
 
 
 def load_weights(
@@ -259,6 +217,11 @@ def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
             "fetch it again"
         )
     return ModelError(f"{path} cannot be loaded: {reason}")
+
+
+def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
+    """A file, ready to evaluate tokens."""
+    return LlamaCppModel(path, config)
 
 
 class LlamaCppModel:
@@ -360,6 +323,14 @@ class LlamaCppModel:
         """Threads for one token and for several, from the next evaluation on."""
         lib.llama_set_n_threads(self._context, n_threads, n_threads_batch)
         self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Flash attention and repacked weights."""
+        repacks = self.config.use_extra_bufts
+        return {
+            "flash_attn": (self.config.flash_attn, "off" if self.flash_attn else "on"),
+            "use_extra_bufts": (repacks, not repacks),
+        }
 
     def fingerprint(self) -> dict[str, Any]:
         """What the speed of this model depends on: device, build, file, settings. How long the

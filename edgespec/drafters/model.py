@@ -207,12 +207,13 @@ def _kind(sure: float) -> int:
 def check_vocabulary(target: Tokenizer, draft: Tokenizer) -> None:
     """Raises VocabularyMismatch at the first id that means different things.
 
-    A vocabulary padded at its end (Qwen pads to different sizes) is not a difference.
+    A vocabulary padded at its end (Qwen pads to different sizes) is not a difference, nor is an
+    id that one of them has no entry for.
     """
     common = min(target.vocab_size, draft.vocab_size)
     for token in range(common):
         ours, theirs = target.token_text(token), draft.token_text(token)
-        if ours != theirs:
+        if ours != theirs and ours and theirs:
             raise VocabularyMismatch(
                 f"draft and target have different vocabularies: token {token} is {ours!r} in the "
                 f"target and {theirs!r} in the draft; take a draft of the target's own family"

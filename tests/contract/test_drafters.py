@@ -1,9 +1,12 @@
 """What every drafter promises, run against each of them on the toy backend."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from edgespec import SamplingParams, ToyModel
+from edgespec import EngineConfig, SamplingParams, ToyModel
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
@@ -23,6 +26,18 @@ def extended(first, second):
     return Extended(first, second, [first, second])
 
 
+def table():
+    """The toy's probabilities in an ONNX graph."""
+    onnx_models = pytest.importorskip("onnx_models")
+    from edgespec.backends.onnx import OnnxModel
+
+    probs = np.full((3, 3), 0.1)
+    probs[np.arange(3), (np.arange(3) + 1) % 3] = 0.8
+    with tempfile.TemporaryDirectory() as folder:
+        path = onnx_models.save(Path(folder), onnx_models.table(probs))
+        return OnnxModel(path, EngineConfig(n_ctx=64, n_threads=1))
+
+
 MAKERS = {
     "suffix": lambda: SuffixDrafter(1),
     "model": lambda: ModelDrafter(toy(), 3),
@@ -30,6 +45,8 @@ MAKERS = {
     "model, deterministic": lambda: ModelDrafter(toy(), 3, acceptance="deterministic"),
     "model without truncation": lambda: ModelDrafter(toy(truncate=False), 3),
     "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
+    "onnx": lambda: ModelDrafter(table(), 3),
+    "onnx, coupled": lambda: ModelDrafter(table(), 3, acceptance="coupled"),
     "model, then suffix": lambda: extended(ModelDrafter(toy(), 3), SuffixDrafter(1)),
     "suffix, then model": lambda: extended(SuffixDrafter(1), ModelDrafter(toy(), 3)),
 }

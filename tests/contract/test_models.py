@@ -20,9 +20,23 @@ def toy(truncate=True):
     return ToyModel(probs, vocab_size=4, n_ctx=N_CTX, truncate=truncate)
 
 
-@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp"])
-def model(request):
-    if request.param == "llama.cpp":
+ONNX = {
+    "onnx, shared cache": {},
+    "onnx, shared cache, wanted rows": {"keep": True},
+    "onnx, grown cache": {"shared": False, "hidden_states": True},
+    "onnx, grown cache, mask": {"shared": False, "mask": True, "keep": True},
+}
+
+
+@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp", *ONNX])
+def model(request, tmp_path):
+    if request.param in ONNX:
+        onnx_models = pytest.importorskip("onnx_models")
+        from edgespec.backends.onnx import OnnxModel
+
+        path = onnx_models.save(tmp_path, **ONNX[request.param])
+        made = OnnxModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
+    elif request.param == "llama.cpp":
         pytest.importorskip("llama_cpp")
         from edgespec.backends.llama_cpp import LlamaCppModel
 

@@ -155,8 +155,8 @@ def test_the_page_lists_the_catalogue() -> None:
         ('kind = "hub"', 'kind = "ftp"', "unknown kind 'ftp'; known: hub, wheel, url"),
         ('repo = "org/toy"\n', "", "a source of kind 'hub' needs 'repo'"),
         ('kind = "hub"', 'kind = "url"\nurl = "https://example.invalid/x"', "needs 'sha256'"),
-        ('"toy-Q4_0.gguf"\nquant', '"../toy.gguf"\nquant', "not a plain name"),
-        ('"toy-Q4_0.gguf"\nquant', '"toy.bin"\nquant', "not a plain name in .gguf"),
+        ('"toy-Q4_0.gguf"\nquant', '"../toy.gguf"\nquant', "neither a plain name in .gguf nor"),
+        ('"toy-Q4_0.gguf"\nquant', '"toy.bin"\nquant', "neither a plain name in .gguf nor"),
         ('name = "toy-1b"', "name = toy", "is not TOML"),
     ],
 )

@@ -197,7 +197,8 @@ def test_the_doctor_looks_at_the_machine(monkeypatch):
     assert "load" in [f.subject for f in edgespec.diagnose()]
     monkeypatch.setattr("edgespec.doctor._busy_share", lambda: 0.0)
     findings = edgespec.diagnose()
-    assert [f.subject for f in findings] == ["processor", "memory", "versions", "GPU", "profiles"]
+    subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
+    assert subjects == ["processor", "memory", "versions", "GPU", "profiles"]
     with pytest.raises(ConfigError):
         edgespec.diagnose(temperature=-1)
     with pytest.raises(ConfigError, match="fish"):

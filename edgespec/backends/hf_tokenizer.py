@@ -1,0 +1,137 @@
+"""The tokenizer that lies beside an ONNX model: tokenizer.json and its companions."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import EngineMissing, ModelError, ModelNotFound
+
+try:
+    from tokenizers import Tokenizer
+except ImportError as error:
+    raise EngineMissing("ONNX models need `pip install edgespec[onnx]`") from error
+
+_ENDS = (  # where no configuration says what ends a generation
+    "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<eos>",
+)  # fmt: skip
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class HfTokenizer:
+    """A tokenizer.json. `folder`: where it lies; what a folder above it holds is found as well.
+
+    Raises ModelNotFound where there is none, ModelError where it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = find(folder, "tokenizer.json")
+        if path is None:
+            raise ModelNotFound(f"there is no tokenizer.json beside the model in {folder}; put one there")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+            self._decoder = json.dumps(json.loads(path.read_text("utf-8")).get("decoder"))
+        except Exception as error:  # the library raises bare exceptions
+            raise ModelError(f"{path} cannot be read: {error}; fetch it again") from error
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        settings = read(folder, "tokenizer_config.json")
+        self.chat_template = _template(folder, settings)
+        self._special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token")}
+        self._control = {
+            token
+            for token, added in self._tokenizer.get_added_tokens_decoder().items()
+            if added.special
+        }
+        self._ends = frozenset(self._find_ends(folder))
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids; special tokens written out in `text` are recognised with parse_special."""
+        self._tokenizer.encode_special_tokens = not parse_special
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
+        return ids
+
+    def token_text(self, token: int) -> bytes:
+        """The vocabulary's own entry; empty for ids that no entry has."""
+        return (self._tokenizer.id_to_token(token) or "").encode("utf-8")
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token; empty for control tokens."""
+        text = self._tokenizer.id_to_token(token)
+        if text is None or token in self._control:
+            return b""
+        if "ByteLevel" in self._decoder:
+            table = _byte_of()
+            if all(char in table for char in text):
+                return bytes(table[char] for char in text)
+        elif match := _BYTE.fullmatch(text):
+            return bytes([int(match[1], 16)])
+        return text.replace("\u2581", " ").encode("utf-8")
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return token in self._ends
+
+    def special(self) -> dict[str, str]:
+        """Texts of bos_token and eos_token, "" where there is none."""
+        return self._special
+
+    def _find_ends(self, folder: Path) -> Iterator[int]:
+        for name in ("generation_config.json", "genai_config.json", "config.json"):
+            found = read(folder, name)
+            ids = found.get("model", {}).get("eos_token_id", found.get("eos_token_id"))
+            yield from [ids] if isinstance(ids, int) else ids or []
+        for text in (self._special["eos_token"], *_ENDS):
+            token = self._tokenizer.token_to_id(text)
+            if token is not None and token in self._control:
+                yield token
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """A file beside a model, or in the folder above (onnx-community's layout)."""
+    return next((p for p in (folder / name, folder.parent / name) if p.is_file()), None)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON companion of a model, {} where there is none. Raises ModelError."""
+    path = find(folder, name)
+    if path is None:
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
+    return found
+
+
+def _template(folder: Path, settings: dict[str, Any]) -> str | None:
+    """The chat template, the one called "default" of several."""
+    if path := find(folder, "chat_template.jinja"):
+        return path.read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        return named.get("default")
+    return template
+
+
+def _content(entry: Any) -> str:
+    """Text of a special token, written as text or as an object."""
+    return str(entry.get("content", "")) if isinstance(entry, dict) else entry or ""
+
+
+@functools.cache
+def _byte_of() -> dict[str, int]:
+    """What byte each character of a byte-level vocabulary stands for (GPT-2's table): printable
+    Latin-1 for itself, the rest in order from 256 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + i): byte for i, byte in enumerate(others)
+    }

@@ -1,0 +1,533 @@
+"""ONNX decoders on onnxruntime: one session, one cache, inputs and outputs bound to buffers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..catalogue import label, size_of
+from ..config import EngineConfig
+from ..device import physical_cores, processor, thread_counts
+from ..errors import (
+    Aborted,
+    ConfigError,
+    ContextFull,
+    DecodeError,
+    EngineMissing,
+    ModelError,
+    ModelNotFound,
+    OutOfMemory,
+    TruncatedModel,
+    UnknownArchitecture,
+)
+from ..interfaces import Abort, Capabilities
+from ..types import Rows
+from .hf_tokenizer import HfTokenizer, read
+from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
+
+try:
+    import onnxruntime as ort
+except ImportError as error:
+    raise EngineMissing(
+        f"ONNX models need onnxruntime, which cannot be imported here ({error}); install it "
+        "with: pip install 'edgespec[onnx]' (CPU), 'edgespec[onnx-cuda]' or "
+        "'edgespec[onnx-cuda12]'"
+    ) from error
+
+logger = logging.getLogger("edgespec.onnx")
+
+MAX_ROWS = 32  # logits rows a call: a draft of 31 tokens
+ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+_POLL_S = 0.05
+_CHUNK = 128  # tokens: longer ones are hardly faster on CPUs, and their work space is larger
+_LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that nobody wants
+_NOISE = 0.1  # logits: rows that differ more are not the same row rounded differently
+_SAME = 1e-3  # logits: rows that differ less rarely change a token
+
+
+def open_model(path: Path, config: EngineConfig) -> OnnxModel:
+    """A file, ready to evaluate tokens."""
+    return OnnxModel(path, config)
+
+
+@contextlib.contextmanager
+def vocabulary(path: Path) -> Iterator[HfTokenizer]:
+    """The tokenizer of a file, without its weights."""
+    yield HfTokenizer(path.parent)
+
+
+def inspect_metadata(path: Path) -> dict[str, str]:
+    """What companions and graph say of a model, by the names that a GGUF has for it, and how it
+    runs here. Loads the weights: what kernels do with single tokens has to be tried.
+    """
+    config = read(path.parent, "config.json")
+    model = OnnxModel(path, EngineConfig(n_ctx=64, provider="cpu"))
+    try:
+        graph = model._graph
+        return {
+            "general.architecture": config.get("model_type", "unknown"),
+            "general.name": path.parent.name,
+            "quantisation": precision_of(path, graph),
+            "context_length": str(trained(path.parent)),
+            "vocab_size": str(graph.vocab_size),
+            "block_count": str(len(graph.past) // 2),
+            "attention.head_count_kv": str(graph.heads),
+            "attention.key_length": str(graph.head_size),
+            "attention.value_length": str(graph.head_size),
+            "element_size": str(np.dtype(graph.dtype).itemsize),
+            "has_chat_template": str(bool(model.tokenizer.chat_template)),
+        } | {f"engine.{name}": value for name, value in model.placement.items()}
+    finally:
+        model.close()
+
+
+class OnnxModel:
+    """An ONNX decoder under the `Model` contract.
+
+    path: an .onnx file, its tokenizer.json beside it or in the folder above. The graph has the
+    inputs and outputs of onnx-community's repositories, of onnxruntime-genai's folders or of
+    plain exports with past keys and values.
+    placement: the provider that really runs it, and how its cache is kept ("shared": one
+    buffer that the graph appends to in place; "grown": a longer one every time).
+    pads: single tokens are evaluated as two, because this graph's kernels give another row for
+    one alone, by row_noise logits, and a draft would change the text.
+
+    Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError;
+    ConfigError for a provider that is not there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
+        self.path = Path(path)
+        self.config = config or EngineConfig()
+        check_packages()
+        self.n_threads = self.n_threads_batch = self.config.n_threads or physical_cores()
+        self._session: Any = _open(self.path, self.config, self.n_threads)
+        self._graph = read_graph(self.path, self._session)
+        self.tokenizer = HfTokenizer(self.path.parent)
+        self.vocab_size = self._graph.vocab_size
+        self.n_ctx = self.config.n_ctx or min(trained(self.path.parent), DEFAULT_N_CTX)
+        self._keeps = KEEP in self._graph.inputs
+        self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
+        self._device = "cuda" if self.provider == "CUDA" else "cpu"
+        chunk = self._chunk()
+        self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self._graph.hidden > 0)
+        self._n_past = 0
+        self.pads = False
+        self._binding: Any = None
+        self._make_buffers(chunk)
+        self._cache: Any = _Grown(self._graph, self._device)
+        self._choose_cache()
+        self.row_noise = self._measure_noise()
+        self.placement = {
+            "provider": self.provider,
+            "cache": "shared" if isinstance(self._cache, _Shared) else "grown",
+            "single tokens": self._alone(),
+        }
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens the cache holds."""
+        return self._n_past
+
+    def decode(
+        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
+    ) -> Rows:
+        """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
+        if self._n_past + len(tokens) > self.n_ctx:
+            raise ContextFull(
+                f"{len(tokens)} tokens do not fit behind {self._n_past} in a context of "
+                f"{self.n_ctx}; load the model with a larger n_ctx or shorten the prompt"
+            )
+        if n_logits > min(MAX_ROWS, len(tokens)):
+            raise ValueError(f"{n_logits} rows of {len(tokens)} tokens; at most {MAX_ROWS} a call")
+        done, size = 0, self.capabilities.max_batch
+        while len(tokens) - done > size:
+            # a chunk must not end between the wanted rows
+            end = min(done + size, len(tokens) - max(1, n_logits))
+            self._evaluate(tokens[done:end], 0, abort)
+            done = end
+        return self._evaluate(tokens[done:] if done else tokens, n_logits, abort)
+
+    def hidden_states(self) -> npt.NDArray[np.float32]:
+        """Final hidden states of the last call's last tokens, [n, width], a view valid until
+        the next call; [0, 0] where the graph does not give them.
+        """
+        return self._hidden[: self._n_hidden]
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on."""
+        if n_past < self._n_past:
+            self._cache.truncate(n_past)
+            self._n_past = n_past
+
+    def checkpoint(self) -> int:
+        """The length: what is behind it can be dropped."""
+        return self._n_past
+
+    def restore(self, state: int) -> None:
+        """Return to a checkpoint."""
+        self.truncate(state)
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Threads: the session is made for a number of them."""
+        others = [n for n in thread_counts() if n != self.n_threads]
+        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the speed of this model depends on: device, build, file, settings. How long the
+        context may become is not among it.
+        """
+        settings = asdict(self.config)
+        del settings["on_busy"], settings["n_ctx"]
+        return identity(self.path) | {
+            "placement": self.placement,
+            "settings": settings | {"n_threads": self.n_threads},
+        }
+
+    def close(self) -> None:
+        """Free weights and cache."""
+        self._session = self._binding = self._cache = None
+
+    def _chunk(self) -> int:
+        """Tokens a call: few enough that logits which nobody wants stay small."""
+        size = min(self.config.n_batch, _CHUNK if self._device == "cpu" else 512)
+        if self._keeps:
+            return size
+        row = self.vocab_size * np.dtype(self._graph.logits_dtype).itemsize
+        return min(size, max(_LOGITS_BYTES // int(row), MAX_ROWS))
+
+    def _make_buffers(self, chunk: int) -> None:
+        """What inputs are bound to: written to before every call, never allocated again."""
+        graph, length = self._graph, self.n_ctx + 2
+        self._ids = np.zeros((1, chunk + 1), graph.inputs["input_ids"])
+        self._mask = np.ones((1, length), graph.inputs.get("attention_mask", np.int64))
+        self._positions = np.arange(length, dtype=graph.inputs.get("position_ids", np.int64))[None]
+        self._n_kept = np.ones(1, graph.inputs.get(KEEP, np.int64))
+        rows = MAX_ROWS + 1 if self._keeps else chunk + 1
+        self._logits = np.empty((rows, self.vocab_size), graph.logits_dtype)
+        self._hidden = np.empty((chunk + 1 if graph.hidden else 0, graph.hidden), np.float32)
+        self._n_hidden = 0
+        self._new_binding()
+
+    def _new_binding(self) -> None:
+        self._binding = self._session.io_binding()
+        self._bound = 0, 0  # tokens and rows that it is for
+
+    def _evaluate(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> Rows:
+        n = len(tokens)
+        width = 2 if n == 1 and self.pads else n
+        self._ids[0, :n] = tokens
+        self._ids[0, n:width] = tokens[-1]
+        n_rows = self._bind(width, n_logits + width - n)
+        self._run(abort if n > ABORTABLE else None)
+        self._cache.keep(self._binding)
+        self._n_past += n
+        if width > n:
+            self._cache.truncate(self._n_past)
+        self._n_hidden = n if self._graph.hidden else 0
+        end = n_rows - (width - n)
+        rows = self._logits[end - n_logits : end]
+        return rows if rows.dtype == np.float32 else rows.astype(np.float32)
+
+    def _bind(self, width: int, n_wanted: int) -> int:
+        """Inputs and outputs of one call; how many rows of logits it will give."""
+        graph, total = self._graph, self._n_past + width
+        n_rows = max(1, n_wanted) if self._keeps else width
+        if "attention_mask" in graph.inputs:
+            mask = self._causal(width) if graph.mask else self._mask[:, :total]
+            self._bind_input("attention_mask", mask)
+        if "position_ids" in graph.inputs:
+            self._bind_input("position_ids", self._positions[:, self._n_past : total])
+        if self._bound != (width, n_rows) or isinstance(self._cache, _Grown):
+            self._bind_shapes(width, n_rows)
+        return n_rows
+
+    def _bind_shapes(self, width: int, n_rows: int) -> None:
+        """What stays bound from one call of this shape to the next."""
+        graph, binding = self._graph, self._binding
+        self._cache.bind(binding)
+        self._bind_input("input_ids", self._ids[:, :width])
+        if self._keeps:
+            self._n_kept[0] = n_rows
+            self._bind_input(KEEP, self._n_kept)
+        shape, address = (1, n_rows, self.vocab_size), self._logits.ctypes.data
+        binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
+        if graph.hidden:
+            shape, address = (1, width, graph.hidden), self._hidden.ctypes.data
+            binding.bind_output("hidden_states", "cpu", 0, np.float32, shape, address)
+        self._bound = width, n_rows
+
+    def _bind_input(self, name: str, array: npt.NDArray[Any]) -> None:
+        self._binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+    def _causal(self, width: int) -> npt.NDArray[Any]:
+        """A mask that is added to scores: every token sees what is before it, and itself."""
+        dtype, total = self._graph.inputs["attention_mask"], self._n_past + width
+        mask: npt.NDArray[Any] = np.zeros((1, 1, width, total), dtype)
+        lowest = np.full((width, width), np.finfo(dtype).min, dtype)
+        mask[0, 0, :, self._n_past :] = np.triu(lowest, 1)
+        self._square = mask  # bound by its address: it must outlive the call
+        return mask
+
+    def _run(self, abort: Abort | None) -> None:
+        options = ort.RunOptions() if abort else None
+        try:
+            with _watched(abort, options):
+                self._session.run_with_iobinding(self._binding, options)
+        except Exception as error:  # the library's own kinds have no common root
+            if options and options.terminate:
+                raise Aborted(f"stopped after {self._n_past} tokens") from None
+            raise DecodeError(f"{self.path}: {_plainly(str(error))}") from error
+
+    def _choose_cache(self) -> None:
+        """A cache that the graph appends to in place, if that gives the rows of one that grows."""
+        expected = self._probe(2, 1)
+        self._new_binding()
+        self._cache = _Shared(self._graph, self._device, self.n_ctx + 2)
+        try:
+            found = self._probe(2, 1)
+        except DecodeError as error:
+            logger.debug("%s cannot append in place: %s", self.path, error)
+            found = None
+        if found is None or not np.allclose(found, expected, atol=_NOISE):
+            self._new_binding()
+            self._cache = _Grown(self._graph, self._device)
+        self.truncate(0)
+
+    def _measure_noise(self) -> float:
+        """How many logits a row changes by with the number of tokens beside it; decides `pads`.
+
+        On CPUs int4 kernels that quantise activations (accuracy_level 4) sum a single row in
+        another way than several; all widths from two on agree.
+        """
+        several, more, alone = self._probe(2, 2), self._probe(1, 3), self._probe(3, 1)
+        self.truncate(0)
+        among, apart = (float(abs(several - other).max()) for other in (more, alone))
+        self.pads = self.config.batch_invariant and apart > _SAME and among < apart / 4
+        return among if self.pads else max(among, apart)
+
+    def _alone(self) -> str:
+        """What is promised of tokens that are evaluated alone, in words."""
+        if self.pads:
+            return "evaluated as two, so that drafts change nothing"
+        if self.row_noise <= _SAME:
+            return "evaluated alone, the same rows as among others"
+        return f"evaluated alone, rows differ by {self.row_noise:.2g}: near ties may fall otherwise"
+
+    def _probe(self, *widths: int) -> npt.NDArray[Any]:
+        """The last row of four or fewer tokens that are evaluated in such pieces."""
+        self._n_past = 0
+        self._cache.truncate(0)
+        tokens = [(7 * i + 3) % self.vocab_size for i in range(sum(widths))]
+        for width in widths:
+            row = self.decode(tokens[self._n_past : self._n_past + width])
+        probed: npt.NDArray[Any] = row[0].copy()
+        return probed
+
+
+@contextlib.contextmanager
+def _watched(abort: Abort | None, options: Any) -> Iterator[None]:
+    """Meanwhile `abort` is asked from another thread; a reason ends the evaluation."""
+    if abort is None:
+        yield
+        return
+    options.terminate = abort() is not None
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(_POLL_S):
+            if abort():
+                options.terminate = True
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+class _Shared:
+    """One buffer a layer, past and present: the graph appends in place, and to roll back is to
+    forget a number.
+    """
+
+    def __init__(self, graph: Graph, device: str, size: int) -> None:
+        shape = (1, graph.heads, size, graph.head_size)
+        self._names = list(zip(graph.past, graph.present, strict=True))
+        self._bound: Any = None
+        try:
+            self._values = [
+                ort.OrtValue.ortvalue_from_shape_and_type(shape, graph.dtype, device, 0)
+                for _ in self._names
+            ]
+        except Exception as error:
+            raise OutOfMemory(
+                f"no cache of {size} tokens could be made: {error}; take a smaller n_ctx"
+            ) from error
+
+    def bind(self, binding: Any) -> None:
+        if self._bound is binding:
+            return
+        for (past, present), value in zip(self._names, self._values, strict=True):
+            binding.bind_ortvalue_input(past, value)
+            binding.bind_ortvalue_output(present, value)
+        self._bound = binding
+
+    def keep(self, binding: Any) -> None:
+        pass
+
+    def truncate(self, n_past: int) -> None:
+        pass
+
+
+class _Grown:
+    """What the graph returned is what it gets: a new, longer buffer each time."""
+
+    def __init__(self, graph: Graph, device: str) -> None:
+        self._graph, self._device = graph, device
+        self._values: list[Any] = []
+        self.truncate(0)
+
+    def bind(self, binding: Any) -> None:
+        binding.clear_binding_outputs()
+        for name, value in zip(self._graph.past, self._values, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in self._graph.present:
+            binding.bind_output(name, self._device)
+
+    def keep(self, binding: Any) -> None:
+        self._values = binding.get_outputs()[: len(self._values)]  # they were bound first
+
+    def truncate(self, n_past: int) -> None:
+        graph = self._graph
+        if n_past:
+            parts = [np.ascontiguousarray(v.numpy()[:, :, :n_past]) for v in self._values]
+        else:
+            empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
+            parts = [empty] * len(graph.past)
+        self._values = [ort.OrtValue.ortvalue_from_numpy(p, self._device, 0) for p in parts]
+
+
+def _plainly(said: str) -> str:
+    """The library's reason without its error codes, source lines and signatures."""
+    said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:\s*", "", said)
+    said = re.sub(r"\S*onnxruntime\S*\.(cc|h):\d+ .*\)( const)? (?=[A-Z])", "", said)
+    said = said.replace("Exception during initialization: ", "").strip().rstrip(".")
+    return said if len(said) <= 300 else f"{said[:300]}…"
+
+
+# --- the library and its builds ---------------------------------------------------------------
+
+
+@functools.cache
+def check_packages() -> None:
+    """Both packages bring the same files, and the one installed last wins in part.
+
+    Raises ConfigError where both are installed.
+    """
+    there = []
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            there.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    if len(there) > 1:
+        raise ConfigError(
+            f"{' and '.join(there)} are both installed and overwrite each other; uninstall both, "
+            "then install one"
+        )
+
+
+def versions() -> dict[str, str]:
+    """What this engine is made of."""
+    return {"onnxruntime": ort.__version__}
+
+
+def supports_gpu_offload() -> bool:
+    """Whether this build has a provider for a GPU."""
+    return "CUDAExecutionProvider" in ort.get_available_providers()
+
+
+def all_providers() -> list[str]:
+    """What this build can run on, best first."""
+    return [name.removesuffix("ExecutionProvider") for name in ort.get_available_providers()]
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """A file on this device with this build, whatever the settings."""
+    with path.open("rb") as file:
+        head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+    return {
+        "engine": f"onnxruntime {ort.__version__}",
+        "device": ort.get_device(),
+        "processor": processor(),
+        "file": [label(path), size_of(path), head],
+    }
+
+
+def providers(config: EngineConfig) -> list[str]:
+    """The providers to ask for, best first. Raises ConfigError for one that is not there."""
+    there: list[str] = ort.get_available_providers()
+    names = {name.removesuffix("ExecutionProvider").lower(): name for name in there}
+    wanted = config.provider.lower().removesuffix("executionprovider")
+    if wanted == "auto":
+        wanted = "cuda" if config.n_gpu_layers and "cuda" in names else "cpu"
+    if wanted not in names:
+        raise ConfigError(
+            f"this build of onnxruntime has no provider {config.provider!r}; it has "
+            f"{', '.join(sorted(names))}. CUDA comes with edgespec[onnx-cuda]"
+        )
+    return list(dict.fromkeys([names[wanted], "CPUExecutionProvider"]))
+
+
+def _open(path: Path, config: EngineConfig, n_threads: int) -> Any:
+    if not path.is_file():
+        raise ModelNotFound(f"cannot read {path}; give an .onnx file that exists")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.log_severity_level = 4  # what fails comes back as an exception
+    wanted = providers(config)
+    if "CUDA" in wanted[0] and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    try:
+        session = ort.InferenceSession(os.fspath(path), options, providers=wanted)
+    except Exception as error:  # the library's own kinds have no common root
+        raise _load_error(path, str(error)) from error
+    found = session.get_providers()[0]
+    if found != wanted[0]:
+        message = f"{path}: {wanted[0]} could not be started, {found} runs it"
+        if config.provider != "auto":
+            raise ConfigError(f"{message}; check the driver and its libraries")
+        logger.warning("%s", message)
+    return session
+
+
+def _load_error(path: Path, message: str) -> ModelError:
+    said, lower = _plainly(message), message.lower()
+    if "filesystem error" in lower or "no such file" in lower or "does not exist" in lower:
+        return ModelNotFound(f"{path}: a file with its weights is missing: {said}; fetch it again")
+    if "protobuf" in lower or "out of bounds" in lower or "external data" in lower:
+        return TruncatedModel(f"{path} is damaged, incomplete or no ONNX model: {said}")
+    if any(word in lower for word in ("opset", "ir version", "ir_version", "not a registered")):
+        return UnknownArchitecture(
+            f"{path}: {said}; this build of onnxruntime does not know the graph: update it"
+        )
+    if "alloc" in lower:
+        return OutOfMemory(f"{path}: {said}; take a smaller model or quantisation")
+    return ModelError(f"{path} cannot be loaded: {said}")

@@ -1,0 +1,145 @@
+"""What an ONNX decoder takes and gives, and what lies beside it, by exporters' conventions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnknownArchitecture
+from .hf_tokenizer import read
+
+KEEP = "num_logits_to_keep"
+DEFAULT_N_CTX = 8192
+_FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_KNOWN = ("input_ids", "attention_mask", "position_ids", KEEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What a decoder takes and gives, by the names that exporters use.
+
+    inputs: name → type of all but the past. mask: the attention mask is one of a token against
+    a token, [1, 1, n, total], added to scores. hidden: width of the final hidden states, 0
+    where the graph does not give them.
+    """
+
+    past: tuple[str, ...]
+    present: tuple[str, ...]
+    heads: int
+    head_size: int
+    dtype: Any
+    logits_dtype: Any
+    vocab_size: int
+    inputs: dict[str, Any]
+    mask: bool
+    hidden: int
+
+
+def read_graph(path: Path, session: Any) -> Graph:
+    inputs = {node.name: node for node in session.get_inputs()}
+    outputs = {node.name: node for node in session.get_outputs()}
+    optional = {node.name: node for node in session.get_overridable_initializers()}
+    if KEEP in optional:
+        inputs[KEEP] = optional[KEEP]
+    past, present = _cache_names(path.parent, inputs)
+    unknown = [name for name in inputs if name not in _KNOWN and name not in past]
+    missing = [name for name in ("logits", *present) if name not in outputs]
+    if unknown or missing or not past or "input_ids" not in inputs:
+        raise UnknownArchitecture(
+            f"{path} is no decoder as edgespec knows them: "
+            f"unknown inputs {unknown}, missing outputs {missing}, {len(past)} past keys and "
+            "values; export it with past keys and values, logits and no other inputs"
+        )
+    mask = inputs.get("attention_mask")
+    square = mask is not None and len(mask.shape) == 4
+    types = {}
+    for name, node in inputs.items():
+        if name not in past:
+            known: Mapping[str, Any] = _FLOATS if square and node is mask else _INTEGERS
+            types[name] = _type(path, node, known)
+    hidden = outputs["hidden_states"].shape[-1] if "hidden_states" in outputs else 0
+    return Graph(
+        tuple(past), tuple(present), *_cache_shape(path.parent, inputs[past[0]].shape),
+        _type(path, inputs[past[0]], _FLOATS), _type(path, outputs["logits"], _FLOATS),
+        _vocab_size(path.parent, outputs["logits"].shape), types, square,
+        hidden if isinstance(hidden, int) else 0,
+    )  # fmt: skip
+
+
+def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of past and present, in the order of their layers, keys before values."""
+    decoder = read(folder, "genai_config.json").get("model", {}).get("decoder", {})
+    ins, outs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    patterns = [
+        (
+            ins.get(f"past_{kind}_names", f"past_key_values.%d.{kind}"),
+            outs.get(f"present_{kind}_names", f"present.%d.{kind}"),
+        )
+        for kind in ("key", "value")
+    ]
+    past, present = [], []
+    for layer in range(len(inputs)):
+        for before, after in patterns:
+            if before % layer in inputs:
+                past.append(before % layer)
+                present.append(after % layer)
+    return past, present
+
+
+def _type(path: Path, node: Any, known: Mapping[str, Any]) -> Any:
+    if node.type not in known:
+        raise UnknownArchitecture(
+            f"{path}: {node.name} is a {node.type}; edgespec knows {', '.join(known)}"
+        )
+    return known[node.type]
+
+
+def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
+    """(heads, head size) as the graph says, else as the companions do."""
+    if isinstance(shape[1], int) and isinstance(shape[3], int):
+        return shape[1], shape[3]
+    decoder = read(folder, "genai_config.json").get("model", {}).get("decoder", {})
+    config = read(folder, "config.json")
+    heads = decoder.get("num_key_value_heads") or config.get("num_key_value_heads")
+    size = decoder.get("head_size") or config.get("head_dim")
+    if not size and config.get("num_attention_heads"):
+        size = config["hidden_size"] // config["num_attention_heads"]
+    if not heads or not size:
+        raise UnknownArchitecture(
+            f"the graph in {folder} does not say the shape of its cache ({list(shape)}), and no "
+            "genai_config.json or config.json beside it does; put one there"
+        )
+    return heads, size
+
+
+def _vocab_size(folder: Path, shape: Sequence[Any]) -> int:
+    if isinstance(shape[-1], int):
+        return shape[-1]
+    found = read(folder, "genai_config.json").get("model", {}).get("vocab_size")
+    found = found or read(folder, "config.json").get("vocab_size")
+    if not found:
+        raise UnknownArchitecture(
+            f"neither the graph in {folder} nor a config.json says how large its vocabulary is; "
+            "put one there"
+        )
+    return int(found)
+
+
+def trained(folder: Path) -> int:
+    """Tokens of context that the model was trained for, where a companion says so."""
+    genai = read(folder, "genai_config.json").get("model", {}).get("context_length")
+    return int(genai or read(folder, "config.json").get("max_position_embeddings") or DEFAULT_N_CTX)
+
+
+def precision_of(path: Path, graph: Graph) -> str:
+    """As the converter noted it, or as exporters name their files."""
+    if noted := read(path.parent, "edgespec.json").get("precision"):
+        return str(noted)
+    match = re.search(r"_(q4f16|q4|int8|uint8|fp16|bnb4|quantized)\.onnx$", path.name)
+    return match[1] if match else "fp16" if graph.dtype is np.float16 else "unknown"

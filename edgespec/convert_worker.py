@@ -1,0 +1,174 @@
+"""Makes an ONNX folder of a model; run by `edgespec.convert` in an environment of its own.
+
+Needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Takes one JSON
+object as its argument and prints one a line: {"step": …}, {"warning": …}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+N_GREEDY = 48
+PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
+ALL_ROWS = 1 << 31
+
+
+def main() -> None:
+    """One conversion, as the argument says."""
+    job = json.loads(sys.argv[1])
+    out = Path(job["out"])
+    with contextlib.redirect_stdout(sys.stderr):  # libraries print; stdout is for the parent
+        say("loading the source")
+        folder, model, tokenizer = load(Path(job["source"]), out / "source")
+        say(f"writing {N_GREEDY} greedy tokens with the source")
+        reference(model, tokenizer, out / "reference.npz")
+        tied = bool(model.config.tie_word_embeddings)
+        del model
+        say(f"building the graph in {job['precision']}")
+        build(folder, out, job, tied)
+        say("adding num_logits_to_keep")
+        if not keep_wanted_rows(out / "model.onnx"):
+            tell(warning="the graph's head was not recognised: it computes logits of every token")
+    shutil.rmtree(out / "source", ignore_errors=True)
+    shutil.rmtree(out / "cache", ignore_errors=True)
+
+
+def tell(**message: Any) -> None:
+    """A line for the parent."""
+    print(json.dumps(message), file=sys.__stdout__, flush=True)
+
+
+def say(step: str) -> None:
+    """What is done now."""
+    tell(step=step)
+
+
+def load(source: Path, scratch: Path) -> tuple[Path, Any, Any]:
+    """A folder in Hugging Face's layout, the model in float32, its tokenizer. A GGUF is
+    dequantised and written as such a folder into `scratch`.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if source.is_dir():
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        return source, model, AutoTokenizer.from_pretrained(source)
+    file = {"gguf_file": source.name}
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, **file)
+    model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **file)
+    if hasattr(model.config, "quantization_config"):  # weights are floats now
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    return scratch, model, tokenizer
+
+
+def reference(model: Any, tokenizer: Any, path: Path) -> None:
+    """Greedy tokens of the source after a prompt, and its logits along them."""
+    import numpy as np
+    import torch
+
+    prompt = tokenizer(PROMPT, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        ids, past, new = prompt, None, prompt
+        for _ in range(N_GREEDY):
+            output = model(new, past_key_values=past, use_cache=True)
+            past, new = output.past_key_values, output.logits[:, -1:].argmax(-1)
+            ids = torch.cat([ids, new], 1)
+        logits = model(ids[:, :-1]).logits[0, prompt.shape[1] - 1 :]
+    np.savez(path, prompt=prompt[0].numpy(), greedy=ids[0, prompt.shape[1] :].numpy(),
+             logits=logits.float().numpy())  # fmt: skip
+
+
+def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
+    """onnxruntime-genai's builder."""
+    from onnxruntime_genai.models import builder
+
+    precision, provider = job["precision"], job["provider"]
+    options: dict[str, str] = {"shared_embeddings": "true"} if tied else {}
+    if job["accuracy_level"] is not None:
+        options["accuracy_level"] = str(job["accuracy_level"])
+    if job["hidden_states"]:
+        options["include_hidden_states"] = "true"
+    options |= job["builder_options"]
+    arguments = [
+        "builder", "-i", str(folder), "-o", str(out), "-p", precision, "-e", provider,
+        "-c", str(out / "cache"),
+    ]  # fmt: skip
+    if options:
+        arguments += ["--extra_options", *(f"{key}={value}" for key, value in options.items())]
+    before, sys.argv = sys.argv, arguments
+    try:
+        import runpy
+
+        runpy.run_path(builder.__file__, run_name="__main__")
+    finally:
+        sys.argv = before
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).exists():
+            shutil.copy(folder / name, out / name)
+
+
+def keep_wanted_rows(path: Path) -> bool:
+    """Give the graph an optional input that says of how many last tokens logits are wanted,
+    as newer exports have it; without it, of all. False where its head was not recognised.
+    """
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    head = find_head(graph)
+    if head is None:
+        return False
+    name = "num_logits_to_keep"
+    constants = {
+        name: np.array([ALL_ROWS]),
+        f"{name}/end": np.array([np.iinfo(np.int64).max]),
+        f"{name}/axis": np.array([1]),
+    }
+    graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [1]))
+    start, kept = f"{name}/start", f"{name}/rows"
+    nodes = [
+        helper.make_node("Neg", [name], [start], name=f"/{name}/Neg"),
+        helper.make_node(
+            "Slice", [head.input[0], start, f"{name}/end", f"{name}/axis"], [kept],
+            name=f"/{name}/Slice",
+        ),
+    ]  # fmt: skip
+    place = list(graph.node).index(head)
+    head.input[0] = kept
+    for node in reversed(nodes):
+        graph.node.insert(place, node)
+    for output in graph.output:
+        if output.name == "logits":
+            output.type.tensor_type.shape.dim[1].dim_param = "num_logits"
+    del graph.value_info[:]
+    onnx.save(model, path)
+    return True
+
+
+def find_head(graph: Any) -> Any:
+    """The matrix product that logits come from."""
+    makers = {name: node for node in graph.node for name in node.output}
+    name = "logits"
+    while name in makers:
+        node = makers[name]
+        if node.op_type in ("MatMul", "MatMulNBits"):
+            return node
+        if node.op_type not in ("Cast", "Mul", "Add", "Div", "Tanh", "Where"):
+            return None
+        name = node.input[1 if node.op_type == "Where" else 0]
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Tiny ONNX decoders with random weights, in the conventions of different exporters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+VOCAB, WIDTH, HEADS, KV_HEADS, SIZE, LAYERS, LONGEST = 64, 32, 4, 2, 16, 2, 512
+WORDS = ["<|endoftext|>", "<|im_end|>", *"abcdefghijklmnopqrstuvwxyz", "\u0120", "\u010a"]
+
+
+class _Builder:
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def op(self, kind, *inputs, n_outputs=1, outputs=None, domain="", **attributes):
+        outputs = outputs or [f"v{len(self.nodes)}_{i}" for i in range(n_outputs)]
+        self.nodes.append(helper.make_node(kind, list(inputs), outputs, domain=domain, **attributes))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def const(self, array):
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def weight(self, *shape, scale=0.3):
+        return self.const((self._random.normal(size=shape) * scale).astype(np.float32))
+
+
+def decoder(
+    *, shared=True, keep=False, hidden_states=False, mask=False, seed=0
+) -> onnx.ModelProto:
+    """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
+    place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
+    is one of a token against a token, added to scores (plain operators only).
+    """
+    b = _Builder(seed)
+    inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
+    if mask:
+        shape = ["batch", 1, "sequence", "total"]
+        inputs.append(_value("attention_mask", TensorProto.FLOAT, shape))
+    else:
+        inputs.append(_value("attention_mask", TensorProto.INT64, ["batch", "total"]))
+    if not shared:
+        inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
+    outputs = [_value("logits", TensorProto.FLOAT, ["batch", "rows", VOCAB])]
+    state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
+    attention = _grouped(b) if shared else _plain(b, mask)
+    if not shared:
+        state = b.op("Add", state, b.op("Gather", b.weight(LONGEST, WIDTH), "position_ids"))
+    for layer in range(LAYERS):
+        _add_cache(inputs, outputs, layer, KV_HEADS, SIZE)
+        q = b.op("MatMul", state, b.weight(WIDTH, HEADS * SIZE))
+        k = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
+        v = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
+        mixed = attention(q, k, v, layer)
+        state = b.op("Add", state, b.op("MatMul", mixed, b.weight(HEADS * SIZE, WIDTH)))
+        inner = b.op("Tanh", b.op("MatMul", state, b.weight(WIDTH, 2 * WIDTH)))
+        last = layer == LAYERS - 1 and hidden_states
+        state = b.op(
+            "Add", state, b.op("MatMul", inner, b.weight(2 * WIDTH, WIDTH)),
+            outputs=["hidden_states"] if last else None,
+        )  # fmt: skip
+    if hidden_states:
+        outputs.append(_value("hidden_states", TensorProto.FLOAT, ["batch", "sequence", WIDTH]))
+    if keep:
+        inputs.append(_value("num_logits_to_keep", TensorProto.INT64, [1]))
+        start = b.op("Neg", "num_logits_to_keep")
+        end, axis = b.const(np.array([2**31])), b.const(np.array([1]))
+        state = b.op("Slice", state, start, end, axis)
+    b.op("MatMul", state, b.weight(WIDTH, VOCAB), outputs=["logits"])
+    return _model(b, inputs, outputs)
+
+
+def table(probs: np.ndarray) -> onnx.ModelProto:
+    """A decoder that is a table of next-token probabilities, with a cache that means nothing."""
+    b = _Builder(0)
+    inputs = [
+        _value("input_ids", TensorProto.INT64, ["batch", "sequence"]),
+        _value("attention_mask", TensorProto.INT64, ["batch", "total"]),
+    ]
+    outputs = [_value("logits", TensorProto.FLOAT, ["batch", "sequence", len(probs)])]
+    _add_cache(inputs, outputs, 0, 1, 1)
+    b.op("Gather", b.const(np.log(probs).astype(np.float32)), "input_ids", outputs=["logits"])
+    column = b.op("Cast", "input_ids", to=TensorProto.FLOAT)
+    column = b.op("Unsqueeze", column, b.const(np.array([1, 3])))
+    for kind in ("key", "value"):
+        b.op("Concat", f"past_key_values.0.{kind}", column, outputs=[f"present.0.{kind}"], axis=2)
+    return _model(b, inputs, outputs)
+
+
+def _model(b, inputs, outputs, opset=17):
+    graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, b.weights)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _add_cache(inputs, outputs, layer, heads, size):
+    for kind in ("key", "value"):
+        shape = ["batch", heads, "past", size]
+        inputs.append(_value(f"past_key_values.{layer}.{kind}", TensorProto.FLOAT, shape))
+        shape = ["batch", heads, "total", size]
+        outputs.append(_value(f"present.{layer}.{kind}", TensorProto.FLOAT, shape))
+
+
+def _value(name, kind, shape):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _grouped(b):
+    axis = b.const(np.array([1]))
+    length = b.op("ReduceSum", "attention_mask", axis, keepdims=0)
+    last = b.op("Cast", b.op("Sub", length, b.const(np.array([1]))), to=TensorProto.INT32)
+    size = b.op("Gather", b.op("Shape", "attention_mask"), b.const(np.array(1)))
+    total = b.op("Cast", size, to=TensorProto.INT32)
+    angles = np.arange(LONGEST)[:, None] / 100 ** (np.arange(SIZE // 2) / (SIZE // 2))
+    cos, sin = (b.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+
+    def attention(q, k, v, layer):
+        past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
+        present = [f"present.{layer}.{kind}" for kind in ("key", "value")]
+        out = f"attention{layer}"
+        b.op(
+            "GroupQueryAttention", q, k, v, *past, last, total, cos, sin,
+            outputs=[out, *present], domain="com.microsoft",
+            num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1,
+        )  # fmt: skip
+        return out
+
+    return attention
+
+
+def _plain(b, mask):
+    def shaped(x, heads):
+        x = b.op("Reshape", x, b.const(np.array([0, 0, heads, SIZE])))
+        return b.op("Transpose", x, perm=[0, 2, 1, 3])
+
+    def before(scores, keys):
+        n_keys = b.op("Gather", b.op("Shape", keys), b.const(np.array(2)))
+        at = b.op("Range", b.const(np.array(0)), n_keys, b.const(np.array(1)))
+        own = b.op("Unsqueeze", "position_ids", b.const(np.array([1, 3])))
+        seen = b.op("LessOrEqual", at, own)
+        return b.op("Where", seen, scores, b.const(np.float32(-1e9)))
+
+    def attention(q, k, v, layer):
+        q = shaped(q, HEADS)
+        both = []
+        for kind, new in (("key", k), ("value", v)):
+            out = f"present.{layer}.{kind}"
+            b.op("Concat", f"past_key_values.{layer}.{kind}", shaped(new, KV_HEADS), outputs=[out], axis=2)
+            groups = b.op("Unsqueeze", out, b.const(np.array([2])))
+            shape = b.const(np.array([1, 1, HEADS // KV_HEADS, 1, 1]))
+            both.append(
+                b.op("Reshape", b.op("Expand", groups, shape), b.const(np.array([0, HEADS, -1, SIZE])))
+            )
+        keys = b.op("Transpose", both[0], perm=[0, 1, 3, 2])
+        scores = b.op("Mul", b.op("MatMul", q, keys), b.const(np.float32(SIZE**-0.5)))
+        scores = b.op("Add", scores, "attention_mask") if mask else before(scores, both[0])
+        mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), both[1])
+        mixed = b.op("Transpose", mixed, perm=[0, 2, 1, 3])
+        return b.op("Reshape", mixed, b.const(np.array([0, 0, HEADS * SIZE])))
+
+    return attention
+
+
+def save(folder: Path, model: onnx.ModelProto | None = None, **options) -> Path:
+    """A folder with a graph, a tokenizer and companions; the graph's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(model or decoder(**options), folder / "model.onnx")
+    vocab = {word: i for i, word in enumerate(WORDS)}
+    added = [
+        {"id": i, "content": WORDS[i], "special": True, "single_word": False, "lstrip": False,
+         "rstrip": False, "normalized": False}
+        for i in (0, 1)
+    ]  # fmt: skip
+    byte_level = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False,
+    }  # fmt: skip
+    tokenizer = {
+        "version": "1.0", "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    }  # fmt: skip
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>\n{% endfor %}assistant:"
+    )
+    for name, content in {
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": {"eos_token": "<|im_end|>", "chat_template": template},
+        "config.json": {"max_position_embeddings": LONGEST, "eos_token_id": [0, 1]},
+    }.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder / "model.onnx"
