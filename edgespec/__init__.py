@@ -10,6 +10,7 @@ from . import catalogue
 from .backends.toy import ToyModel, ToyTokenizer
 from .chat import Chat
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
+from .conversion import Conversion, convert
 from .doctor import Finding, diagnose
 from .engine import Engine
 from .errors import (
@@ -17,6 +18,7 @@ from .errors import (
     CannotTruncate,
     ConfigError,
     ContextFull,
+    ConversionError,
     DecodeError,
     DownloadError,
     EdgeSpecError,
@@ -47,6 +49,8 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextFull",
+    "Conversion",
+    "ConversionError",
     "DecodeError",
     "DownloadError",
     "DraftFit",
@@ -76,6 +80,7 @@ __all__ = [
     "__version__",
     "assemble",
     "catalogue",
+    "convert",
     "diagnose",
     "fitting_drafts",
     "inspect",

@@ -8,7 +8,8 @@
     │   ├── NotAGGUF                 the file is something else
     │   ├── TruncatedModel           the file ends before its tensors do
     │   ├── UnknownArchitecture      this build of the engine cannot run the model
-    │   └── OutOfMemory              weights or cache do not fit
+    │   ├── OutOfMemory              weights or cache do not fit
+    │   └── ConversionError          a model could not be converted
     ├── EngineMissing                the package of an engine is not installed
     ├── VocabularyMismatch           draft and target do not share token ids
     ├── ContextFull                  more tokens than the context holds
@@ -58,6 +59,10 @@ class UnknownArchitecture(ModelError):
 
 class OutOfMemory(ModelError):
     """Weights, cache or work space do not fit."""
+
+
+class ConversionError(ModelError):
+    """A model could not be converted, or the result is too far from its source."""
 
 
 class EngineMissing(EdgeSpecError):

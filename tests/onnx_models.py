@@ -21,7 +21,8 @@ class _Builder:
 
     def op(self, kind, *inputs, n_outputs=1, outputs=None, domain="", **attributes):
         outputs = outputs or [f"v{len(self.nodes)}_{i}" for i in range(n_outputs)]
-        self.nodes.append(helper.make_node(kind, list(inputs), outputs, domain=domain, **attributes))
+        node = helper.make_node(kind, list(inputs), outputs, domain=domain, **attributes)
+        self.nodes.append(node)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def const(self, array):
@@ -33,9 +34,7 @@ class _Builder:
         return self.const((self._random.normal(size=shape) * scale).astype(np.float32))
 
 
-def decoder(
-    *, shared=True, keep=False, hidden_states=False, mask=False, seed=0
-) -> onnx.ModelProto:
+def decoder(*, shared=True, keep=False, hidden_states=False, mask=False, seed=0) -> onnx.ModelProto:
     """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
     is one of a token against a token, added to scores (plain operators only).
@@ -78,8 +77,12 @@ def decoder(
     return _model(b, inputs, outputs)
 
 
-def table(probs: np.ndarray) -> onnx.ModelProto:
-    """A decoder that is a table of next-token probabilities, with a cache that means nothing."""
+def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
+    """A decoder that is a table of next-token probabilities, with a cache that means nothing.
+
+    alone: added to the logits of token 0 where one token is evaluated alone, as some kernels
+    give other rows then.
+    """
     b = _Builder(0)
     inputs = [
         _value("input_ids", TensorProto.INT64, ["batch", "sequence"]),
@@ -87,7 +90,11 @@ def table(probs: np.ndarray) -> onnx.ModelProto:
     ]
     outputs = [_value("logits", TensorProto.FLOAT, ["batch", "sequence", len(probs)])]
     _add_cache(inputs, outputs, 0, 1, 1)
-    b.op("Gather", b.const(np.log(probs).astype(np.float32)), "input_ids", outputs=["logits"])
+    rows = b.op("Gather", b.const(np.log(probs).astype(np.float32)), "input_ids")
+    n = b.op("Gather", b.op("Shape", "input_ids"), b.const(np.array(1)))
+    single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=TensorProto.FLOAT)
+    other = b.const(np.eye(1, len(probs), dtype=np.float32)[0] * np.float32(alone))
+    b.op("Add", rows, b.op("Mul", single, other), outputs=["logits"])
     column = b.op("Cast", "input_ids", to=TensorProto.FLOAT)
     column = b.op("Unsqueeze", column, b.const(np.array([1, 3])))
     for kind in ("key", "value"):
@@ -153,11 +160,21 @@ def _plain(b, mask):
         both = []
         for kind, new in (("key", k), ("value", v)):
             out = f"present.{layer}.{kind}"
-            b.op("Concat", f"past_key_values.{layer}.{kind}", shaped(new, KV_HEADS), outputs=[out], axis=2)
+            b.op(
+                "Concat",
+                f"past_key_values.{layer}.{kind}",
+                shaped(new, KV_HEADS),
+                outputs=[out],
+                axis=2,
+            )
             groups = b.op("Unsqueeze", out, b.const(np.array([2])))
             shape = b.const(np.array([1, 1, HEADS // KV_HEADS, 1, 1]))
             both.append(
-                b.op("Reshape", b.op("Expand", groups, shape), b.const(np.array([0, HEADS, -1, SIZE])))
+                b.op(
+                    "Reshape",
+                    b.op("Expand", groups, shape),
+                    b.const(np.array([0, HEADS, -1, SIZE])),
+                )
             )
         keys = b.op("Transpose", both[0], perm=[0, 1, 3, 2])
         scores = b.op("Mul", b.op("MatMul", q, keys), b.const(np.float32(SIZE**-0.5)))

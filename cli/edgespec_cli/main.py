@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class
 from . import options
 from .bench import bench
 from .chat import chat
+from .convert import convert
 from .errors import ErrorGroup
 from .models import inspect, models, pull
 from .run import run
@@ -74,7 +75,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-for command in (bench, chat, run, models, pull, inspect, tune, doctor, completion):
+for command in (bench, chat, run, models, pull, inspect, convert, tune, doctor, completion):
     cli.add_command(command)
 
 

@@ -182,7 +182,8 @@ model_options = _options(
     "Model",
     _option(
         "-m", "--model", type=ModelType(),
-        help="Catalogue name, path or hf:org/repo/file.gguf.  [default: the catalogue's]",
+        help="Catalogue name, path of a GGUF or ONNX model, or hf:org/repo/file.gguf.  "
+        "[default: the catalogue's]",
     ),
     _option(
         "-md", "--draft-model", type=ModelType("auto", "none"),
@@ -200,6 +201,14 @@ model_options = _options(
     _option("-fa", "--flash-attn", type=_SWITCH, help="Flash attention."),
     _option("-ctk", "--cache-type-k", metavar="TYPE", help="Type of the K cache: f16, q8_0, …"),
     _option("-ctv", "--cache-type-v", metavar="TYPE", help="Type of the V cache."),
+    _option(
+        "--provider", metavar="NAME",
+        help="What runs an ONNX model: auto, cpu, cuda or another of onnxruntime's.",
+    ),
+    _option(
+        "--batch-invariant/--no-batch-invariant", default=None,
+        help="ONNX: whether single tokens may cost more so that drafts never change the text.",
+    ),
     _option("--offline", is_flag=True, help="Download nothing."),
 )  # fmt: skip
 
@@ -267,6 +276,8 @@ _ENGINE = {
     "flash_attn": "flash_attn",
     "cache_type_k": "type_k",
     "cache_type_v": "type_v",
+    "provider": "provider",
+    "batch_invariant": "batch_invariant",
 }
 _DRAFT_ENGINE = {"ctx_size_draft": "n_ctx", "n_gpu_layers_draft": "n_gpu_layers"}
 _SAMPLING = {

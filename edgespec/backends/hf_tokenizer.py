@@ -31,7 +31,9 @@ class HfTokenizer:
     def __init__(self, folder: Path) -> None:
         path = find(folder, "tokenizer.json")
         if path is None:
-            raise ModelNotFound(f"there is no tokenizer.json beside the model in {folder}; put one there")
+            raise ModelNotFound(
+                f"there is no tokenizer.json beside the model in {folder}; put one there"
+            )
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
             self._decoder = json.dumps(json.loads(path.read_text("utf-8")).get("decoder"))

@@ -1,4 +1,4 @@
-"""Makes an ONNX folder of a model; run by `edgespec.convert` in an environment of its own.
+"""Makes an ONNX folder of a model; run by `conversion.py` in an environment of its own.
 
 Needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Takes one JSON
 object as its argument and prints one a line: {"step": …}, {"warning": …}.

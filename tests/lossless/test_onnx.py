@@ -1,0 +1,84 @@
+"""The loop's law on onnxruntime: target and draft are graphs, every outcome is enumerated."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.interfaces import Request
+from edgespec.policies.fixed import FixedDepth
+from edgespec.session import Session
+from edgespec.stopping import Output
+from edgespec.types import Stats
+from edgespec.verifiers.local import LocalVerifier
+
+sys.path.insert(0, str(Path(__file__).parent))
+from enumeration import law, total_variation
+
+onnx_models = pytest.importorskip("onnx_models")
+backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
+PROMPT = [0, 1, 0, 1]
+
+
+@pytest.fixture(scope="module", params=[0.0, 1.5], ids=["rows alike", "rows differ alone"])
+def pair(request, tmp_path_factory):
+    rng = np.random.default_rng(3)
+    models = []
+    for name in ("target", "draft"):
+        graph = onnx_models.table(rng.dirichlet([0.8, 0.8, 0.4], 3), request.param)
+        path = onnx_models.save(tmp_path_factory.mktemp(name), graph)
+        config = EngineConfig(n_ctx=64, n_threads=1, batch_invariant=name == "target")
+        models.append(backend.OnnxModel(path, config))
+    yield models
+    for model in models:
+        model.close()
+
+
+def outcome(chance, pair, kind, acceptance, params):
+    target, draft = pair
+    target.truncate(0)
+    draft.truncate(0)
+    drafters = {
+        "none": [],
+        "suffix": [SuffixDrafter(1)],
+        "model": [ModelDrafter(draft, 3, acceptance=acceptance)],
+    }[kind]
+    made = Session(LocalVerifier(target, acceptance), drafters, FixedDepth(2))
+    output = Output(TOKENIZER, params)
+    list(made.generate(Request(PROMPT, params, chance), output, Stats()))
+    output.flush()
+    return tuple(output.token_ids), output.text, output.finish_reason
+
+
+@pytest.mark.parametrize("params", [
+    SamplingParams(temperature=1.0, max_tokens=3),
+    SamplingParams(temperature=0.7, max_tokens=3, ignore_eos=True, top_k=2, stop=("ba",)),
+], ids=range(2))  # fmt: skip
+@pytest.mark.parametrize("acceptance", ["block", "rejection", "deterministic"])
+def test_law_equals_plain(pair, acceptance, params):
+    plain = law(lambda chance: outcome(chance, pair, "none", acceptance, params))
+    assert len(plain) > 4
+    for kind in ("suffix", "model"):
+        found = law(lambda chance, kind=kind: outcome(chance, pair, kind, acceptance, params))
+        assert total_variation(found, plain) <= 1e-12
+
+
+def test_without_pairing_the_law_is_another_one(tmp_path):
+    """What pairing is for, shown: where rows differ alone, drafts would change the law."""
+    rng = np.random.default_rng(3)
+    models = []
+    for name in ("target", "draft"):
+        graph = onnx_models.table(rng.dirichlet([0.8, 0.8, 0.4], 3), 1.5)
+        path = onnx_models.save(tmp_path / name, graph)
+        models.append(backend.OnnxModel(path, EngineConfig(n_ctx=64, batch_invariant=False)))
+    params = SamplingParams(temperature=1.0, max_tokens=3)
+    laws = [
+        law(lambda chance, kind=kind: outcome(chance, models, kind, "block", params))
+        for kind in ("none", "model")
+    ]
+    assert total_variation(*laws) > 1e-2

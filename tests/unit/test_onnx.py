@@ -1,0 +1,379 @@
+"""The ONNX backend on graphs made for it: conventions, promises, bad input."""
+
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import (
+    Aborted,
+    ConfigError,
+    EngineConfig,
+    EngineMissing,
+    ModelError,
+    ModelNotFound,
+    TruncatedModel,
+    UnknownArchitecture,
+    VocabularyMismatch,
+    catalogue,
+)
+
+onnx = pytest.importorskip("onnx")
+onnx_models = pytest.importorskip("onnx_models")
+backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+TOKENS = [3, 5, 7, 9, 2, 4, 6]
+
+
+def opened(path, **options):
+    return backend.OnnxModel(path, EngineConfig(**({"n_ctx": 64, "n_threads": 1} | options)))
+
+
+def cycle(alone=0.0):
+    """Says the letters of the alphabet in order."""
+    n = onnx_models.VOCAB
+    probs = np.full((n, n), 0.1 / (n - 1))
+    probs[np.arange(n), [2 + (i - 1) % 26 for i in range(n)]] = 0.9
+    return onnx_models.table(probs, alone)
+
+
+# --- how the cache is kept ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "kept"), [
+    ({}, "shared"), ({"keep": True}, "shared"), ({"shared": False}, "grown"),
+    ({"shared": False, "mask": True}, "grown"),
+])  # fmt: skip
+def test_the_cache_is_shared_where_the_graph_appends_in_place(tmp_path, options, kept):
+    model = opened(onnx_models.save(tmp_path, **options))
+    assert model.placement["cache"] == kept
+    assert model.placement["provider"] == "CPU"
+    assert model.n_past == 0
+    model.close()
+
+
+def test_a_shared_cache_stays_where_it_is(tmp_path):
+    model = opened(onnx_models.save(tmp_path))
+    where = [value.data_ptr() for value in model._cache._values]
+    for _ in range(3):
+        model.decode(TOKENS)
+        model.truncate(4)
+        model.decode([1])
+    assert [value.data_ptr() for value in model._cache._values] == where
+    model.close()
+
+
+def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
+    model = opened(onnx_models.save(tmp_path))
+    fresh = opened(model.path)
+    fresh._new_binding()
+    fresh._cache = backend._Grown(fresh._graph, "cpu")
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        cut = int(rng.integers(model.n_past + 1))
+        tokens = rng.integers(0, onnx_models.VOCAB, int(rng.integers(1, 6))).tolist()
+        rows = []
+        for each in (model, fresh):
+            each.truncate(min(cut, 50))
+            rows.append(each.decode(tokens, n_logits=len(tokens)).copy())
+        assert np.allclose(*rows, atol=1e-4)
+    model.close()
+    fresh.close()
+
+
+def test_hidden_states_are_given_where_the_graph_has_them(tmp_path):
+    model = opened(onnx_models.save(tmp_path / "with", hidden_states=True, shared=False))
+    assert model.capabilities.hidden_states
+    rows = model.decode(TOKENS, n_logits=len(TOKENS))
+    hidden = model.hidden_states()
+    assert hidden.shape == (len(TOKENS), onnx_models.WIDTH)
+    head = onnx.numpy_helper.to_array(onnx.load(model.path).graph.initializer[-1])
+    assert np.allclose(hidden @ head, rows, atol=1e-3)
+    without = opened(onnx_models.save(tmp_path / "without"))
+    without.decode(TOKENS)
+    assert not without.capabilities.hidden_states
+    assert without.hidden_states().shape == (0, 0)
+
+
+# --- one token alone ----------------------------------------------------------------------------
+
+
+def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
+    path = onnx_models.save(tmp_path, cycle(alone=5.0))
+    model = opened(path)
+    assert model.pads
+    assert "as two" in model.placement["single tokens"]
+    several = model.decode([4, 5], n_logits=2).copy()
+    model.truncate(0)
+    for token, row in zip([4, 5], several, strict=True):
+        assert np.array_equal(model.decode([token])[0], row)
+    assert model.n_past == 2
+    assert model.decode([6], n_logits=0).shape == (0, model.vocab_size)
+
+
+def test_who_wants_speed_is_told_what_it_costs(tmp_path):
+    path = onnx_models.save(tmp_path, cycle(alone=5.0))
+    model = opened(path, batch_invariant=False)
+    assert not model.pads
+    assert model.row_noise == pytest.approx(5.0, abs=1e-5)
+    assert "near ties" in model.placement["single tokens"]
+    alike = opened(onnx_models.save(tmp_path, cycle()))
+    assert not alike.pads
+    assert "the same rows" in alike.placement["single tokens"]
+
+
+def test_a_context_that_is_full_to_the_last_token_can_be_paired(tmp_path):
+    model = opened(onnx_models.save(tmp_path, cycle(alone=5.0)), n_ctx=8)
+    for i in range(8):
+        model.decode([2 + i])
+    assert model.n_past == 8
+    with pytest.raises(edgespec.ContextFull):
+        model.decode([1])
+
+
+@pytest.mark.parametrize("alone", [0.0, 5.0])
+def test_speculation_changes_nothing(tmp_path, alone):
+    folder = onnx_models.save(tmp_path, cycle(alone)).parent
+    texts = []
+    for draft, method in ((None, "none"), (None, "auto"), (folder, "draft_model")):
+        config = {"method": method, "draft_p_min": 0}
+        config["num_speculative_tokens"] = 0 if method == "none" else 4
+        with edgespec.load(folder, draft, n_ctx=256, speculative_config=config) as engine:
+            done = engine.generate("abcabcabc", max_tokens=60)
+            texts.append(done.token_ids)
+            assert (done.stats.num_accepted_draft_tokens > 20) == (method != "none")
+    assert texts[0] == texts[1] == texts[2]
+    assert len(texts[0]) == 60
+
+
+# --- the public engine --------------------------------------------------------------------------
+
+
+def test_chat_inspect_and_describe(tmp_path):
+    path = onnx_models.save(tmp_path / "letters", cycle())
+    with edgespec.load(path.parent) as engine:
+        assert engine.n_ctx == onnx_models.LONGEST
+        assert engine.describe()["model"]["file"] == "letters/model.onnx"
+        assert engine.describe()["model"]["placement"]["provider"] == "CPU"
+        done = engine.chat().send("abc", max_tokens=5)
+        assert done.token_ids
+        assert engine.generate("xy", max_tokens=4).text == "zabc"
+    info = edgespec.inspect(path)
+    assert (info.n_layer, info.n_head_kv, info.key_length) == (1, 1, 1)
+    assert info.kv_element_size == 4
+    assert info.vocab_size == onnx_models.VOCAB
+    assert info.has_chat_template
+    assert info.engine["provider"] == "CPU"
+
+
+def test_neighbours_are_judged_as_drafts(tmp_path):
+    big = onnx_models.save(tmp_path / "big")
+    small = onnx_models.save(tmp_path / "small", cycle())
+    other = onnx_models.save(tmp_path / "other", cycle())
+    text = (other.parent / "tokenizer.json").read_text()
+    (other.parent / "tokenizer.json").write_text(text.replace('"a": 2', '"A": 2'))
+    found = {fit.reference: fit for fit in edgespec.fitting_drafts(big)}
+    assert found["small/model.onnx"].fits
+    assert not found["other/model.onnx"].fits
+    assert "token 2" in found["other/model.onnx"].why
+    assert not edgespec.fitting_drafts(small)[0].fits
+    with pytest.raises(VocabularyMismatch, match=r"other/model.onnx cannot draft for big/model"):
+        edgespec.load(big, other)
+
+
+def test_tune_and_doctor(tmp_path):
+    path = onnx_models.save(tmp_path, keep=True)
+    found = edgespec.tune(path, None, budget_s=2)
+    assert found.model == f"{tmp_path.name}/model.onnx"
+    assert {choice.setting for choice in found.choices} <= {"n_threads"}
+    assert found.profile.target(1) > 0
+    subjects = {finding.subject: finding for finding in edgespec.diagnose(path, None)}
+    assert subjects["profile"].text.split(":")[0] in ("fresh", "stale")  # of microseconds
+    assert "provider CPU" in subjects["placement"].text
+    assert "CPU" in subjects["onnxruntime"].text
+
+
+# --- cancellation -------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_stopped_from_within(tmp_path, monkeypatch):
+    model = opened(onnx_models.save(tmp_path), n_ctx=512)
+    tokens = [1 + i % 30 for i in range(400)]
+    expected = model.decode(tokens)[0].copy()
+    model.truncate(0)
+    monkeypatch.setattr(backend, "_POLL_S", 0.0005)
+    stop = threading.Event()
+    run = model._session.run_with_iobinding
+
+    def slow(*args):
+        stop.set()
+        time.sleep(0.05)
+        run(*args)
+
+    session = type("Session", (), {"run_with_iobinding": staticmethod(slow)})()
+    whole, model._session = model._session, session
+    with pytest.raises(Aborted):
+        model.decode(tokens, abort=lambda: "cancelled" if stop.is_set() else None)
+    model._session = whole
+    assert model.n_past == 0
+    assert np.allclose(model.decode(tokens)[0], expected, atol=1e-4)
+
+
+# --- the tokenizer ------------------------------------------------------------------------------
+
+
+def test_tokenizer(tmp_path):
+    tokenizer = opened(onnx_models.save(tmp_path)).tokenizer
+    ids = tokenizer.encode("hi there")
+    assert b"".join(map(tokenizer.piece, ids)) == b"hi there"
+    assert tokenizer.piece(1) == b""
+    assert tokenizer.token_text(28) == "\u0120".encode()
+    assert tokenizer.token_text(60) == b""
+    assert tokenizer.is_eog(0)
+    assert tokenizer.is_eog(1)
+    assert not tokenizer.is_eog(2)
+    assert tokenizer.encode("a<|im_end|>") == [2, 1]
+    assert 1 not in tokenizer.encode("a<|im_end|>", parse_special=False)
+    assert tokenizer.special() == {"bos_token": "", "eos_token": "<|im_end|>"}
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def broken(folder, kind):
+    path = onnx_models.save(folder)
+    model = onnx.load(path)
+    if kind == "missing data":
+        onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=1000)
+        (folder / "w.data").unlink()
+    elif kind == "truncated data":
+        onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=1000)
+        with (folder / "w.data").open("r+b") as file:
+            file.truncate(20_000)
+    elif kind == "truncated graph":
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+    elif kind == "no graph":
+        path.write_text("hello")
+    elif kind == "opset":
+        model.opset_import[0].version = 99
+        onnx.save(model, path)
+    elif kind == "operator":
+        model.graph.node[3].domain = "com.nobody"
+        onnx.save(model, path)
+    elif kind == "no decoder":
+        value = onnx.helper.make_tensor_value_info("pixels", 1, [1, 8])
+        out = onnx.helper.make_tensor_value_info("out", 1, [1, 8])
+        node = onnx.helper.make_node("Relu", ["pixels"], ["out"])
+        graph = onnx.helper.make_graph([node], "g", [value], [out])
+        opset = [onnx.helper.make_opsetid("", 17)]
+        onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    elif kind == "another input":
+        value = onnx.helper.make_tensor_value_info("speaker", 7, [1])
+        model.graph.input.append(value)
+        onnx.save(model, path)
+    elif kind == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    elif kind == "damaged tokenizer":
+        (folder / "tokenizer.json").write_text("{")
+    elif kind == "damaged settings":
+        (folder / "config.json").write_text("{")
+    elif kind == "two graphs":
+        shutil.copy(path, folder / "model_q4.onnx")
+    return path
+
+
+@pytest.mark.parametrize(("kind", "error", "says"), [
+    ("missing data", ModelNotFound, "weights is missing"),
+    ("truncated data", TruncatedModel, "damaged"),
+    ("truncated graph", TruncatedModel, "damaged"),
+    ("no graph", TruncatedModel, "no ONNX model"),
+    ("opset", UnknownArchitecture, "pset 99.*update it"),
+    ("operator", UnknownArchitecture, "com.nobody"),
+    ("no decoder", UnknownArchitecture, "unknown inputs .'pixels'.*0 past keys"),
+    ("another input", UnknownArchitecture, "unknown inputs .'speaker'"),
+    ("no tokenizer", ModelNotFound, "no tokenizer.json"),
+    ("damaged tokenizer", ModelError, "tokenizer.json cannot be read"),
+    ("damaged settings", ModelError, "config.json is no JSON"),
+    ("two graphs", ModelNotFound, "several .onnx files: model.onnx, model_q4.onnx"),
+])  # fmt: skip
+def test_bad_files(tmp_path, kind, error, says):
+    broken(tmp_path, kind)
+    with pytest.raises(error, match=says) as found:
+        edgespec.load(tmp_path)
+    assert "\n" not in str(found.value)
+    assert "onnxruntime_src" not in str(found.value)
+
+
+def test_a_cache_of_unknown_shape_is_found_in_a_companion(tmp_path):
+    path = onnx_models.save(tmp_path)
+    model = onnx.load(path)
+    for node in (*model.graph.input, *model.graph.output):
+        if "key" in node.name or "value" in node.name:
+            for axis in (1, 3):
+                node.type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
+    onnx.save(model, path)
+    with pytest.raises(UnknownArchitecture, match="shape of its cache"):
+        opened(path)
+    decoder = {"num_key_value_heads": onnx_models.KV_HEADS, "head_size": onnx_models.SIZE}
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
+    assert opened(path).decode(TOKENS).shape == (1, onnx_models.VOCAB)
+
+
+def test_names_of_a_genai_folder(tmp_path):
+    path = onnx_models.save(tmp_path)
+    text = onnx.load(path)
+    for node in (*text.graph.input, *text.graph.output):
+        node.name = node.name.replace("past_key_values.", "past.").replace("present.", "new.")
+    for node in text.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                new = name.replace("past_key_values.", "past.").replace("present.", "new.")
+                names[i] = new
+    onnx.save(text, path)
+    with pytest.raises(UnknownArchitecture, match="unknown inputs"):
+        opened(path)
+    decoder = {
+        "inputs": {"past_key_names": "past.%d.key", "past_value_names": "past.%d.value"},
+        "outputs": {"present_key_names": "new.%d.key", "present_value_names": "new.%d.value"},
+    }
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
+    assert opened(path).decode(TOKENS).shape == (1, onnx_models.VOCAB)
+
+
+def test_providers(tmp_path):
+    path = onnx_models.save(tmp_path)
+    with pytest.raises(ConfigError, match=r"no provider 'quantum'; it has .*cpu"):
+        opened(path, provider="quantum")
+    for name in ("cpu", "CPUExecutionProvider", "auto"):
+        assert opened(path, provider=name).provider == "CPU"
+    if not backend.supports_gpu_offload():
+        with pytest.raises(ConfigError, match="onnx-cuda"):
+            opened(path, provider="cuda")
+
+
+def test_both_packages_at_once(tmp_path, monkeypatch):
+    path = onnx_models.save(tmp_path)
+    monkeypatch.setattr(backend, "version", lambda name: "1.31.1")
+    backend.check_packages.cache_clear()
+    with pytest.raises(ConfigError, match=r"onnxruntime 1.31.1 and onnxruntime-gpu 1.31.1 are"):
+        opened(path)
+    subjects = {finding.subject: finding for finding in edgespec.diagnose()}
+    assert "both installed" in subjects["onnxruntime"].text
+    monkeypatch.undo()
+    backend.check_packages.cache_clear()
+    opened(path)
+
+
+def test_references(tmp_path):
+    path = onnx_models.save(tmp_path / "letters")
+    assert catalogue.resolve(path) == path
+    assert catalogue.resolve(path.parent) == path
+    assert catalogue.label(path) == "letters/model.onnx"
+    (path.parent / "model.onnx.data").write_bytes(b"1234")
+    assert catalogue.size_of(path) == path.stat().st_size + 4
+    with pytest.raises(ModelNotFound, match=r"without an .onnx file"):
+        catalogue.resolve(tmp_path)
