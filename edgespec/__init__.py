@@ -35,6 +35,7 @@ from .errors import (
 )
 from .inspection import DraftFit, ModelInfo, fitting_drafts, inspect
 from .loading import assemble, load
+from .quality import Format
 from .tuning import Candidate, Choice, Tuning, tune
 from .types import Completion, Event, Logprob, Stats
 
@@ -61,6 +62,7 @@ __all__ = [
     "EngineMissing",
     "Event",
     "Finding",
+    "Format",
     "Logprob",
     "ModelError",
     "ModelInfo",

@@ -16,6 +16,7 @@ from typing import Any
 N_GREEDY = 48
 PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 ALL_ROWS = 1 << 31
+ROUNDING = 0.1  # a matrix and its own quantisation differ by less, relative to its norm
 
 
 def main() -> None:
@@ -24,10 +25,14 @@ def main() -> None:
     out = Path(job["out"])
     with contextlib.redirect_stdout(sys.stderr):  # libraries print; stdout is for the parent
         say("loading the source")
-        folder, model, tokenizer = load(Path(job["source"]), out / "source")
+        model, tokenizer = load(Path(job["source"]))
         say(f"writing {N_GREEDY} greedy tokens with the source")
         reference(model, tokenizer, out / "reference.npz")
-        tied = bool(model.config.tie_word_embeddings)
+        tied = tie(model) if job["precision"] in ("int4", "int8") else is_tied(model)
+        say("writing the source's weights as floats")
+        folder = out / "source"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         del model
         say(f"building the graph in {job['precision']}")
         build(folder, out, job, tied)
@@ -48,25 +53,42 @@ def say(step: str) -> None:
     tell(step=step)
 
 
-def load(source: Path, scratch: Path) -> tuple[Path, Any, Any]:
-    """A folder in Hugging Face's layout, the model in float32, its tokenizer. A GGUF is
-    dequantised and written as such a folder into `scratch`.
+def load(source: Path) -> tuple[Any, Any]:
+    """The model in float32 and its tokenizer, of a folder in Hugging Face's layout or of a GGUF,
+    which is dequantised.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if source.is_dir():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-        return source, model, AutoTokenizer.from_pretrained(source)
-    file = {"gguf_file": source.name}
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, **file)
-    model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **file)
-    if hasattr(model.config, "quantization_config"):  # weights are floats now
+    folder, file = (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
+    tokenizer = AutoTokenizer.from_pretrained(folder, **file)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **file)
+    if file:  # its weights are floats now, and may be written as such
         del model.config.quantization_config
-    model.hf_quantizer, model.is_quantized = None, False
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
-    return scratch, model, tokenizer
+        model.hf_quantizer, model.is_quantized = None, False
+    return model, tokenizer
+
+
+def is_tied(model: Any) -> bool:
+    """Whether the embedding and the head are one matrix."""
+    return bool(model.config.tie_word_embeddings)
+
+
+def tie(model: Any) -> bool:
+    """Make the embedding and the head one matrix again where a GGUF has it twice, rounded in two
+    ways: the graph then holds it once.
+    """
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if is_tied(model):
+        return True
+    if embedding.weight.shape != head.weight.shape:
+        return False
+    apart = (embedding.weight - head.weight).norm() / head.weight.norm()
+    if float(apart) > ROUNDING:
+        return False
+    embedding.weight = head.weight  # it is what a GGUF rounds more finely
+    model.config.tie_word_embeddings = True
+    return True
 
 
 def reference(model: Any, tokenizer: Any, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from .loading import (
     tuning_key,
 )
 from .policies.profile import READING, WIDTHS, Curve, Profile, keep, measure, store, timed
+from .quality import Format, compare, formats, recommend
 
 logger = logging.getLogger("edgespec.tuning")
 
@@ -71,7 +73,8 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What `tune` found. options: what later loads will use beside the defaults; path: where
-    that is kept, None where nothing could be written.
+    that is kept, None where nothing could be written. formats: where the model is on disk both
+    as GGUF and as ONNX, every file of it, and recommendation: which to take. Nothing is switched.
     """
 
     model: str
@@ -81,6 +84,8 @@ class Tuning:
     profile: Profile
     seconds: float
     path: Path | None
+    formats: tuple[Format, ...] = ()
+    recommendation: str = ""
 
     @property
     def disturbed(self) -> bool:
@@ -127,6 +132,8 @@ class Tuning:
             "disturbed": self.disturbed,
             "seconds": round(self.seconds, 1),
             "path": None if self.path is None else str(self.path),
+            "formats": [one.to_dict() for one in self.formats],
+            "recommendation": self.recommendation,
         }
 
 
@@ -176,8 +183,9 @@ def tune(
     """Search settings and measure t(n) on this device; `load` uses what is found.
 
     Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
-    about how long everything may take; what does not fit is not tried. progress: told what is
-    done just now. Raises as `load`.
+    about how long searching and measuring may take; what does not fit is not tried. progress:
+    told what is done just now. A model of the catalogue that is on disk as GGUF and as ONNX has
+    its files compared afterwards. Raises as `load`.
     """
     start = time.perf_counter()
     config = build(EngineConfig, options)
@@ -209,7 +217,22 @@ def tune(
     where = keep(tuning_key(path, config), {"options": kept})
     taken = time.perf_counter() - start
     name = catalogue.label(wanted) if wanted else None
-    return Tuning(catalogue.label(path), name, tuple(choices), chosen, profile, taken, where)
+    found = _formats(model, config, progress)
+    return Tuning(
+        catalogue.label(path), name, tuple(choices), chosen, profile, taken, where, tuple(found),
+        recommend(found) if found else "",
+    )  # fmt: skip
+
+
+def _formats(
+    model: Reference, config: EngineConfig, progress: Callable[[str], None]
+) -> list[Format]:
+    """Every file of a model that is there in both formats, measured."""
+    there = formats(os.fspath(model))
+    if {catalogue.is_onnx(path) for _, path in there} != {True, False}:
+        return []
+    found = compare(there, config, progress)
+    return found if len(found) > 1 else []
 
 
 def _search(

@@ -123,15 +123,16 @@ def bench(ctx: click.Context) -> None:
 @_output
 @click.option(
     "--peer-python", default=sys.executable, cls=options.Option, section="Peers", metavar="PATH",
-    help="The Python that has xllamacpp installed.  [default: this one]",
+    help="The Python that has xllamacpp or onnxruntime-genai installed.  [default: this one]",
 )  # fmt: skip
 @options.model_options
 @options.pass_params
 def peers(ctx: click.Context) -> None:
     """Measure other runtimes on the same prompts and weights, in the same run.
 
-    llama.cpp's own server with each of its speculative modes (from the wheel xllamacpp) and
-    llama-cpp-python's prompt lookup. What does not run here is said and left out.
+    For a GGUF llama.cpp's own server with each of its speculative modes (from the wheel
+    xllamacpp) and llama-cpp-python's prompt lookup; for an ONNX model onnxruntime-genai, plain,
+    with its own lookup and with a draft model. What does not run here is said and left out.
     """
     import edgespec
     from edgespec import catalogue
@@ -151,7 +152,7 @@ def peers(ctx: click.Context) -> None:
         draft = catalogue.resolve(params["draft_model"]) if about["draft"] else None
         assert model is not None
         try:
-            for mode in (*others.LOOKUP, *(others.DRAFT if draft else ())):
+            for mode in others.modes(model, draft):
                 ours = mode.runtime == "llama-cpp-python"
                 python = sys.executable if ours else params["peer_python"]
                 try:
@@ -181,7 +182,7 @@ def peers(ctx: click.Context) -> None:
             line.hide()
             for peer in started:
                 peer.close()
-    settings = {mode.name: dict(mode.settings) for mode in (*others.LOOKUP, *others.DRAFT)}
+    settings = {mode.name: dict(mode.settings) for mode in others.modes(model, draft)}
     rows = [row | {"settings": settings.get(row["mode"])} for row in runner.summary(answers)]
     click.echo(reports.report(header, rows, params["output"]))
 

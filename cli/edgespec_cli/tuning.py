@@ -80,8 +80,26 @@ def _show(found: edgespec.Tuning) -> None:
     )  # fmt: skip
     click.echo(f"draft model:   {_draft(found, report)}")
     click.echo(f"later loads:   {_later(found)}")
+    _show_formats(found)
     if found.disturbed:
         click.echo("times varied much: run it again while nothing else is running", err=True)
+
+
+def _show_formats(found: edgespec.Tuning) -> None:
+    """Files of the model that are there in other formats, beside each other."""
+    if not found.formats:
+        return
+    click.echo()
+    rows = [
+        (
+            one.quantisation, f"{one.size / 1e9:.2f} GB", f"{one.ms:.1f}", f"{one.ms_wide:.1f}",
+            f"{one.perplexity:.2f}",
+            "–" if one.agreement is None else f"{one.agreement:.0%}",
+        )
+        for one in found.formats
+    ]  # fmt: skip
+    table(("file", "size", "ms a token", "ms for 4", "perplexity", "as 16 bits"), rows)
+    click.echo(f"\nrecommended:   {found.recommendation}")
 
 
 def _tried(choice: edgespec.Choice) -> str:

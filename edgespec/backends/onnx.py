@@ -100,6 +100,7 @@ class OnnxModel:
     path: an .onnx file, its tokenizer.json beside it or in the folder above. The graph has the
     inputs and outputs of onnx-community's repositories, of onnxruntime-genai's folders or of
     plain exports with past keys and values.
+    n_ctx: as asked for, at most what the graph was made for: its rotations are a table.
     placement: the provider that really runs it, and how its cache is kept ("shared": one
     buffer that the graph appends to in place; "grown": a longer one every time).
     pads: single tokens are evaluated as two, because this graph's kernels give another row for
@@ -118,7 +119,8 @@ class OnnxModel:
         self._graph = read_graph(self.path, self._session)
         self.tokenizer = HfTokenizer(self.path.parent)
         self.vocab_size = self._graph.vocab_size
-        self.n_ctx = self.config.n_ctx or min(trained(self.path.parent), DEFAULT_N_CTX)
+        longest = trained(self.path.parent)
+        self.n_ctx = min(self.config.n_ctx or DEFAULT_N_CTX, longest)
         self._keeps = KEEP in self._graph.inputs
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         self._device = "cuda" if self.provider == "CUDA" else "cpu"
@@ -131,6 +133,8 @@ class OnnxModel:
         self._cache: Any = _Grown(self._graph, self._device)
         self._choose_cache()
         self.row_noise = self._measure_noise()
+        if self.pads:  # the last token needs another one behind it
+            self.n_ctx = min(self.n_ctx, longest - 1)
         self.placement = {
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, _Shared) else "grown",

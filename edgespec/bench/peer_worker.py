@@ -79,12 +79,67 @@ def llama_cpp_python(config: dict[str, Any]) -> Runtime:
     return answer, f"llama-cpp-python {llama_cpp.__version__}"
 
 
+def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
+    """onnxruntime-genai with its own lookup or draft model, on folders that its builder made."""
+    import onnxruntime_genai as og
+
+    folder, settings = os.path.dirname(config["model"]), dict(config["settings"])
+    threads = {"session_options": {"intra_op_num_threads": config["threads"]}}
+    model: dict[str, Any] = {"decoder": threads}
+    if settings.pop("draft", False):
+        beside = os.path.dirname(config["draft"])
+        with open(os.path.join(beside, "genai_config.json"), encoding="utf-8") as file:
+            decoder = json.load(file)["model"]["decoder"]
+        decoder["filename"] = os.path.relpath(config["draft"], folder)
+        model["draft"] = decoder | threads
+    settings = {k: v for k, v in settings.items() if v is not None}
+    overlay = {"model": model} | ({"speculative": settings} if settings else {})
+    known = og.Config(folder)
+    known.overlay(json.dumps(overlay))
+    loaded = og.Model(known)
+    before: dict[str, Any] = {"prompt": None}
+
+    def answer(prompt: list[int], n: int) -> dict[str, int]:
+        if before["prompt"] == prompt:
+            generator = before["generator"]
+            generator.rewind_to(len(prompt) - 1)
+            generator.append_tokens(prompt[-1:])
+        else:
+            before.clear()  # one cache at a time
+            params = og.GeneratorParams(loaded)
+            params.set_search_options(do_sample=False, max_length=config["n_ctx"])
+            generator = og.Generator(loaded, params)
+            generator.append_tokens(prompt)
+            before.update(prompt=prompt, generator=generator)
+        drafted, accepted = counts(generator)
+        count = 0
+        while count < n and not generator.is_done():
+            generator.generate_next_token()
+            count += len(generator.get_next_tokens())
+        now = counts(generator)
+        return {"n": count, "drafted": now[0] - drafted, "accepted": now[1] - accepted}
+
+    def counts(generator: Any) -> tuple[int, int]:
+        if not settings:
+            return 0, 0
+        stats = generator.get_speculative_stats()
+        return stats["draft_tokens_proposed"], stats["draft_tokens_accepted"]
+
+    from importlib.metadata import version
+
+    return answer, f"onnxruntime-genai {version('onnxruntime-genai')}"
+
+
 def main() -> None:
     """Until stdin ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a runtime prints goes to stderr
     config = json.loads(sys.stdin.readline())
-    runtime = {"llama-server": llama_server, "llama-cpp-python": llama_cpp_python}
+    runtime = {
+        "llama-server": llama_server,
+        "llama-cpp-python": llama_cpp_python,
+        "onnxruntime-genai": onnxruntime_genai,
+    }
     answer, version = runtime[config["runtime"]](config)
     print(json.dumps({"ready": version}), file=replies, flush=True)
     for line in sys.stdin:

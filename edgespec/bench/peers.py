@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import is_onnx
 from ..errors import EngineMissing
 from ..types import Stats
 from .runner import Answer
@@ -46,6 +47,31 @@ DRAFT = (
     Mode("llama-server draft 8 p_min 0.9", "llama-server",
          {"type": "draft_simple", "n_max": 8, "p_min": 0.9}),
 )  # fmt: skip
+
+
+GENAI = (
+    Mode("onnxruntime-genai", "onnxruntime-genai"),
+    Mode("onnxruntime-genai ngram 3/4", "onnxruntime-genai",
+         {"ngram_size": 3, "max_draft_tokens": 4}),
+    Mode("onnxruntime-genai ngram 3/8 cooldown", "onnxruntime-genai",
+         {"ngram_size": 3, "max_draft_tokens": 8, "min_adaptive_k": 1, "cooldown": True}),
+)  # fmt: skip
+GENAI_DRAFT = (
+    Mode("onnxruntime-genai draft 4", "onnxruntime-genai",
+         {"draft": True, "max_draft_tokens": 4}),
+    Mode("onnxruntime-genai draft 4 cooldown", "onnxruntime-genai",
+         {"draft": True, "max_draft_tokens": 4, "min_adaptive_k": 1, "cooldown": True}),
+)  # fmt: skip
+
+
+def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
+    """Every mode of the runtimes that can run these files; a pair of one format each has none
+    with a draft model.
+    """
+    onnx = is_onnx(model)
+    lookup, drafting = (GENAI, GENAI_DRAFT) if onnx else (LOOKUP, DRAFT)
+    paired = draft is not None and is_onnx(draft) == onnx
+    return (*lookup, *(drafting if paired else ()))
 
 
 class Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgespec import Engine, load, templates
@@ -18,9 +19,10 @@ MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edges
 
 
 def model(name: str) -> Path:
-    path = MODELS / f"{name}.gguf"
+    """NAME.gguf, or the graph in a folder NAME-onnx-PRECISION that `edgespec convert` made."""
+    path = MODELS / (f"{name}/model.onnx" if "-onnx-" in name else f"{name}.gguf")
     if not path.exists():
-        sys.exit(f"{path} is not there: put the GGUF files into $EDGESPEC_TEST_MODELS")
+        sys.exit(f"{path} is not there: put the models into $EDGESPEC_TEST_MODELS")
     return path
 
 
@@ -75,11 +77,19 @@ def cpu() -> str:
     )
 
 
+def versions() -> dict[str, str]:
+    found = {}
+    for package in ("llama-cpp-python", "onnxruntime", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
 def save(name: str, result: dict) -> None:
     """Write docs/results/NAME.json and print it."""
     result = {
         "command": " ".join(["python", *(Path(a).name if "/" in a else a for a in sys.argv)]),
-        "versions": {p: version(p) for p in ("llama-cpp-python", "numpy")},
+        "versions": versions(),
         "python": platform.python_version(),
         "cpu": cpu(),
     } | result
