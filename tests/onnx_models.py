@@ -34,10 +34,13 @@ class _Builder:
         return self.const((self._random.normal(size=shape) * scale).astype(np.float32))
 
 
-def decoder(*, shared=True, keep=False, hidden_states=False, mask=False, seed=0) -> onnx.ModelProto:
+def decoder(
+    *, shared=True, keep=False, hidden_states=False, mask=False, bias=False, seed=0
+) -> onnx.ModelProto:
     """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
-    is one of a token against a token, added to scores (plain operators only).
+    is one of a token against a token, added to scores (plain operators only). bias: such a mask
+    beside the other one.
     """
     b = _Builder(seed)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
@@ -46,11 +49,18 @@ def decoder(*, shared=True, keep=False, hidden_states=False, mask=False, seed=0)
         inputs.append(_value("attention_mask", TensorProto.FLOAT, shape))
     else:
         inputs.append(_value("attention_mask", TensorProto.INT64, ["batch", "total"]))
+    if bias:
+        shape = ["batch", 1, "sequence", "total"]
+        inputs.append(_value("attention_bias", TensorProto.FLOAT, shape))
     if not shared:
         inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
     outputs = [_value("logits", TensorProto.FLOAT, ["batch", "rows", VOCAB])]
     state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
-    attention = _grouped(b) if shared else _plain(b, mask)
+    attention = (
+        _grouped(b)
+        if shared
+        else _plain(b, "attention_bias" if bias else "attention_mask" if mask else "")
+    )
     if not shared:
         state = b.op("Add", state, b.op("Gather", b.weight(LONGEST, WIDTH), "position_ids"))
     for layer in range(LAYERS):
@@ -178,7 +188,7 @@ def _plain(b, mask):
             )
         keys = b.op("Transpose", both[0], perm=[0, 1, 3, 2])
         scores = b.op("Mul", b.op("MatMul", q, keys), b.const(np.float32(SIZE**-0.5)))
-        scores = b.op("Add", scores, "attention_mask") if mask else before(scores, both[0])
+        scores = b.op("Add", scores, mask) if mask else before(scores, both[0])
         mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), both[1])
         mixed = b.op("Transpose", mixed, perm=[0, 2, 1, 3])
         return b.op("Reshape", mixed, b.const(np.array([0, 0, HEADS * SIZE])))

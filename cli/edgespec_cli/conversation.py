@@ -66,7 +66,10 @@ def _where(about: dict[str, Any]) -> list[str]:
     placement = (about.get("model") or {}).get("placement")
     if not placement:
         return []
-    return [placement.get("layers", f"on the CPU, {about['model']['n_threads']} threads")]
+    threads = f"{about['model']['n_threads']} threads"
+    if provider := placement.get("provider"):
+        return [f"onnxruntime on {provider}, {threads}"]
+    return [placement.get("layers", f"on the CPU, {threads}")]
 
 
 def buffers(talk: Conversation) -> list[str]:

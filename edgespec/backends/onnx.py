@@ -125,7 +125,9 @@ class OnnxModel:
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         self._device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
-        self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self._graph.hidden > 0)
+        self.capabilities = Capabilities(
+            MAX_ROWS, chunk, hidden_states=self._graph.hidden > 0, tree=bool(self._graph.mask)
+        )
         self._n_past = 0
         self.pads = False
         self._binding: Any = None
@@ -139,6 +141,7 @@ class OnnxModel:
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, _Shared) else "grown",
             "single tokens": self._alone(),
+            "trees": "the graph takes masks for them" if self._graph.mask else "no",
         }
 
     @property
@@ -250,9 +253,10 @@ class OnnxModel:
         """Inputs and outputs of one call; how many rows of logits it will give."""
         graph, total = self._graph, self._n_past + width
         n_rows = max(1, n_wanted) if self._keeps else width
-        if "attention_mask" in graph.inputs:
-            mask = self._causal(width) if graph.mask else self._mask[:, :total]
-            self._bind_input("attention_mask", mask)
+        if graph.mask:
+            self._bind_input(graph.mask, self._causal(width))
+        if "attention_mask" in graph.inputs and graph.mask != "attention_mask":
+            self._bind_input("attention_mask", self._mask[:, :total])
         if "position_ids" in graph.inputs:
             self._bind_input("position_ids", self._positions[:, self._n_past : total])
         if self._bound != (width, n_rows) or isinstance(self._cache, _Grown):
@@ -279,7 +283,7 @@ class OnnxModel:
 
     def _causal(self, width: int) -> npt.NDArray[Any]:
         """A mask that is added to scores: every token sees what is before it, and itself."""
-        dtype, total = self._graph.inputs["attention_mask"], self._n_past + width
+        dtype, total = self._graph.inputs[self._graph.mask], self._n_past + width
         mask: npt.NDArray[Any] = np.zeros((1, 1, width, total), dtype)
         lowest = np.full((width, width), np.finfo(dtype).min, dtype)
         mask[0, 0, :, self._n_past :] = np.triu(lowest, 1)

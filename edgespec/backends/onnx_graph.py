@@ -17,16 +17,16 @@ KEEP = "num_logits_to_keep"
 DEFAULT_N_CTX = 8192
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_KNOWN = ("input_ids", "attention_mask", "position_ids", KEEP)
+_KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """What a decoder takes and gives, by the names that exporters use.
 
-    inputs: name → type of all but the past. mask: the attention mask is one of a token against
-    a token, [1, 1, n, total], added to scores. hidden: width of the final hidden states, 0
-    where the graph does not give them.
+    inputs: name → type of all but the past. mask: the input that says for every token which
+    others it sees, [1, 1, n, total], added to scores; "" where there is none. hidden: width of
+    the final hidden states, 0 where the graph does not give them.
     """
 
     past: tuple[str, ...]
@@ -37,7 +37,7 @@ class Graph:
     logits_dtype: Any
     vocab_size: int
     inputs: dict[str, Any]
-    mask: bool
+    mask: str
     hidden: int
 
 
@@ -56,12 +56,13 @@ def read_graph(path: Path, session: Any) -> Graph:
             f"unknown inputs {unknown}, missing outputs {missing}, {len(past)} past keys and "
             "values; export it with past keys and values, logits and no other inputs"
         )
-    mask = inputs.get("attention_mask")
-    square = mask is not None and len(mask.shape) == 4
+    square = next(
+        (name for name in ("attention_bias", "attention_mask") if _is_square(inputs, name)), ""
+    )
     types = {}
     for name, node in inputs.items():
         if name not in past:
-            known: Mapping[str, Any] = _FLOATS if square and node is mask else _INTEGERS
+            known: Mapping[str, Any] = _FLOATS if name == square else _INTEGERS
             types[name] = _type(path, node, known)
     hidden = outputs["hidden_states"].shape[-1] if "hidden_states" in outputs else 0
     return Graph(
@@ -70,6 +71,10 @@ def read_graph(path: Path, session: Any) -> Graph:
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
         hidden if isinstance(hidden, int) else 0,
     )  # fmt: skip
+
+
+def _is_square(inputs: Mapping[str, Any], name: str) -> bool:
+    return name in inputs and len(inputs[name].shape) == 4
 
 
 def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[str]]:

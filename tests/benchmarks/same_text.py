@@ -16,9 +16,11 @@ import edgespec
 
 
 def texts(name, prompts, n):
+    kv = "f32" if name.endswith("-f32") else "f16"
     with edgespec.load(
-        model(name), None, speculative_config={"method": "none"}, n_ctx=4096
-    ) as engine:
+        model(name), None, speculative_config={"method": "none"}, n_ctx=4096,
+        type_k=kv, type_v=kv, flash_attn="off",
+    ) as engine:  # fmt: skip
         for i, prompt in enumerate(prompts):
             yield engine.generate(prompt, max_tokens=n, logprobs=5)
             print(name, i, file=sys.stderr)

@@ -25,6 +25,7 @@ ONNX = {
     "onnx, shared cache, wanted rows": {"keep": True},
     "onnx, grown cache": {"shared": False, "hidden_states": True},
     "onnx, grown cache, mask": {"shared": False, "mask": True, "keep": True},
+    "onnx, grown cache, bias": {"shared": False, "bias": True},
 }
 
 

@@ -47,6 +47,7 @@ class Hub:
 
     port: int = 0
     revisions: dict[str, bytes] = field(default_factory=lambda: {"main": CONTENT})
+    files: dict[str, bytes] = field(default_factory=dict)  # beside the one that has revisions
     requests: list[Request] = field(default_factory=list)
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
@@ -72,6 +73,8 @@ class Hub:
         if revision not in known:
             return "RevisionNotFound"
         content = known[revision]
+        if file in self.files:
+            return commit(content), self.files[file]
         return (commit(content), content) if file == NAME else "EntryNotFound"
 
 
@@ -249,6 +252,61 @@ def left(folder: Path) -> set[str]:
 
 
 # --- the hub -----------------------------------------------------------------------------------
+
+
+GRAPH = {
+    "onnx/model_q4.onnx": b"graph",
+    "onnx/model_q4.onnx_data": b"weights" * 1000,
+    "tokenizer.json": b"{}",
+    "config.json": b"{}",
+    "tokenizer_config.json": b"{}",
+}
+ONNX = "hf:org/toy/onnx/model_q4.onnx"
+
+
+def test_a_graph_comes_with_its_weights_tokenizer_and_settings(hub: Hub) -> None:
+    hub.files = dict(GRAPH)
+    before, got, after = edgespec_process(
+        ("resolve", ONNX), ("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url
+    )
+    assert before["path"] is None
+    path = Path(got["path"])
+    assert after["path"] == str(path)
+    assert path.name == "model_q4.onnx"
+    for name, content in GRAPH.items():
+        assert (path.parents[1] / name).read_bytes() == content
+    assert catalogue.size_of(path) == 5 + 7000
+    fetched = {request.path.rpartition("/")[2] for request in hub.gets}
+    assert "generation_config.json" not in fetched
+    hub.requests.clear()
+    (again,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=hub.url)
+    assert again["path"] == str(path)
+    assert hub.requests == []
+
+
+def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(hub: Hub) -> None:
+    hub.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
+    failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url)
+    assert failed["error"] == "ModelNotFound"
+    assert "org/toy has no tokenizer.json, which onnx needs beside it" in failed["message"]
+    assert after["path"] is None
+
+
+def test_a_graph_by_its_name_in_the_catalogue(hub: Hub, environment: Path) -> None:
+    hub.files = dict(GRAPH)
+    toml = toml_of('kind = "hub"\nrepo = "org/toy"\nfile = "onnx/model_q4.onnx"', sha256=None)
+    toml = toml.replace(NAME, "toy-onnx-int4/model.onnx").replace("Q4_0", "ONNX-INT4")
+    toml = toml.replace(f"size = {len(CONTENT)}\n", "")
+    got, after = edgespec_process(
+        ("pull", "toy:onnx-int4"), ("resolve", "toy:ONNX-INT4"), toml=toml, HF_ENDPOINT=hub.url
+    )
+    assert Path(got["path"]).read_bytes() == b"graph"
+    assert after["path"] == got["path"]
+    made = environment / "toy-onnx-int4/model.onnx"  # by `edgespec convert`
+    made.parent.mkdir(parents=True)
+    made.write_bytes(b"own")
+    (own,) = edgespec_process(("resolve", "toy:onnx-int4"), toml=toml)
+    assert own["path"] == str(made)
 
 
 def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(

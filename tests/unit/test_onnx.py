@@ -84,6 +84,16 @@ def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
     fresh.close()
 
 
+@pytest.mark.parametrize(("options", "tree"), [
+    ({}, False), ({"shared": False}, False), ({"shared": False, "mask": True}, True),
+    ({"shared": False, "bias": True}, True),
+])  # fmt: skip
+def test_trees_are_said_to_be_possible_only_with_a_mask_for_them(tmp_path, options, tree):
+    model = opened(onnx_models.save(tmp_path, **options))
+    assert model.capabilities.tree == tree
+    assert (model.placement["trees"] == "no") != tree
+
+
 def test_hidden_states_are_given_where_the_graph_has_them(tmp_path):
     model = opened(onnx_models.save(tmp_path / "with", hidden_states=True, shared=False))
     assert model.capabilities.hidden_states

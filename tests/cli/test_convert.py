@@ -1,0 +1,65 @@
+"""`edgespec convert`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import edgespec
+
+
+@pytest.fixture
+def converted(monkeypatch):
+    """`edgespec.convert` without its tools; what it was given."""
+    given = {}
+
+    def convert(source, out, *, progress, **options):
+        given.update(source=source, out=out, **options)
+        progress("building the graph in int4")
+        seconds = {"building": 12.3, "checking": 0.2}
+        return edgespec.Conversion(
+            Path("out"), "int4", 317_000_000, 0.875, 7, 48, 0.0491, 3.8, seconds, ("beware",)
+        )
+
+    monkeypatch.setattr(edgespec, "convert", convert)
+    return given
+
+
+def test_says_what_was_made_and_how_far_it_is_from_its_source(edgespec_cli, converted):
+    done = edgespec_cli(
+        "convert", str(edgespec_cli.model), "out", "--precision", "int8", "--accuracy-level", "1",
+        "--builder-option", "block_size=64", "--builder-option", "algo_config=k_quant",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert "made    out, int4, 317.0 MB" in done.stdout
+    assert "88% of the source's 48 tokens agree" in done.stdout
+    assert "the first 7 of them" in done.stdout
+    assert "building 12 s" in done.stdout
+    assert "beware" in done.stdout
+    assert converted["precision"] == "int8"
+    assert converted["accuracy_level"] == 1
+    assert converted["builder_options"] == {"block_size": "64", "algo_config": "k_quant"}
+    assert converted["out"] == Path("out")
+
+
+def test_json_and_a_folder_as_source(edgespec_cli, converted):
+    (edgespec_cli.folder / "hf").mkdir()
+    done = edgespec_cli("convert", "hf", "--json")
+    assert json.loads(done.stdout)["agreement"] == 0.875
+    assert converted["out"] is None
+    assert not converted["hidden_states"]
+
+
+@pytest.mark.parametrize(("args", "status", "says"), [
+    (("toy.gguf", "--precision", "int3"), 2, "'int3' is not one of"),
+    (("toy.gguf", "--accuracy-level", "9"), 2, "9 is not in the range"),
+    (("toy.gguf", "--builder-option", "fast"), 2, "'fast' is not KEY=VALUE"),
+    (("toy.gguf", "--python", "absent"), 2, "does not exist"),
+    (("toy.gguf", "draft.gguf"), 2, "is there already"),
+    (("absent.gguf",), 1, "there is no file 'absent.gguf'"),
+])  # fmt: skip
+def test_bad_input(edgespec_cli, args, status, says):
+    done = edgespec_cli("convert", *args, "--offline")
+    assert done.exit_code == status
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
