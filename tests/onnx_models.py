@@ -14,8 +14,10 @@ WORDS = ["<|endoftext|>", "<|im_end|>", *"abcdefghijklmnopqrstuvwxyz", "\u0120",
 
 
 class _Builder:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, half: bool = False) -> None:
         self._random = np.random.default_rng(seed)
+        self.dtype = np.float16 if half else np.float32
+        self.kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
@@ -31,18 +33,18 @@ class _Builder:
         return name
 
     def weight(self, *shape, scale=0.3):
-        return self.const((self._random.normal(size=shape) * scale).astype(np.float32))
+        return self.const((self._random.normal(size=shape) * scale).astype(self.dtype))
 
 
 def decoder(
-    *, shared=True, keep=False, hidden_states=False, mask=False, bias=False, seed=0
+    *, shared=True, keep=False, hidden_states=False, mask=False, bias=False, half=False, seed=0
 ) -> onnx.ModelProto:
     """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
-    beside the other one.
+    beside the other one. half: all of it in fp16.
     """
-    b = _Builder(seed)
+    b = _Builder(seed, half)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
     if mask:
         shape = ["batch", 1, "sequence", "total"]
@@ -54,7 +56,7 @@ def decoder(
         inputs.append(_value("attention_bias", TensorProto.FLOAT, shape))
     if not shared:
         inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
-    outputs = [_value("logits", TensorProto.FLOAT, ["batch", "rows", VOCAB])]
+    outputs = [_value("logits", b.kind, ["batch", "rows", VOCAB])]
     state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
     attention = (
         _grouped(b)
@@ -64,7 +66,7 @@ def decoder(
     if not shared:
         state = b.op("Add", state, b.op("Gather", b.weight(LONGEST, WIDTH), "position_ids"))
     for layer in range(LAYERS):
-        _add_cache(inputs, outputs, layer, KV_HEADS, SIZE)
+        _add_cache(inputs, outputs, layer, KV_HEADS, SIZE, b.kind)
         q = b.op("MatMul", state, b.weight(WIDTH, HEADS * SIZE))
         k = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
         v = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
@@ -77,7 +79,7 @@ def decoder(
             outputs=["hidden_states"] if last else None,
         )  # fmt: skip
     if hidden_states:
-        outputs.append(_value("hidden_states", TensorProto.FLOAT, ["batch", "sequence", WIDTH]))
+        outputs.append(_value("hidden_states", b.kind, ["batch", "sequence", WIDTH]))
     if keep:
         inputs.append(_value("num_logits_to_keep", TensorProto.INT64, [1]))
         start = b.op("Neg", "num_logits_to_keep")
@@ -99,7 +101,7 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
         _value("attention_mask", TensorProto.INT64, ["batch", "total"]),
     ]
     outputs = [_value("logits", TensorProto.FLOAT, ["batch", "sequence", len(probs)])]
-    _add_cache(inputs, outputs, 0, 1, 1)
+    _add_cache(inputs, outputs, 0, 1, 1, b.kind)
     rows = b.op("Gather", b.const(np.log(probs).astype(np.float32)), "input_ids")
     n = b.op("Gather", b.op("Shape", "input_ids"), b.const(np.array(1)))
     single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=TensorProto.FLOAT)
@@ -118,12 +120,12 @@ def _model(b, inputs, outputs, opset=17):
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-def _add_cache(inputs, outputs, layer, heads, size):
+def _add_cache(inputs, outputs, layer, heads, size, dtype):
     for kind in ("key", "value"):
         shape = ["batch", heads, "past", size]
-        inputs.append(_value(f"past_key_values.{layer}.{kind}", TensorProto.FLOAT, shape))
+        inputs.append(_value(f"past_key_values.{layer}.{kind}", dtype, shape))
         shape = ["batch", heads, "total", size]
-        outputs.append(_value(f"present.{layer}.{kind}", TensorProto.FLOAT, shape))
+        outputs.append(_value(f"present.{layer}.{kind}", dtype, shape))
 
 
 def _value(name, kind, shape):
@@ -137,7 +139,7 @@ def _grouped(b):
     size = b.op("Gather", b.op("Shape", "attention_mask"), b.const(np.array(1)))
     total = b.op("Cast", size, to=TensorProto.INT32)
     angles = np.arange(LONGEST)[:, None] / 100 ** (np.arange(SIZE // 2) / (SIZE // 2))
-    cos, sin = (b.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+    cos, sin = (b.const(f(angles).astype(b.dtype)) for f in (np.cos, np.sin))
 
     def attention(q, k, v, layer):
         past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
@@ -163,7 +165,7 @@ def _plain(b, mask):
         at = b.op("Range", b.const(np.array(0)), n_keys, b.const(np.array(1)))
         own = b.op("Unsqueeze", "position_ids", b.const(np.array([1, 3])))
         seen = b.op("LessOrEqual", at, own)
-        return b.op("Where", seen, scores, b.const(np.float32(-1e9)))
+        return b.op("Where", seen, scores, b.const(b.dtype(-6e4)))
 
     def attention(q, k, v, layer):
         q = shaped(q, HEADS)
@@ -187,7 +189,7 @@ def _plain(b, mask):
                 )
             )
         keys = b.op("Transpose", both[0], perm=[0, 1, 3, 2])
-        scores = b.op("Mul", b.op("MatMul", q, keys), b.const(np.float32(SIZE**-0.5)))
+        scores = b.op("Mul", b.op("MatMul", q, keys), b.const(b.dtype(SIZE**-0.5)))
         scores = b.op("Add", scores, mask) if mask else before(scores, both[0])
         mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), both[1])
         mixed = b.op("Transpose", mixed, perm=[0, 2, 1, 3])

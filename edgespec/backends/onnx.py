@@ -172,7 +172,8 @@ class OnnxModel:
         """Final hidden states of the last call's last tokens, [n, width], a view valid until
         the next call; [0, 0] where the graph does not give them.
         """
-        return self._hidden[: self._n_hidden]
+        states = self._hidden[: self._n_hidden]
+        return states if states.dtype == np.float32 else states.astype(np.float32)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
@@ -225,7 +226,8 @@ class OnnxModel:
         self._n_kept = np.ones(1, graph.inputs.get(KEEP, np.int64))
         rows = MAX_ROWS + 1 if self._keeps else chunk + 1
         self._logits = np.empty((rows, self.vocab_size), graph.logits_dtype)
-        self._hidden = np.empty((chunk + 1 if graph.hidden else 0, graph.hidden), np.float32)
+        n_hidden = chunk + 1 if graph.hidden else 0
+        self._hidden = np.empty((n_hidden, graph.hidden), graph.hidden_dtype)
         self._n_hidden = 0
         self._new_binding()
 
@@ -275,7 +277,7 @@ class OnnxModel:
         binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
         if graph.hidden:
             shape, address = (1, width, graph.hidden), self._hidden.ctypes.data
-            binding.bind_output("hidden_states", "cpu", 0, np.float32, shape, address)
+            binding.bind_output("hidden_states", "cpu", 0, graph.hidden_dtype, shape, address)
         self._bound = width, n_rows
 
     def _bind_input(self, name: str, array: npt.NDArray[Any]) -> None:

@@ -39,6 +39,7 @@ class Graph:
     inputs: dict[str, Any]
     mask: str
     hidden: int
+    hidden_dtype: Any
 
 
 def read_graph(path: Path, session: Any) -> Graph:
@@ -64,12 +65,14 @@ def read_graph(path: Path, session: Any) -> Graph:
         if name not in past:
             known: Mapping[str, Any] = _FLOATS if name == square else _INTEGERS
             types[name] = _type(path, node, known)
-    hidden = outputs["hidden_states"].shape[-1] if "hidden_states" in outputs else 0
+    states = outputs.get("hidden_states")
+    hidden = states.shape[-1] if states else 0
     return Graph(
         tuple(past), tuple(present), *_cache_shape(path.parent, inputs[past[0]].shape),
         _type(path, inputs[past[0]], _FLOATS), _type(path, outputs["logits"], _FLOATS),
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
         hidden if isinstance(hidden, int) else 0,
+        _type(path, states, _FLOATS) if states else np.float32,
     )  # fmt: skip
 
 

@@ -94,14 +94,17 @@ def test_trees_are_said_to_be_possible_only_with_a_mask_for_them(tmp_path, optio
     assert (model.placement["trees"] == "no") != tree
 
 
-def test_hidden_states_are_given_where_the_graph_has_them(tmp_path):
-    model = opened(onnx_models.save(tmp_path / "with", hidden_states=True, shared=False))
+@pytest.mark.parametrize("half", [False, True])
+def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
+    options = {"hidden_states": True, "shared": False, "half": half}
+    model = opened(onnx_models.save(tmp_path / "with", **options))
     assert model.capabilities.hidden_states
     rows = model.decode(TOKENS, n_logits=len(TOKENS))
     hidden = model.hidden_states()
     assert hidden.shape == (len(TOKENS), onnx_models.WIDTH)
+    assert hidden.dtype == rows.dtype == np.float32
     head = onnx.numpy_helper.to_array(onnx.load(model.path).graph.initializer[-1])
-    assert np.allclose(hidden @ head, rows, atol=1e-3)
+    assert np.allclose(hidden @ head, rows, atol=0.05 if half else 1e-3)
     without = opened(onnx_models.save(tmp_path / "without"))
     without.decode(TOKENS)
     assert not without.capabilities.hidden_states

@@ -1,0 +1,98 @@
+"""ONNX graphs of real models, where $EDGESPEC_TEST_MODELS has them, and GPUs where there are any.
+
+`edgespec convert smollm2-135m $EDGESPEC_TEST_MODELS/smollm2-135m-onnx-int4` makes the first.
+"""
+
+import numpy as np
+import pytest
+from conftest import FOLDER
+
+import edgespec
+from edgespec import EngineConfig, EngineMissing
+from edgespec.templates import render
+
+onnx_models = pytest.importorskip("onnx_models")
+backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+cuda = pytest.mark.skipif(
+    not backend.supports_gpu_offload(), reason="this onnxruntime has no CUDA provider"
+)
+TEXT = "Repeat this list twice: apples, pears, plums, cherries, quinces."
+
+
+@pytest.fixture(scope="module")
+def graph():
+    path = FOLDER / "smollm2-135m-onnx-int4/model.onnx"
+    if not path.exists():
+        pytest.skip("smollm2-135m-onnx-int4 is not in $EDGESPEC_TEST_MODELS")
+    return path
+
+
+def prompt_of(engine, text=TEXT):
+    tokenizer = engine.tokenizer
+    message = [{"role": "user", "content": text}]
+    rendered = render(tokenizer.chat_template, message, tokenizer.special())
+    return tokenizer.encode(rendered, add_special=False)
+
+
+def text_of(target, draft, **config):
+    config = {"num_speculative_tokens": 4, "draft_p_min": 0.0} | config
+    with edgespec.load(target, draft, n_ctx=1024, speculative_config=config) as engine:
+        prompt = prompt_of(engine)
+        plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True)
+        drafted = engine.generate(prompt, max_tokens=64)
+        assert plain.stats.num_draft_tokens == 0
+        return plain, drafted
+
+
+def test_int4_says_what_it_says_without_drafts(graph):
+    plain, drafted = text_of(graph, None, method="suffix")
+    assert drafted.stats.num_accepted_draft_tokens > 5
+    assert drafted.token_ids == plain.token_ids
+
+
+def test_a_gguf_drafts_for_a_graph(graph, small_draft):
+    plain, drafted = text_of(graph, small_draft, method="draft_model")
+    assert drafted.stats.num_draft_tokens > drafted.stats.num_accepted_draft_tokens > 5
+    assert drafted.token_ids == plain.token_ids
+
+
+def test_a_graph_drafts_for_a_gguf(graph, smollm2):
+    plain, drafted = text_of(smollm2, graph, method="draft_model")
+    assert drafted.stats.num_draft_tokens > drafted.stats.num_accepted_draft_tokens > 5
+    same = [a == b for a, b in zip(plain.token_ids, drafted.token_ids, strict=False)]
+    assert all(same[:16])  # later ones may be near ties for llama.cpp's kernels
+
+
+def test_chunks_of_a_prompt_give_the_row_of_the_whole(graph):
+    rows = []
+    tokens = [100 + 7 * i % 5000 for i in range(300)]
+    for n_batch in (32, 128):
+        model = backend.OnnxModel(graph, EngineConfig(n_ctx=512, n_batch=n_batch))
+        rows.append(model.decode(tokens)[0].copy())
+        model.close()
+    assert np.allclose(*rows, atol=1e-3)
+
+
+@cuda
+@pytest.mark.parametrize("options", [{}, {"keep": True}, {"shared": False}])
+def test_cuda_gives_the_rows_of_the_cpu(tmp_path, options):
+    path = onnx_models.save(tmp_path, **options)
+    rows = []
+    for provider in ("cpu", "cuda"):
+        model = backend.OnnxModel(path, EngineConfig(n_ctx=64, provider=provider))
+        assert model.provider == provider.upper()
+        model.decode([3, 5, 7, 9])
+        model.truncate(2)
+        rows.append(model.decode([11, 13, 15], n_logits=3).copy())
+        model.close()
+    assert np.allclose(*rows, atol=2e-2)
+
+
+@cuda
+def test_cuda_writes_what_the_cpu_writes(graph):
+    texts = []
+    for provider in ("cpu", "cuda"):
+        with edgespec.load(graph, None, n_ctx=512, provider=provider) as engine:
+            assert engine.describe()["model"]["placement"]["provider"] == provider.upper()
+            texts.append(engine.generate(prompt_of(engine), max_tokens=16).token_ids)
+    assert texts[0][:8] == texts[1][:8]
