@@ -155,6 +155,14 @@ class Threaded(FileModel, Protocol):
         """Threads for one token and for several, from the next evaluation on."""
 
 
+@runtime_checkable
+class Restricting(Model, Protocol):
+    """A model whose logits lie on a device of their own, from where whole rows take long."""
+
+    def restrict(self, top: int) -> None:
+        """From now on rows may be -inf outside their `top` largest logits; 0: whole rows."""
+
+
 class Drafter(Protocol):
     """Something cheap that guesses what the target will say."""
 

@@ -114,6 +114,17 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
     return _model(b, inputs, outputs)
 
 
+def top() -> onnx.ModelProto:
+    """What edgespec/backends/topk.onnx is: `python tests/onnx_models.py` writes it."""
+    shape = ["batch", "rows", "vocab"]
+    inputs = [_value("logits", TensorProto.FLOAT, shape), _value("k", TensorProto.INT64, [1])]
+    shape = ["batch", "rows", "k"]
+    outputs = [_value("values", TensorProto.FLOAT, shape), _value("ids", TensorProto.INT64, shape)]
+    node = helper.make_node("TopK", ["logits", "k"], ["values", "ids"], axis=-1, sorted=1)
+    graph = helper.make_graph([node], "top", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def _model(b, inputs, outputs, opset=17):
     graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, b.weights)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
@@ -226,3 +237,7 @@ def save(folder: Path, model: onnx.ModelProto | None = None, **options) -> Path:
     }.items():
         (folder / name).write_text(json.dumps(content))
     return folder / "model.onnx"
+
+
+if __name__ == "__main__":
+    onnx.save(top(), Path(__file__).parents[1] / "edgespec/backends/topk.onnx")

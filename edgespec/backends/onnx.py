@@ -37,6 +37,7 @@ from ..interfaces import Abort, Capabilities
 from ..types import Rows
 from .hf_tokenizer import HfTokenizer, read
 from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
+from .onnx_top import TopRows
 
 try:
     import onnxruntime as ort
@@ -51,6 +52,8 @@ logger = logging.getLogger("edgespec.onnx")
 
 MAX_ROWS = 32  # logits rows a call: a draft of 31 tokens
 ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+MAX_TOP = 64
+_RESTRICTED = ("cuda",)  # devices from which whole rows take long
 _POLL_S = 0.05
 _CHUNK = 128  # tokens: longer ones are hardly faster on CPUs, and their work space is larger
 _LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that nobody wants
@@ -131,6 +134,8 @@ class OnnxModel:
         self._n_past = 0
         self.pads = False
         self._binding: Any = None
+        self._top: TopRows | None = None
+        self._n_top = 0
         self._make_buffers(chunk)
         self._cache: Any = _Grown(self._graph, self._device)
         self._choose_cache()
@@ -194,6 +199,20 @@ class OnnxModel:
         others = [n for n in thread_counts() if n != self.n_threads]
         return {"n_threads": (self.n_threads, others[-1])} if others else {}
 
+    def restrict(self, top: int) -> None:
+        """From now on rows may be -inf outside their `top` largest logits, of which at most
+        MAX_TOP are wanted; 0: whole rows. Without a device of its own they stay whole.
+        """
+        able = self._device in _RESTRICTED and self._graph.logits_dtype is np.float32
+        n_top = top if able and top <= MAX_TOP else 0
+        if n_top and self._top is None:
+            n_rows = len(self._logits) if self._keeps else MAX_ROWS + 1
+            name = f"{self.provider}ExecutionProvider"
+            self._top = TopRows(name, self._device, n_rows, self.vocab_size)
+        if bool(n_top) != bool(self._n_top):
+            self._bound = 0, 0
+        self._n_top = n_top
+
     def fingerprint(self) -> dict[str, Any]:
         """What the speed of this model depends on: device, build, file, settings. How long the
         context may become is not among it.
@@ -248,6 +267,8 @@ class OnnxModel:
             self._cache.truncate(self._n_past)
         self._n_hidden = n if self._graph.hidden else 0
         end = n_rows - (width - n)
+        if self._top and self._n_top and n_rows <= self._top.n_rows:
+            return self._top.rows(end, self._n_top)[end - n_logits :]
         rows = self._logits[end - n_logits : end]
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
@@ -273,8 +294,11 @@ class OnnxModel:
         if self._keeps:
             self._n_kept[0] = n_rows
             self._bind_input(KEEP, self._n_kept)
-        shape, address = (1, n_rows, self.vocab_size), self._logits.ctypes.data
-        binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
+        if self._top and self._n_top and n_rows <= self._top.n_rows:
+            self._top.bind(binding, n_rows)
+        else:
+            shape, address = (1, n_rows, self.vocab_size), self._logits.ctypes.data
+            binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
         if graph.hidden:
             shape, address = (1, width, graph.hidden), self._hidden.ctypes.data
             binding.bind_output("hidden_states", "cpu", 0, graph.hidden_dtype, shape, address)

@@ -7,12 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from .. import acceptance
-from ..config import Acceptance
+from ..config import Acceptance, SamplingParams
 from ..errors import ContextFull
-from ..interfaces import Model, Request
+from ..interfaces import Model, Request, Restricting
 from ..sampling import Sampler, logprob
 from ..token_cache import TokenCache
 from ..types import Distribution, Draft, Logprob, Rows, Verdict
+
+
+def wanted(params: SamplingParams) -> int:
+    """How many of a row's largest logits decide everything; 0: the whole row may matter."""
+    if params.has_penalties or params.logit_bias or params.logprobs is not None:
+        return 0
+    return 1 if params.temperature == 0 else params.top_k
 
 
 class LocalVerifier:
@@ -47,6 +54,8 @@ class LocalVerifier:
         self._request = request
         self._sampler = Sampler(request.params, request.prompt, self._model.vocab_size)
         self._context = list(request.prompt)
+        if isinstance(self._model, Restricting):
+            self._model.restrict(wanted(request.params))
         return self._prefill()
 
     def _prefill(self) -> Iterator[int]:

@@ -111,6 +111,52 @@ def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
     assert without.hidden_states().shape == (0, 0)
 
 
+# --- rows that lie on a device -------------------------------------------------------------------
+
+
+def test_the_graph_that_finds_the_largest_is_what_it_is_said_to_be():
+    from edgespec.backends.onnx_top import GRAPH
+
+    assert onnx.load(GRAPH) == onnx_models.top()
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": True}, {"shared": False}])
+def test_the_largest_logits_alone_are_fetched(tmp_path, monkeypatch, options):
+    model = opened(onnx_models.save(tmp_path, **options))
+    whole = model.decode(TOKENS, n_logits=4).copy()
+    model.truncate(0)
+    model.restrict(1)
+    assert np.array_equal(model.decode(TOKENS, n_logits=4), whole)  # a CPU gives whole rows
+    monkeypatch.setattr(backend, "_RESTRICTED", ("cpu",))
+    for top in (1, 5, 2, 0, 3, 1000):
+        model.restrict(top)
+        model.truncate(0)
+        rows = model.decode(TOKENS, n_logits=4)
+        n = top if 0 < top < 1000 else onnx_models.VOCAB
+        for row, full in zip(rows, whole, strict=True):
+            assert np.isfinite(row).sum() == n
+            kept = np.argsort(-full)[:n]
+            assert np.array_equal(row[kept], full[kept])
+    assert model.decode([1], n_logits=0).shape == (0, onnx_models.VOCAB)
+
+
+@pytest.mark.parametrize("sampling", [
+    {}, {"temperature": 0.8, "top_k": 5, "seed": 3},
+    {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 3}, {"temperature": 0.8, "seed": 3},
+    {"repetition_penalty": 1.3}, {"logit_bias": {7: 5.0}}, {"logprobs": 3},
+])  # fmt: skip
+@pytest.mark.parametrize("alone", [0.0, 5.0])
+def test_fetching_little_changes_no_text(tmp_path, monkeypatch, sampling, alone):
+    folder = onnx_models.save(tmp_path, cycle(alone)).parent
+    texts = []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(backend, "_RESTRICTED", devices)
+        with edgespec.load(folder, None, n_ctx=256) as engine:
+            done = engine.generate("abcabcabc", max_tokens=40, **sampling)
+            texts.append((done.token_ids, done.logprobs))
+    assert texts[0] == texts[1]
+
+
 # --- one token alone ----------------------------------------------------------------------------
 
 
