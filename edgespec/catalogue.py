@@ -408,7 +408,7 @@ def pull(
     if offline:
         raise DownloadError(
             f"{file.filename} is not on this device and fetching is off (offline). Pull "
-            f"{str(reference)!r} once with a network, or copy the file into {models_dir()}"
+            f"{str(reference)!r} once with a network, or {_otherwise(file)}"
         )
     failures: list[tuple[Source, Exception]] = []
     for candidate in file.sources:
@@ -452,10 +452,18 @@ def _restrict(file: ModelFile, reference: str, revision: str | None, kind: str |
 def _all_failed(file: ModelFile, failures: list[tuple[Source, Exception]]) -> Exception:
     if len(failures) == 1:
         source, error = failures[0]
-        return type(error)(f"{file.filename} from {source}: {error}")
+        hint = f"; or {_otherwise(file)}" if is_onnx(Path(file.filename)) else ""
+        return type(error)(f"{file.filename} from {source}: {error}{hint}")
     if all(isinstance(error, ModelNotFound) for _, error in failures):
         return ModelNotFound(_listed(file, failures))
     return DownloadError(_listed(file, failures))
+
+
+def _otherwise(file: ModelFile) -> str:
+    """How to have a file without fetching it."""
+    if not is_onnx(Path(file.filename)):
+        return f"copy the file into {models_dir()}"
+    return "make it from another file of the model with `edgespec convert`"
 
 
 def _listed(file: ModelFile, failures: list[tuple[Source, Exception]]) -> str:
@@ -463,7 +471,7 @@ def _listed(file: ModelFile, failures: list[tuple[Source, Exception]]) -> str:
     return (
         f"{file.filename} could not be fetched; tried {len(failures)} sources:\n"
         + "\n".join(lines)
-        + f"\nMend one of these, or copy the file into {models_dir()}"
+        + f"\nMend one of these, or {_otherwise(file)}"
     )
 
 
