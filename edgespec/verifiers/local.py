@@ -61,7 +61,8 @@ class LocalVerifier:
     def _prefill(self) -> Iterator[int]:
         context, abort = self._context, self._request.abort
         n = self._cache.align(context, abort=abort)
-        step = self._model.capabilities.max_batch - self._model.capabilities.max_rows
+        can = self._model.capabilities
+        step = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
         yield n
         while len(context) - n > step:
             self._cache.decode(context[n : n + step], 0, abort)

@@ -67,6 +67,13 @@ def test_generate_stream_and_stats():
         assert told["timings"]["draft_n"] == stats.num_draft_tokens
 
 
+def test_a_prompt_is_read_in_whatever_chunks_the_engine_takes():
+    for max_batch in (1, 32, 33, 64):
+        target = cycle(n_ctx=400, max_batch=max_batch)
+        with edgespec.assemble(target, ToyTokenizer(VOCAB, eog=[8])) as made:
+            assert made.generate("abcdefgh" * 20, max_tokens=4).text == "abcd"
+
+
 def test_token_ids_in_and_out():
     with engine() as made:
         assert made.generate([0, 1, 2], max_tokens=3).token_ids == (3, 4, 5)
