@@ -127,7 +127,8 @@ class SpeculativeConfig:
     a draft ends where its estimated survival (lookup) or its own largest probability (draft
     model) falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts of a fixed depth
     are not worth a step.
-    prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from.
+    prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from; by default 2, and
+    1 where a draft of one token is free (ONNX models whose single tokens are evaluated as two).
     acceptance: the rule for drafts drawn at temperature > 0. "block" is the default, and means
     "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
@@ -139,7 +140,7 @@ class SpeculativeConfig:
     num_speculative_tokens: int | None = None
     min_speculative_tokens: int = 1
     draft_p_min: float | None = None
-    prompt_lookup_min: int = 2
+    prompt_lookup_min: int | None = None
     acceptance: Acceptance = "block"
 
     @property

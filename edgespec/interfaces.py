@@ -29,8 +29,9 @@ Abort = Callable[[], FinishReason | None]
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do. max_rows: most logits rows a call; max_batch: most tokens a
-    native call; truncate: the tail of the memory can be dropped; hidden_states: it gives them;
-    tree: tokens can be told which others they see, as branches of a tree need it.
+    native call; min_tokens: fewer take as long as so many; truncate: the tail of the memory
+    can be dropped; hidden_states: it gives them; tree: tokens can be told which others they
+    see, as branches of a tree need it.
     """
 
     max_rows: int
@@ -38,6 +39,7 @@ class Capabilities:
     truncate: bool = True
     hidden_states: bool = False
     tree: bool = False
+    min_tokens: int = 1
 
 
 class Randomness(Protocol):

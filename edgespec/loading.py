@@ -129,7 +129,7 @@ def assemble(
     from .verifiers.local import LocalVerifier
 
     spec = _spec(speculative_config, None)
-    drafters = _drafters(spec, draft_model, target.vocab_size)
+    drafters = _drafters(spec, draft_model, target)
     policy: Policy
     if spec.fixed:
         from .policies.fixed import FixedDepth
@@ -223,9 +223,7 @@ def _spec(
     return replace(spec, model=os.fspath(draft))
 
 
-def _drafters(
-    spec: SpeculativeConfig, draft_model: Model | None, target_vocab_size: int
-) -> list[Drafter]:
+def _drafters(spec: SpeculativeConfig, draft_model: Model | None, target: Model) -> list[Drafter]:
     from .drafters.model import ModelDrafter
     from .drafters.portfolio import sources
     from .drafters.suffix import SuffixDrafter
@@ -240,10 +238,11 @@ def _drafters(
         )
     lookup = model = None
     if spec.method in ("auto", "suffix", "ngram"):
-        lookup = SuffixDrafter(spec.prompt_lookup_min, p_min)
+        free = target.capabilities.min_tokens > 1
+        lookup = SuffixDrafter(spec.prompt_lookup_min or (1 if free else 2), p_min)
     if draft_model is not None and spec.method in ("auto", "draft_model"):
         model = ModelDrafter(
-            draft_model, target_vocab_size, p_min=p_min, acceptance=spec.acceptance
+            draft_model, target.vocab_size, p_min=p_min, acceptance=spec.acceptance
         )
     if spec.fixed:
         return [drafter for drafter in (lookup, model) if drafter]
@@ -285,13 +284,23 @@ def draft_path(
         return None
     name = os.fspath(model).partition(":")[0]
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
-    there = [path for path in map(catalogue.resolve, suggested) if path]
     path = model_path(model)
+    there = [found for name in suggested if (found := _file_like(path, name))]
     on_gpu = backend(path).supports_gpu_offload() and config.n_gpu_layers != 0
     if spec.method != "draft_model" and not on_gpu:
         largest = catalogue.size_of(path) / _CPU_SHARE
         there = [path for path in there if catalogue.size_of(path) <= largest]
     return there[0] if there else None
+
+
+def _file_like(path: Path, name: str) -> Path | None:
+    """The file of a catalogue model that is on disk; the same format as `path` if there is one,
+    for two engines in one process take more memory.
+    """
+    found = [catalogue.resolve(name, quantisation=f.quantisation)
+             for f in catalogue.entry(name).files]  # fmt: skip
+    alike = [f for f in found if f and catalogue.is_onnx(f) == catalogue.is_onnx(path)]
+    return alike[0] if alike else catalogue.resolve(name)
 
 
 def load_draft(

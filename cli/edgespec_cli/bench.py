@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -288,10 +289,6 @@ def _left(began: float, done: int, total: int) -> str:
 
 
 def _header(about: dict[str, Any]) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    import edgespec
-
     draft = about.get("draft") or {}
     return {
         "model": about["model"]["file"],
@@ -299,10 +296,22 @@ def _header(about: dict[str, Any]) -> dict[str, Any]:
         "speculation": about["speculation"],
         "threads": about["model"]["n_threads"],
         "processor": about["processor"],
-        "versions": f"edgespec {edgespec.__version__}, llama-cpp-python "
-        f"{version('llama-cpp-python')}, python {sys.version.split()[0]}",
+        "versions": _versions(),
         "command": " ".join(["edgespec", *(Path(a).name if "/" in a else a for a in sys.argv[1:])]),
     }
+
+
+def _versions() -> str:
+    """Of edgespec, of the engines that are installed, of Python."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import edgespec
+
+    found = [f"edgespec {edgespec.__version__}"]
+    for package in ("llama-cpp-python", "onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    return ", ".join([*found, f"python {sys.version.split()[0]}"])
 
 
 def _matrix(rows: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,7 @@ class OnnxModel:
         self.row_noise = self._measure_noise()
         if self.pads:  # the last token needs another one behind it
             self.n_ctx = min(self.n_ctx, longest - 1)
+            self.capabilities = replace(self.capabilities, min_tokens=2)
         self.placement = {
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, _Shared) else "grown",

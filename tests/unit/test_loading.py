@@ -15,10 +15,18 @@ def disk(tmp_path, monkeypatch):
     """Files of so many bytes stand for models; returns how to say which there are."""
     sizes = {}
 
-    def resolve(reference):
+    def resolve(reference, *, quantisation=None):
+        name, _, suffix = reference.partition(":")
+        suffix = suffix or quantisation or ""
+        if suffix.startswith("ONNX"):
+            reference, path = f"{name}:{suffix}", tmp_path / name / "model.onnx"
+            path.parent.mkdir(exist_ok=True)
+        elif suffix in ("", catalogue.entry(name).files[0].quantisation):
+            reference, path = name, tmp_path / f"{name}.gguf"
+        else:
+            return None
         if reference not in sizes:
             return None
-        path = tmp_path / f"{reference}.gguf"
         path.write_bytes(b"x" * sizes[reference])
         return path
 
@@ -41,6 +49,18 @@ def test_on_cpus_a_small_one(disk, monkeypatch):
     assert chosen(monkeypatch=monkeypatch) is None
     asked_for = {"method": "draft_model"}
     assert chosen(spec=asked_for, monkeypatch=monkeypatch) == first
+
+
+def test_one_of_the_targets_own_format_first(disk, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tokenizers")
+    target, draft = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
+    disk.update({target: 9000, f"{target}:ONNX-INT4": 9000, draft: 800})
+    paths = [loading.draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
+    assert [path.suffix for path in paths] == [".gguf", ".gguf"]
+    disk[f"{draft}:ONNX-INT4"] = 800
+    paths = [loading.draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
+    assert [path.suffix for path in paths] == [".gguf", ".onnx"]
 
 
 def test_what_is_named_is_taken(disk, monkeypatch):

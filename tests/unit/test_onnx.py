@@ -165,6 +165,7 @@ def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
     model = opened(path)
     assert model.pads
     assert "as two" in model.placement["single tokens"]
+    assert model.capabilities.min_tokens == 2
     several = model.decode([4, 5], n_logits=2).copy()
     model.truncate(0)
     for token, row in zip([4, 5], several, strict=True):
@@ -178,10 +179,21 @@ def test_who_wants_speed_is_told_what_it_costs(tmp_path):
     model = opened(path, batch_invariant=False)
     assert not model.pads
     assert model.row_noise == pytest.approx(5.0, abs=1e-5)
+    assert model.capabilities.min_tokens == 1
     assert "near ties" in model.placement["single tokens"]
     alike = opened(onnx_models.save(tmp_path, cycle()))
     assert not alike.pads
     assert "the same rows" in alike.placement["single tokens"]
+
+
+def test_a_free_token_is_looked_up_after_a_single_one(tmp_path):
+    found = {}
+    for alone in (0.0, 5.0):
+        folder = onnx_models.save(tmp_path / str(alone), cycle(alone)).parent
+        with edgespec.load(folder, None, n_ctx=64) as engine:
+            (lookup,) = engine._session._drafters
+            found[alone] = lookup._min_match
+    assert found == {0.0: 2, 5.0: 1}
 
 
 def test_a_context_that_is_full_to_the_last_token_can_be_paired(tmp_path):
