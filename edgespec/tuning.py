@@ -420,4 +420,4 @@ def _tokens(n: int) -> str:
 
 
 def _word(value: Any) -> str:
-    return {True: "on", False: "off"}.get(value, str(value))
+    return str(value) if not isinstance(value, bool) else "on" if value else "off"

@@ -260,6 +260,8 @@ def test_tune_and_doctor(tmp_path):
     found = edgespec.tune(path, None, budget_s=2)
     assert found.model == f"{tmp_path.name}/model.onnx"
     assert {choice.setting for choice in found.choices} <= {"n_threads"}
+    labels = [c.label for choice in found.choices for c in choice.candidates]
+    assert all(label.isdigit() for label in labels)
     assert found.profile.target(1) > 0
     subjects = {finding.subject: finding for finding in edgespec.diagnose(path, None)}
     assert subjects["profile"].text.split(":")[0] in ("fresh", "stale")  # of microseconds

@@ -1,6 +1,7 @@
 """Formats of a model beside each other: perplexity, agreement, and what is recommended."""
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,14 @@ def form(quantisation, ms, perplexity, agreement=None):
 
 
 @pytest.mark.parametrize(("found", "says"), [
-    ([form("Q4", 50, 8.0), form("ONNX", 40, 8.1)], "take ONNX: ONNX is 1.25 times as fast"),
-    ([form("Q4", 50, 8.0), form("ONNX", 40, 9.0)], "perplexity is 12% above that of Q4"),
-    ([form("Q4", 50, 8.0), form("ONNX", 49, 8.1)], "take Q4: lowest perplexity"),
-    ([form("Q4", 30, 8.0), form("ONNX", 40, 7.9)], "take Q4: Q4 is 1.33 times as fast"),
+    ([form("Q4", 50, 8.0), form("ONNX", 40, 8.1)], "ONNX: 1.2 times as fast as Q4, at .* 1.2%"),
+    ([form("Q4", 50, 8.0), form("ONNX", 40, 9.0)], "ONNX where speed .*Q4 where.* 12% higher"),
+    ([form("Q4", 50, 8.0), form("ONNX", 49, 8.1)], "Q4: its perplexity is the lowest"),
+    ([form("Q4", 30, 8.0), form("ONNX", 31, 7.9)], "ONNX: its perplexity is the lowest"),
+    ([form("Q4", 31, 8.0), form("F16", 90, 7.9), form("ONNX", 30, 7.95)], "ONNX: 3.0 times .* F16"),
 ])  # fmt: skip
 def test_recommendation(found, says):
-    assert says in recommend(found)
+    assert re.match(says, recommend(found))
 
 
 @pytest.fixture
