@@ -32,7 +32,7 @@ logger = logging.getLogger("edgespec.convert")
 Precision = Literal["int4", "int8", "fp16", "fp32"]
 TOOLS = (
     "onnxruntime-genai==0.18.0", "onnxruntime", "onnx", "onnx-ir", "torch",
-    "transformers==5.23.0", "gguf", "sentencepiece", "safetensors",
+    "transformers==5.23.0", "accelerate", "gguf", "sentencepiece", "safetensors",
 )  # fmt: skip
 LIMITS = {  # greedy tokens that must agree, of the source's own; mean divergence in nats
     "fp32": (0.97, 1e-3), "fp16": (0.95, 1e-2), "int8": (0.9, 0.05), "int4": (0.6, 0.7),
