@@ -42,6 +42,7 @@ T = TypeVar("T")
 _CHUNK = 1 << 20
 _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 _TIMEOUT_S = 30.0
 
 
@@ -272,6 +273,7 @@ def _locate(reference: str | os.PathLike[str], quantisation: str | None) -> Path
     path = Path(text).expanduser()
     if path.is_file() or onnx_files(path):
         _refuse_quantisation(text, quantisation)
+        path = Path(os.path.abspath(path)) if is_onnx(path) or path.is_dir() else path
         return path if path.is_file() else _only(path)
     looks_like_path = (
         "/" in text
@@ -307,7 +309,10 @@ def parts(path: Path) -> list[Path]:
     """The files of a model: a GGUF, or a graph and its external data (model.onnx.data,
     model.onnx_data_1, …).
     """
-    return sorted(path.parent.glob(f"{path.name}*")) if is_onnx(path) else [path]
+    if not is_onnx(path):
+        return [path]
+    beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
+    return sorted(p for p in path.parent.iterdir() if beside.fullmatch(p.name) and p.is_file())
 
 
 def size_of(path: Path) -> int:
@@ -565,6 +570,8 @@ def _in_hub_cache(source: Source) -> Path | None:
 def _fetch_hub(file: ModelFile, source: Source, progress: Progress, token: str | None) -> Path:
     import huggingface_hub
 
+    if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
+        _fetch_companions(source, progress, token)
     try:
         with _hub_progress(file.filename, progress) as options, _hub_log(file.filename, progress):
             path = huggingface_hub.hf_hub_download(
@@ -582,21 +589,23 @@ def _fetch_hub(file: ModelFile, source: Source, progress: Progress, token: str |
         for link in _links(snapshot):
             link.unlink(missing_ok=True)
         raise
-    if source.file.endswith(".onnx"):
-        _fetch_companions(file, source, progress, token)
     return snapshot
 
 
-def _fetch_companions(
-    file: ModelFile, source: Source, progress: Progress, token: str | None
-) -> None:
-    """A graph's weights, where they are in a file of their own, its tokenizer and settings."""
+def _fetch_companions(source: Source, progress: Progress, token: str | None) -> None:
+    """A graph's weights, where they are in files of their own, its tokenizer and settings."""
     folder = source.file.rpartition("/")[0]
-    for name in (f"{source.file}_data", f"{source.file}.data", *_COMPANIONS, *_OPTIONAL):
+    weights = [source.file + suffix for suffix in _DATA]
+    complete = False
+    for name in (*weights, *_COMPANIONS, *_OPTIONAL):
+        numbered = re.search(r"_data_\d$", name)
+        if complete and numbered:
+            continue  # they come without gaps
         beside = replace(source, file=name)
         try:
             _fetch_hub(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
         except ModelNotFound as error:
+            complete = complete or numbered is not None
             if name in _COMPANIONS:
                 raise ModelNotFound(
                     f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "

@@ -184,7 +184,7 @@ class EngineConfig:
     n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
     n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
     prefill chunk. on_busy: what a second request does while one is running.
-    flash_attn, type_k, type_v, use_extra_bufts: GGUF only.
+    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch: GGUF only.
     provider: ONNX only: "cpu", "cuda" or another one of onnxruntime's; "auto" is CUDA where the
     build has it. batch_invariant: ONNX only: where kernels give another row for a token
     alone than for one among others, evaluate two, so that text with and without speculation is

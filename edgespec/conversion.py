@@ -95,7 +95,9 @@ def convert(
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(LIMITS)}")
     if accuracy_level not in (None, 1, 2, 3, 4):
         raise ConfigError(f"accuracy_level must be 1, 2, 3 or 4, got {accuracy_level!r}")
-    given, target = _source(source), Path(out) if out else _default_out(source, precision)
+    given = _source(source)
+    target = Path(out) if out else _default_out(source, given, precision)
+    backend(target / "model.onnx")  # checks the result, and may be missing
     if target.exists():
         raise ConfigError(f"{target} is there already; give another folder, or remove it")
     _need_room(given, target)
@@ -150,11 +152,11 @@ def _source(source: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _default_out(source: str | os.PathLike[str], precision: str) -> Path:
-    """Where `name:onnx-int4` of the catalogue is looked for."""
-    name = os.fspath(source).partition(":")[0]
+def _default_out(source: str | os.PathLike[str], given: Path, precision: str) -> Path:
+    """Where `name:onnx-int4` of the catalogue is looked for; of other models by their own name."""
+    name = os.fspath(source).partition(":")[0].lower()
     if name not in catalogue.entries():
-        name = Path(name).stem
+        name = given.resolve().name.removesuffix(".gguf")
     return catalogue.models_dir() / f"{name}-onnx-{precision}"
 
 
@@ -172,7 +174,7 @@ def _need_room(source: Path, target: Path) -> None:
 
 def _tools(progress: Callable[[str], None]) -> Path:
     """The interpreter of the converter's environment, which is made if need be."""
-    folder = catalogue.models_dir().parent / "convert"
+    folder = catalogue.models_dir() / ".convert"  # emptied if it is ours and of other tools
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
     if ready.exists() and ready.read_text() == wanted:
@@ -218,6 +220,8 @@ def _build(
         try:
             assert process.stdout
             for line in process.stdout:
+                if not line.startswith("{"):  # a native library's own words
+                    continue
                 told = json.loads(line)
                 if warning := told.get("warning"):
                     warnings.append(warning)

@@ -15,7 +15,7 @@ from . import catalogue
 from .config import EngineConfig, SpeculativeConfig, build
 from .device import processor
 from .engine import Engine
-from .errors import ConfigError, ModelNotFound, VocabularyMismatch
+from .errors import ConfigError, EngineMissing, ModelNotFound, VocabularyMismatch
 from .interfaces import Drafter, FileModel, Model, Policy, Tokenizer
 from .session import Session
 
@@ -297,10 +297,20 @@ def _file_like(path: Path, name: str) -> Path | None:
     """The file of a catalogue model that is on disk; the same format as `path` if there is one,
     for two engines in one process take more memory.
     """
-    found = [catalogue.resolve(name, quantisation=f.quantisation)
-             for f in catalogue.entry(name).files]  # fmt: skip
-    alike = [f for f in found if f and catalogue.is_onnx(f) == catalogue.is_onnx(path)]
-    return alike[0] if alike else catalogue.resolve(name)
+    files = catalogue.entry(name).files
+    found = [catalogue.resolve(name, quantisation=file.quantisation) for file in files]
+    there = [file for file in found if file and _runs(file)]
+    alike = (file for file in there if catalogue.is_onnx(file) == catalogue.is_onnx(path))
+    return next(alike, there[0] if there else None)
+
+
+def _runs(path: Path) -> bool:
+    """Whether the engine for a file is installed."""
+    try:
+        backend(path)
+    except EngineMissing:
+        return False
+    return True
 
 
 def load_draft(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,19 +110,20 @@ def compare(
     found: Sequence[tuple[str, Path]],
     config: EngineConfig | None = None,
     progress: Callable[[str], None] = logger.info,
+    given: Iterable[str] = (),
 ) -> list[Format]:
     """Measure files of one model, (quantisation, path) each; those that do not load are left
-    out. The text is tokenized once, by the first.
+    out. The text is tokenized once, by the first. given: settings that hold whatever `tune` has
+    found.
     """
     config = config or EngineConfig()
     tokens: list[int] = []
     measured: list[tuple[Format, npt.NDArray[np.int64]]] = []
     for quantisation, path in found:
         progress(f"measuring {catalogue.label(path)}: speed and perplexity")
-        options = {"n_ctx": 1024} | tuned_options(path, config)
-        fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
         try:
-            with contextlib.closing(open_model(path, EngineConfig(**(fields | options)))) as model:
+            settings = replace(config, n_ctx=1024, **tuned_options(path, config, given))
+            with contextlib.closing(open_model(path, settings)) as model:
                 tokens = tokens or model.tokenizer.encode(TEXT)
                 perplexity, likeliest = read(model, tokens)
                 times = times_of(model)

@@ -217,7 +217,7 @@ def tune(
     where = keep(tuning_key(path, config), {"options": kept})
     taken = time.perf_counter() - start
     name = catalogue.label(wanted) if wanted else None
-    found = _formats(model, config, progress)
+    found = _formats(model, config, progress, options)
     return Tuning(
         catalogue.label(path), name, tuple(choices), chosen, profile, taken, where, tuple(found),
         recommend(found) if found else "",
@@ -225,13 +225,16 @@ def tune(
 
 
 def _formats(
-    model: Reference, config: EngineConfig, progress: Callable[[str], None]
+    model: Reference,
+    config: EngineConfig,
+    progress: Callable[[str], None],
+    given: Mapping[str, Any],
 ) -> list[Format]:
     """Every file of a model that is there in both formats, measured."""
     there = formats(os.fspath(model))
     if {catalogue.is_onnx(path) for _, path in there} != {True, False}:
         return []
-    found = compare(there, config, progress)
+    found = compare(there, config, progress, given)
     return found if len(found) > 1 else []
 
 

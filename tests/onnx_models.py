@@ -37,12 +37,22 @@ class _Builder:
 
 
 def decoder(
-    *, shared=True, keep=False, hidden_states=False, mask=False, bias=False, half=False, seed=0
+    *,
+    shared=True,
+    keep=False,
+    hidden_states=False,
+    mask=False,
+    bias=False,
+    half=False,
+    scalar=False,
+    alone=0.0,
+    seed=0,
 ) -> onnx.ModelProto:
     """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
-    beside the other one. half: all of it in fp16.
+    beside the other one. half: all of it in fp16. scalar: num_logits_to_keep is one. alone: the
+    state of a token that is evaluated alone is another one by so much, and so are its keys.
     """
     b = _Builder(seed, half)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
@@ -58,6 +68,10 @@ def decoder(
         inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
     outputs = [_value("logits", b.kind, ["batch", "rows", VOCAB])]
     state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
+    if alone:
+        n = b.op("Gather", b.op("Shape", "input_ids"), b.const(np.array(1)))
+        single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=b.kind)
+        state = b.op("Add", state, b.op("Mul", single, b.const(b.dtype(alone))))
     attention = (
         _grouped(b)
         if shared
@@ -81,8 +95,9 @@ def decoder(
     if hidden_states:
         outputs.append(_value("hidden_states", b.kind, ["batch", "sequence", WIDTH]))
     if keep:
-        inputs.append(_value("num_logits_to_keep", TensorProto.INT64, [1]))
-        start = b.op("Neg", "num_logits_to_keep")
+        inputs.append(_value("num_logits_to_keep", TensorProto.INT64, [] if scalar else [1]))
+        wanted = b.op("Reshape", "num_logits_to_keep", b.const(np.array([1])))
+        start = b.op("Neg", wanted)
         end, axis = b.const(np.array([2**31])), b.const(np.array([1]))
         state = b.op("Slice", state, start, end, axis)
     b.op("MatMul", state, b.weight(WIDTH, VOCAB), outputs=["logits"])

@@ -16,8 +16,8 @@ try:
 except ImportError as error:
     raise EngineMissing("ONNX models need `pip install edgespec[onnx]`") from error
 
-_ENDS = (  # where no configuration says what ends a generation
-    "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<eos>",
+_ENDS = (  # whatever a configuration says: many name only one of them
+    "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -39,7 +39,10 @@ class HfTokenizer:
             self._decoder = json.dumps(json.loads(path.read_text("utf-8")).get("decoder"))
         except Exception as error:  # the library raises bare exceptions
             raise ModelError(f"{path} cannot be read: {error}; fetch it again") from error
-        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocab.values(), default=-1) + 1
         settings = read(folder, "tokenizer_config.json")
         self.chat_template = _template(folder, settings)
         self._special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token")}
@@ -86,7 +89,8 @@ class HfTokenizer:
     def _find_ends(self, folder: Path) -> Iterator[int]:
         for name in ("generation_config.json", "genai_config.json", "config.json"):
             found = read(folder, name)
-            ids = found.get("model", {}).get("eos_token_id", found.get("eos_token_id"))
+            model = found.get("model") if isinstance(found.get("model"), dict) else found
+            ids = (model or {}).get("eos_token_id")
             yield from [ids] if isinstance(ids, int) else ids or []
         for text in (self._special["eos_token"], *_ENDS):
             token = self._tokenizer.token_to_id(text)
@@ -95,8 +99,11 @@ class HfTokenizer:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """A file beside a model, or in the folder above (onnx-community's layout)."""
-    return next((p for p in (folder / name, folder.parent / name) if p.is_file()), None)
+    """A file beside a model; for a graph in a folder onnx/ also in the one above, as repositories
+    of the hub have it.
+    """
+    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
+    return next((f / name for f in folders if (f / name).is_file()), None)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -105,9 +112,11 @@ def read(folder: Path, name: str) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        found: Any = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} holds no JSON object; fetch it again")
     return found
 
 
@@ -117,7 +126,7 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
         return path.read_text("utf-8")
     template = settings.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
+        named = {entry.get("name"): entry.get("template") for entry in template}
         return named.get("default")
     return template
 

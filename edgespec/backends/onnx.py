@@ -77,7 +77,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
     runs here. Loads the weights: what kernels do with single tokens has to be tried.
     """
     config = read(path.parent, "config.json")
-    model = OnnxModel(path, EngineConfig(n_ctx=64, provider="cpu"))
+    model = OnnxModel(path, EngineConfig(n_ctx=64))
     try:
         graph = model._graph
         return {
@@ -114,7 +114,7 @@ class OnnxModel:
     """
 
     def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))
         self.config = config or EngineConfig()
         check_packages()
         self.n_threads = self.n_threads_batch = self.config.n_threads or physical_cores()
@@ -209,7 +209,12 @@ class OnnxModel:
         if n_top and self._top is None:
             n_rows = len(self._logits) if self._keeps else MAX_ROWS + 1
             name = f"{self.provider}ExecutionProvider"
-            self._top = TopRows(name, self._device, n_rows, self.vocab_size)
+            try:
+                self._top = TopRows(name, self._device, n_rows, self.vocab_size)
+            except Exception as error:
+                raise OutOfMemory(
+                    f"no room for {n_rows} rows on {self.provider}: {error}; take a smaller n_ctx"
+                ) from error
         if bool(n_top) != bool(self._n_top):
             self._bound = 0, 0
         self._n_top = n_top
@@ -227,7 +232,7 @@ class OnnxModel:
 
     def close(self) -> None:
         """Free weights and cache."""
-        self._session = self._binding = self._cache = None
+        self._session = self._binding = self._cache = self._top = None
 
     def _chunk(self) -> int:
         """Tokens a call: few enough that logits which nobody wants stay small."""
@@ -243,7 +248,7 @@ class OnnxModel:
         self._ids = np.zeros((1, chunk + 1), graph.inputs["input_ids"])
         self._mask = np.ones((1, length), graph.inputs.get("attention_mask", np.int64))
         self._positions = np.arange(length, dtype=graph.inputs.get("position_ids", np.int64))[None]
-        self._n_kept = np.ones(1, graph.inputs.get(KEEP, np.int64))
+        self._n_kept = np.ones(graph.keep_shape, graph.inputs.get(KEEP, np.int64))
         rows = MAX_ROWS + 1 if self._keeps else chunk + 1
         self._logits = np.empty((rows, self.vocab_size), graph.logits_dtype)
         n_hidden = chunk + 1 if graph.hidden else 0
@@ -268,7 +273,7 @@ class OnnxModel:
             self._cache.truncate(self._n_past)
         self._n_hidden = n if self._graph.hidden else 0
         end = n_rows - (width - n)
-        if self._top and self._n_top and n_rows <= self._top.n_rows:
+        if self._top and self._n_top and n_logits and n_rows <= self._top.n_rows:
             return self._top.rows(end, self._n_top)[end - n_logits :]
         rows = self._logits[end - n_logits : end]
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
@@ -293,7 +298,7 @@ class OnnxModel:
         self._cache.bind(binding)
         self._bind_input("input_ids", self._ids[:, :width])
         if self._keeps:
-            self._n_kept[0] = n_rows
+            self._n_kept[...] = n_rows
             self._bind_input(KEEP, self._n_kept)
         if self._top and self._n_top and n_rows <= self._top.n_rows:
             self._top.bind(binding, n_rows)
@@ -346,24 +351,29 @@ class OnnxModel:
         """How many logits a row changes by with the number of tokens beside it; decides `pads`.
 
         On CPUs int4 kernels that quantise activations (accuracy_level 4) sum a single row in
-        another way than several; all widths from two on agree.
+        another way than several; widths from two on agree. No token is evaluated alone but the
+        one that is looked at: its keys and values would carry the difference on.
         """
-        several, more, alone = self._probe(2, 2), self._probe(1, 3), self._probe(3, 1)
+        total = min(20, self.n_ctx)
+        several, alone = self._probe(total - 2, 2), self._probe(total - 1, 1)
+        others = [self._probe(total - n, n) for n in (3, 4, 9, 17) if n < total]
         self.truncate(0)
-        among, apart = (float(abs(several - other).max()) for other in (more, alone))
+        among = max((float(abs(several - other).max()) for other in others), default=0.0)
+        apart = float(abs(several - alone).max())
         self.pads = self.config.batch_invariant and apart > _SAME and among < apart / 4
         return among if self.pads else max(among, apart)
 
     def _alone(self) -> str:
         """What is promised of tokens that are evaluated alone, in words."""
+        how = "evaluated as two" if self.pads else "evaluated alone"
+        if self.row_noise > _SAME:
+            return f"{how}, rows differ by {self.row_noise:.2g}: near ties may fall otherwise"
         if self.pads:
-            return "evaluated as two, so that drafts change nothing"
-        if self.row_noise <= _SAME:
-            return "evaluated alone, the same rows as among others"
-        return f"evaluated alone, rows differ by {self.row_noise:.2g}: near ties may fall otherwise"
+            return f"{how}, so that drafts change nothing"
+        return f"{how}, the same rows as among others"
 
     def _probe(self, *widths: int) -> npt.NDArray[Any]:
-        """The last row of four or fewer tokens that are evaluated in such pieces."""
+        """The last row of tokens that are evaluated in such pieces."""
         self._n_past = 0
         self._cache.truncate(0)
         tokens = [(7 * i + 3) % self.vocab_size for i in range(sum(widths))]
@@ -558,6 +568,11 @@ def _open(path: Path, config: EngineConfig, n_threads: int) -> Any:
 
 def _load_error(path: Path, message: str) -> ModelError:
     said, lower = _plainly(message), message.lower()
+    if "escapes model directory" in lower:
+        return ModelError(
+            f"{path}: this build of onnxruntime refuses weights behind a link, as the hub's cache "
+            "has them; update it, or copy the folder"
+        )
     if "filesystem error" in lower or "no such file" in lower or "does not exist" in lower:
         return ModelNotFound(f"{path}: a file with its weights is missing: {said}; fetch it again")
     if "protobuf" in lower or "out of bounds" in lower or "external data" in lower:

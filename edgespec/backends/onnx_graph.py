@@ -26,7 +26,8 @@ class Graph:
 
     inputs: name → type of all but the past. mask: the input that says for every token which
     others it sees, [1, 1, n, total], added to scores; "" where there is none. hidden: width of
-    the final hidden states, 0 where the graph does not give them.
+    the final hidden states, 0 where the graph does not give them. keep_shape: of the number of
+    rows that are wanted: newer exports take a scalar.
     """
 
     past: tuple[str, ...]
@@ -40,6 +41,7 @@ class Graph:
     mask: str
     hidden: int
     hidden_dtype: Any
+    keep_shape: tuple[int, ...]
 
 
 def read_graph(path: Path, session: Any) -> Graph:
@@ -73,6 +75,7 @@ def read_graph(path: Path, session: Any) -> Graph:
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
         hidden if isinstance(hidden, int) else 0,
         _type(path, states, _FLOATS) if states else np.float32,
+        (1,) * len(inputs[KEEP].shape) if KEEP in inputs else (1,),
     )  # fmt: skip
 
 
@@ -82,8 +85,8 @@ def _is_square(inputs: Mapping[str, Any], name: str) -> bool:
 
 def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Names of past and present, in the order of their layers, keys before values."""
-    decoder = read(folder, "genai_config.json").get("model", {}).get("decoder", {})
-    ins, outs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    decoder = section(read(folder, "genai_config.json"), "model", "decoder")
+    ins, outs = section(decoder, "inputs"), section(decoder, "outputs")
     patterns = [
         (
             ins.get(f"past_{kind}_names", f"past_key_values.%d.{kind}"),
@@ -94,9 +97,10 @@ def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[
     past, present = [], []
     for layer in range(len(inputs)):
         for before, after in patterns:
-            if before % layer in inputs:
-                past.append(before % layer)
-                present.append(after % layer)
+            name = before.replace("%d", str(layer))
+            if name in inputs and name not in past:
+                past.append(name)
+                present.append(after.replace("%d", str(layer)))
     return past, present
 
 
@@ -110,10 +114,15 @@ def _type(path: Path, node: Any, known: Mapping[str, Any]) -> Any:
 
 def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
     """(heads, head size) as the graph says, else as the companions do."""
+    if len(shape) != 4:
+        raise UnknownArchitecture(
+            f"the cache of the graph in {folder} has the shape {list(shape)}; [batch, heads, "
+            "length, size] is expected"
+        )
     if isinstance(shape[1], int) and isinstance(shape[3], int):
         return shape[1], shape[3]
-    decoder = read(folder, "genai_config.json").get("model", {}).get("decoder", {})
-    config = read(folder, "config.json")
+    decoder = section(read(folder, "genai_config.json"), "model", "decoder")
+    config = settings(folder)
     heads = decoder.get("num_key_value_heads") or config.get("num_key_value_heads")
     size = decoder.get("head_size") or config.get("head_dim")
     if not size and config.get("num_attention_heads"):
@@ -129,8 +138,8 @@ def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
 def _vocab_size(folder: Path, shape: Sequence[Any]) -> int:
     if isinstance(shape[-1], int):
         return shape[-1]
-    found = read(folder, "genai_config.json").get("model", {}).get("vocab_size")
-    found = found or read(folder, "config.json").get("vocab_size")
+    found = section(read(folder, "genai_config.json"), "model").get("vocab_size")
+    found = found or settings(folder).get("vocab_size")
     if not found:
         raise UnknownArchitecture(
             f"neither the graph in {folder} nor a config.json says how large its vocabulary is; "
@@ -141,8 +150,24 @@ def _vocab_size(folder: Path, shape: Sequence[Any]) -> int:
 
 def trained(folder: Path) -> int:
     """Tokens of context that the model was trained for, where a companion says so."""
-    genai = read(folder, "genai_config.json").get("model", {}).get("context_length")
-    return int(genai or read(folder, "config.json").get("max_position_embeddings") or DEFAULT_N_CTX)
+    genai = section(read(folder, "genai_config.json"), "model").get("context_length")
+    config = settings(folder)
+    own = config.get("max_position_embeddings") or config.get("n_positions")
+    return int(genai or own or DEFAULT_N_CTX)
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """config.json; of models that also see or hear, what it says of the text model."""
+    config = read(folder, "config.json")
+    return config | section(config, "text_config")
+
+
+def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A part of a configuration, {} where it is not there."""
+    for name in names:
+        found = config.get(name)
+        config = found if isinstance(found, dict) else {}
+    return config
 
 
 def precision_of(path: Path, graph: Graph) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/onnx_models.py made it
 
@@ -20,6 +19,8 @@ class TopRows:
     """
 
     def __init__(self, provider: str, device: str, n_rows: int, vocab_size: int) -> None:
+        import onnxruntime as ort
+
         options = ort.SessionOptions()
         options.log_severity_level = 4
         providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))

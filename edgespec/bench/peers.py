@@ -90,14 +90,18 @@ class Peer:
             "draft": draft and os.fspath(draft), "n_ctx": n_ctx, "threads": threads,
         }  # fmt: skip
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed in close()
-        self._process = subprocess.Popen(
-            [python, os.fspath(WORKER)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-        )  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                [python, os.fspath(WORKER)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._said.close()
+            raise EngineMissing(f"{python} cannot be started: {error.strerror}") from error
         try:
             self.version: str = self._ask(config)["ready"]
             self._ask({"prompt": [1, 2, 3], "n": 8})  # what is built at first use
-        except EngineMissing:
+        except BaseException:
             self.close()
             raise
 

@@ -25,6 +25,8 @@ ONNX = {
     "onnx, shared cache, wanted rows": {"keep": True},
     "onnx, grown cache": {"shared": False, "hidden_states": True},
     "onnx, grown cache, mask": {"shared": False, "mask": True, "keep": True},
+    "onnx, shared cache, scalar": {"keep": True, "scalar": True},
+    "onnx, rows that differ alone": {"keep": True, "alone": 0.5},
     "onnx, shared cache, fp16": {"half": True, "keep": True},
     "onnx, grown cache, fp16": {"half": True, "shared": False},
     "onnx, grown cache, bias": {"shared": False, "bias": True},

@@ -7,6 +7,7 @@ for them and makes a graph that is known.
 import json
 import stat
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def tools(tmp_path, body):
     script = tmp_path / "worker.py"
     script.write_text(
         "import json, shutil, sys\njob = json.loads(sys.argv[-1])\n"
-        "print(json.dumps({'step': 'building'}), flush=True)\n" + body
+        "print(json.dumps({'step': 'building'}), flush=True)\nprint('native noise')\n" + body
     )
     path = tmp_path / "python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$3"\n')
@@ -132,9 +133,14 @@ def test_the_result_has_a_place_in_the_catalogue(monkeypatch, tmp_path):
     from edgespec.conversion import _default_out
 
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
-    assert _default_out("smollm2-135m", "int4") == tmp_path / "smollm2-135m-onnx-int4"
-    assert _default_out("smollm2-135m:Q4_1", "fp32") == tmp_path / "smollm2-135m-onnx-fp32"
-    assert _default_out("./some/file.gguf", "int4") == tmp_path / "file-onnx-int4"
+    for source, given, name in (
+        ("smollm2-135m", "x/SmolLM2.gguf", "smollm2-135m"),
+        ("SmolLM2-135M:Q4_1", "x/SmolLM2.gguf", "smollm2-135m"),
+        ("./some/file.v1.gguf", "./some/file.v1.gguf", "file.v1"),
+        ("hf:org/repo/a-1.5B-q8.gguf", "/cache/a-1.5B-q8.gguf", "a-1.5B-q8"),
+        ("./Qwen2.5-1.5B", "./Qwen2.5-1.5B", "Qwen2.5-1.5B"),
+    ):
+        assert _default_out(source, Path(given), "int4") == tmp_path / f"{name}-onnx-int4"
     assert catalogue.models_dir() == tmp_path
 
 

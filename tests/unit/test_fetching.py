@@ -284,6 +284,20 @@ def test_a_graph_comes_with_its_weights_tokenizer_and_settings(hub: Hub) -> None
     assert hub.requests == []
 
 
+def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(hub: Hub) -> None:
+    hub.files = dict(GRAPH) | {"onnx/model.onnx": b"another"}
+    other = "hf:org/toy/onnx/model.onnx"
+    edgespec_process(("pull", other), HF_ENDPOINT=hub.url)
+    hub.files = {k: v for k, v in GRAPH.items() if "model" not in k}  # the weights are away
+    hub.files["onnx/model_q4.onnx_data_1"] = b"more"
+    (failed, after) = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url)
+    assert failed["error"] == "ModelNotFound"
+    assert after["path"] is None
+    hub.files = dict(GRAPH) | {"onnx/model_q4.onnx_data_1": b"more"}
+    (got,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=hub.url)
+    assert catalogue.size_of(Path(got["path"])) == 5 + 7000 + 4
+
+
 def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(hub: Hub) -> None:
     hub.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
     failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url)

@@ -174,6 +174,17 @@ def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
     assert model.decode([6], n_logits=0).shape == (0, model.vocab_size)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_keys_and_values_of_a_token_alone_are_paired_too(tmp_path, shared):
+    model = opened(onnx_models.save(tmp_path, alone=0.5, shared=shared))
+    assert model.pads
+    assert model.row_noise < 1e-3
+    at_once = model.decode(TOKENS, n_logits=len(TOKENS)).copy()
+    model.truncate(0)
+    one_by_one = np.concatenate([model.decode([token]).copy() for token in TOKENS])
+    assert np.allclose(one_by_one, at_once, atol=1e-3)
+
+
 def test_who_wants_speed_is_told_what_it_costs(tmp_path):
     path = onnx_models.save(tmp_path, cycle(alone=5.0))
     model = opened(path, batch_invariant=False)
@@ -313,6 +324,31 @@ def test_tokenizer(tmp_path):
     assert tokenizer.special() == {"bos_token": "", "eos_token": "<|im_end|>"}
 
 
+def test_a_tokenizer_that_would_cut_and_has_holes(tmp_path):
+    path = onnx_models.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["truncation"] = {
+        "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    content["model"]["vocab"]["z"] = 60
+    file.write_text(json.dumps(content))
+    tokenizer = opened(path).tokenizer
+    assert len(tokenizer.encode("abababab")) == 8
+    assert tokenizer.encode("z") == [60]
+    assert tokenizer.vocab_size == 61
+
+
+def test_companions_above_are_those_of_repositories_of_the_hub(tmp_path):
+    path = onnx_models.save(tmp_path / "onnx")
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        (path.parent / name).rename(tmp_path / name)
+    assert opened(path).n_ctx == 64
+    shutil.move(tmp_path / "onnx", tmp_path / "other")
+    with pytest.raises(ModelNotFound, match=r"no tokenizer.json"):
+        opened(tmp_path / "other/model.onnx")
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 
@@ -354,6 +390,8 @@ def broken(folder, kind):
         (folder / "tokenizer.json").write_text("{")
     elif kind == "damaged settings":
         (folder / "config.json").write_text("{")
+    elif kind == "settings of another kind":
+        (folder / "config.json").write_text("[1]")
     elif kind == "two graphs":
         shutil.copy(path, folder / "model_q4.onnx")
     return path
@@ -371,6 +409,7 @@ def broken(folder, kind):
     ("no tokenizer", ModelNotFound, "no tokenizer.json"),
     ("damaged tokenizer", ModelError, "tokenizer.json cannot be read"),
     ("damaged settings", ModelError, "config.json is no JSON"),
+    ("settings of another kind", ModelError, "holds no JSON object"),
     ("two graphs", ModelNotFound, "several .onnx files: model.onnx, model_q4.onnx"),
 ])  # fmt: skip
 def test_bad_files(tmp_path, kind, error, says):
@@ -439,6 +478,23 @@ def test_both_packages_at_once(tmp_path, monkeypatch):
     monkeypatch.undo()
     backend.check_packages.cache_clear()
     opened(path)
+
+
+def test_relative_paths_have_names(tmp_path, monkeypatch):
+    onnx_models.save(tmp_path / "letters")
+    monkeypatch.chdir(tmp_path / "letters")
+    assert catalogue.label(catalogue.resolve(".")) == "letters/model.onnx"
+    assert catalogue.label(catalogue.resolve("model.onnx")) == "letters/model.onnx"
+    assert opened("model.onnx").fingerprint()["file"][0] == "letters/model.onnx"
+
+
+def test_other_files_beside_a_graph_are_not_its_weights(tmp_path):
+    path = onnx_models.save(tmp_path / "a[1]")
+    size = path.stat().st_size
+    for name, part in (("model.onnx_data_1", True), ("model.onnx.bak", False)):
+        (path.parent / name).write_bytes(b"12")
+        size += 2 * part
+    assert catalogue.size_of(path) == size
 
 
 def test_references(tmp_path):
