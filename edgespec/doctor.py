@@ -256,8 +256,9 @@ def _fits(info: ModelInfo, config: EngineConfig, free: int | None) -> Iterator[F
             "memory",
             f"the model with a context of {n_ctx} needs about {_gib(needed)}, "
             f"{_gib(free)} are free",
-            "take a smaller context (-c), a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) or a "
-            "smaller file",
+            "take a smaller context (-c), "
+            + ("" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) ")
+            + "or a smaller file",
         )
 
 
@@ -341,6 +342,8 @@ def _wider(info: ModelInfo, model: FileModel) -> str:
     """A way to make wide evaluations cheaper."""
     if info.quantisation in ("F16", "BF16", "F32", "Q8_0") or "layers" in model.placement:
         return ""
+    if catalogue.is_onnx(model.path):
+        return ""
     return (
         f"on a plain CPU a Q8_0 or F16 file of the same model widens more cheaply than "
         f"{info.quantisation}, though a single token then takes longer"
@@ -366,7 +369,9 @@ def _drafting(
         return
     assert draft is not None
     try:
-        trained = min(draft.n_ctx, inspect(wanted).n_ctx_train or draft.n_ctx)
+        trained = draft.n_ctx  # a graph gives no more than it was made for
+        if not catalogue.is_onnx(wanted):
+            trained = min(trained, inspect(wanted).n_ctx_train or trained)
         if trained < target.n_ctx:
             yield Finding(
                 "note",

@@ -287,6 +287,7 @@ def draft_path(
     path = model_path(model)
     there = [found for name in suggested if (found := _file_like(path, name))]
     on_gpu = backend(path).supports_gpu_offload() and config.n_gpu_layers != 0
+    on_gpu = on_gpu and config.provider.lower() != "cpu"
     if spec.method != "draft_model" and not on_gpu:
         largest = catalogue.size_of(path) / _CPU_SHARE
         there = [path for path in there if catalogue.size_of(path) <= largest]

@@ -139,6 +139,7 @@ def peers(ctx: click.Context) -> None:
     from edgespec import catalogue
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner
+    from edgespec.loading import draft_path
 
     params = ctx.params
     questions, line, began = _chosen(params), Status(), time.monotonic()
@@ -149,8 +150,11 @@ def peers(ctx: click.Context) -> None:
 
     with opened(params) as engine:
         about = engine.describe()
-        model = catalogue.resolve(params["model"] or catalogue.default_model)
-        draft = catalogue.resolve(params["draft_model"]) if about["draft"] else None
+        reference = params["model"] or catalogue.default_model
+        model = catalogue.resolve(reference)
+        asked = options.engine_arguments(params)["draft"]
+        config = edgespec.EngineConfig()
+        draft = draft_path(reference, asked, config) if about["draft"] else None
         assert model is not None
         try:
             for mode in others.modes(model, draft):
