@@ -286,8 +286,8 @@ def draft_path(
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
     path = model_path(model)
     there = [found for name in suggested if (found := _file_like(path, name))]
-    on_gpu = backend(path).supports_gpu_offload() and config.n_gpu_layers != 0
-    on_gpu = on_gpu and config.provider.lower() != "cpu"
+    wants_gpu = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
+    on_gpu = wants_gpu and backend(path).supports_gpu_offload()
     if spec.method != "draft_model" and not on_gpu:
         largest = catalogue.size_of(path) / _CPU_SHARE
         there = [path for path in there if catalogue.size_of(path) <= largest]

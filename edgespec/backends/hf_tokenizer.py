@@ -23,7 +23,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HfTokenizer:
-    """A tokenizer.json. `folder`: where it lies; what a folder above it holds is found as well.
+    """A tokenizer.json. `folder`: of the model; see `find` for where companions may lie.
 
     Raises ModelNotFound where there is none, ModelError where it cannot be read.
     """

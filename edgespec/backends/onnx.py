@@ -100,7 +100,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
 class OnnxModel:
     """An ONNX decoder under the `Model` contract.
 
-    path: an .onnx file, its tokenizer.json beside it or in the folder above. The graph has the
+    path: an .onnx file, its tokenizer.json beside it or above a folder onnx/. The graph has the
     inputs and outputs of onnx-community's repositories, of onnxruntime-genai's folders or of
     plain exports with past keys and values.
     n_ctx: as asked for, at most what the graph was made for: its rotations are a table.
@@ -354,9 +354,18 @@ class OnnxModel:
         another way than several; widths from two on agree. No token is evaluated alone but the
         one that is looked at: its keys and values would carry the difference on.
         """
-        total = min(20, self.n_ctx)
-        several, alone = self._probe(total - 2, 2), self._probe(total - 1, 1)
-        others = [self._probe(total - n, n) for n in (3, 4, 9, 17) if n < total]
+        tokens = [(7 * i + 3) % self.vocab_size for i in range(min(20, self.n_ctx))]
+        if len(tokens) < 5:  # no room for a draft either
+            return 0.0
+        self.decode(tokens[:3], n_logits=0)
+
+        def first(width: int) -> npt.NDArray[Any]:
+            row: npt.NDArray[Any] = self.decode(tokens[3 : 3 + width], n_logits=width)[0].copy()
+            self.truncate(3)
+            return row
+
+        several, alone = first(2), first(1)
+        others = [first(n) for n in (3, 4, 9, 17) if n <= len(tokens) - 3]
         self.truncate(0)
         among = max((float(abs(several - other).max()) for other in others), default=0.0)
         apart = float(abs(several - alone).max())

@@ -45,6 +45,9 @@ class Graph:
 
 
 def read_graph(path: Path, session: Any) -> Graph:
+    """What a session's graph takes and gives. Raises UnknownArchitecture for what is no decoder,
+    ModelError for companions that cannot be read.
+    """
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
     optional = {node.name: node for node in session.get_overridable_initializers()}
