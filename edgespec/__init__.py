@@ -31,6 +31,10 @@ from .errors import (
     TemplateError,
     TruncatedModel,
     UnknownArchitecture,
+    VerifierError,
+    VerifierFault,
+    VerifierRefused,
+    VerifierUnavailable,
     VocabularyMismatch,
 )
 from .inspection import DraftFit, ModelInfo, fitting_drafts, inspect
@@ -78,6 +82,10 @@ __all__ = [
     "TruncatedModel",
     "Tuning",
     "UnknownArchitecture",
+    "VerifierError",
+    "VerifierFault",
+    "VerifierRefused",
+    "VerifierUnavailable",
     "VocabularyMismatch",
     "__version__",
     "assemble",

@@ -17,6 +17,10 @@
     ├── DecodeError                  the engine failed while evaluating tokens
     ├── Aborted                      evaluation was stopped by the caller
     ├── TemplateError                a chat template that does not render
+    ├── VerifierError
+    │   ├── VerifierUnavailable      a server cannot be reached, went away, or has no room now
+    │   ├── VerifierRefused          a server said no: key, model, vocabulary, what it cannot do
+    │   └── VerifierFault            a server sent what is no answer
     └── EngineBusy                   a second request while one is running
 
 Every message says what was found, what was expected and what to do.
@@ -91,6 +95,31 @@ class Aborted(EdgeSpecError):
 
 class TemplateError(EdgeSpecError):
     """A chat template that does not render."""
+
+
+class VerifierError(EdgeSpecError):
+    """Verification on another machine failed; the conversation is as it was."""
+
+
+class VerifierUnavailable(VerifierError):
+    """A server cannot be reached, went away, or has no room: worth trying again.
+
+    retry_after_s: when, if the server said so.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class VerifierRefused(VerifierError):
+    """A server said no: wrong key, wrong model, another vocabulary, or a request that it cannot
+    do exactly. Trying again does not help.
+    """
+
+
+class VerifierFault(VerifierError):
+    """A server sent something that is no answer to what it was asked."""
 
 
 class EngineBusy(EdgeSpecError):

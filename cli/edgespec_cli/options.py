@@ -207,7 +207,8 @@ model_options = _options(
     ),
     _option(
         "--batch-invariant/--no-batch-invariant", default=None,
-        help="ONNX: whether single tokens may cost more so that drafts never change the text.",
+        help="Whether evaluations may cost more so that drafts never change the text, not even "
+        "at near ties: by default yes with ONNX, where it costs little, and no with GGUF.",
     ),
     _option("--offline", is_flag=True, help="Download nothing."),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ logger = logging.getLogger("edgespec.llama_cpp")
 MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
 ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+_LONG = 520  # cached tokens: from 512 on attention may take another kernel
+_WIDEST = 16  # rows that are compared with rows computed alone
 
 _LEVELS = {3: logging.INFO, 4: logging.INFO}  # what matters comes back as an exception
 _KV_TYPES = {
@@ -228,12 +230,15 @@ class LlamaCppModel:
     """A GGUF under the `Model` contract.
 
     placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
+    config: as it runs; batch_invariant decides some settings. So many rows as stay equal to the
+    last bit are then the most a call, and are evaluated in a call of their own.
+
     Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
         self.path = Path(path)
-        self.config = config or EngineConfig()
+        self.config = _settled(config or EngineConfig())
         self._close: Callable[[], Any] = lambda: None
         self._model, self._context, lines = self._load()
         self._close = weakref.finalize(self, _free, self._model, self._context)
@@ -258,6 +263,9 @@ class LlamaCppModel:
         self._rows_view: Rows = np.empty((0, self.vocab_size), np.float32)
         self._aborting: Abort | None = None
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
+        self._apart = False
+        if self.config.batch_invariant:
+            self._keep_rows_equal()
 
     @property
     def n_past(self) -> int:
@@ -273,12 +281,19 @@ class LlamaCppModel:
                 f"{len(tokens)} tokens do not fit behind {self._n_past} in a context of "
                 f"{self.n_ctx}; load the model with a larger n_ctx or shorten the prompt"
             )
-        if n_logits > min(MAX_ROWS, len(tokens)):
-            raise ValueError(f"{n_logits} rows of {len(tokens)} tokens; at most {MAX_ROWS} a call")
+        if n_logits > min(self.capabilities.max_rows, len(tokens)):
+            raise ValueError(
+                f"{n_logits} rows of {len(tokens)} tokens; at most "
+                f"{self.capabilities.max_rows} a call"
+            )
         done = 0
         while len(tokens) - done > self.capabilities.max_batch:
             # a chunk must not end between the wanted rows
             end = min(done + self.capabilities.max_batch, len(tokens) - max(1, n_logits))
+            self._decode_chunk(tokens[done:end], 0, abort)
+            done = end
+        if self._apart and 0 < n_logits < len(tokens) - done:
+            end = len(tokens) - n_logits
             self._decode_chunk(tokens[done:end], 0, abort)
             done = end
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
@@ -325,7 +340,9 @@ class LlamaCppModel:
         self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Flash attention and repacked weights."""
+        """Flash attention and repacked weights; batch_invariant has decided them."""
+        if self.config.batch_invariant:
+            return {}
         repacks = self.config.use_extra_bufts
         return {
             "flash_attn": (self.config.flash_attn, "off" if self.flash_attn else "on"),
@@ -347,6 +364,37 @@ class LlamaCppModel:
     def close(self) -> None:
         """Free context and weights."""
         self._close()
+
+    def _keep_rows_equal(self) -> None:
+        """As many rows a call as are, to the last bit, those of tokens evaluated one by one.
+
+        On CPUs each kind of weights has its width from which llama.cpp takes another kernel.
+        """
+        n_rows = 1
+        if self.capabilities.truncate:
+            lengths = {min(length, self.n_ctx - _WIDEST) for length in (8, _LONG)}
+            n_rows = min((self._equal_rows(n) for n in lengths if n > 0), default=1)
+        self._apart = n_rows > 1
+        if not self._apart:
+            self.placement["rows"] = "differ with their number: near ties may fall otherwise"
+            return
+        self.capabilities = replace(self.capabilities, max_rows=n_rows)
+        self.placement["rows"] = f"the same for 1 to {n_rows} tokens: drafts change nothing"
+
+    def _equal_rows(self, n_past: int) -> int:
+        """How many rows may be computed at once behind so many tokens."""
+        tokens = [(7 * i + 3) % self.vocab_size for i in range(n_past + _WIDEST)]
+        self.decode(tokens[:n_past], n_logits=0)
+        alone = [self.decode([token])[0].copy() for token in tokens[n_past:]]
+        n = 1
+        while n < len(alone):
+            self.truncate(n_past)
+            rows = self.decode(tokens[n_past : n_past + n + 1], n_logits=n + 1)
+            if not all(map(np.array_equal, rows, alone)):
+                break
+            n += 1
+        self.truncate(0)
+        return n
 
     def _load(self) -> tuple[Any, Any, list[str]]:
         """Weights and context; where "everything that fits" does not fit on the GPU, fewer
@@ -471,6 +519,17 @@ class LlamaCppModel:
             return self._n_past
         lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
         return 0
+
+
+def _settled(config: EngineConfig) -> EngineConfig:
+    """With batch_invariant the settings under which llama.cpp's rows depend least on their
+    number: repacked weights and attention without flash have kernels for four rows, and
+    flash attention over f16 values one for a single row behind 512 tokens.
+    """
+    if not config.batch_invariant:
+        return config
+    type_v = "bf16" if config.type_v == "f16" else config.type_v
+    return replace(config, flash_attn="on", use_extra_bufts=False, type_v=type_v)
 
 
 def _free(model: Any, context: Any) -> None:

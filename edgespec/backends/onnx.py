@@ -369,7 +369,8 @@ class OnnxModel:
         self.truncate(0)
         among = max((float(abs(several - other).max()) for other in others), default=0.0)
         apart = float(abs(several - alone).max())
-        self.pads = self.config.batch_invariant and apart > _SAME and among < apart / 4
+        wanted = self.config.batch_invariant is not False
+        self.pads = wanted and apart > _SAME and among < apart / 4
         return among if self.pads else max(among, apart)
 
     def _alone(self) -> str:

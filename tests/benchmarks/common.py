@@ -44,19 +44,19 @@ def spread(file: str) -> Iterator[tuple[int, str, str]]:
                 yield question["question_id"], name, question["turns"][0]
 
 
-def load_fixed(target: str, draft: str | None = None) -> Engine:
+def load_fixed(target: str, draft: str | None = None, **options) -> Engine:
     """Drafts of DEPTH tokens whenever there is anything to draft; with draft "auto" what
-    `edgespec.load` does by default.
+    `edgespec.load` does by default. options: fields of EngineConfig.
     """
     if draft == "auto":
-        return load(model(target), n_ctx=4096)
+        return load(model(target), n_ctx=4096, **options)
     config = {
         "method": "draft_model" if draft else "suffix",
         "num_speculative_tokens": DEPTH,
         "draft_p_min": 0.0,
     }
     draft_path = model(draft) if draft else None
-    return load(model(target), draft_path, n_ctx=4096, speculative_config=config)
+    return load(model(target), draft_path, n_ctx=4096, speculative_config=config, **options)
 
 
 def chat_prompt(engine: Engine, text: str) -> list[int]:

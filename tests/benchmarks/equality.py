@@ -1,6 +1,6 @@
 """Greedy text with speculation against plain decoding, token for token, on Spec-Bench questions.
 
-    python tests/benchmarks/equality.py question.dev.jsonl NAME TARGET [DRAFT]
+    python tests/benchmarks/equality.py question.dev.jsonl NAME TARGET [DRAFT] [--batch-invariant]
 
 Wherever two texts part, the plain run's log-probability gap between the two tokens stands
 beside the noise: how much the same gap (of the plain run's two best tokens) differs between
@@ -31,9 +31,10 @@ def noise_of(plain, drafted, n):
 
 
 def main() -> None:
-    file, name, target, *draft = sys.argv[1:]
+    file, name, target, *draft = [word for word in sys.argv[1:] if word != "--batch-invariant"]
+    invariant = True if "--batch-invariant" in sys.argv else None
     differences, noise, n_questions, n_accepted = [], [], 0, 0
-    with load_fixed(target, *draft) as engine:
+    with load_fixed(target, *draft, batch_invariant=invariant) as engine:
         for question, category, text in spread(file):
             prompt = chat_prompt(engine, text)
             options = {"max_tokens": N_TOKENS, "logprobs": 5}
@@ -57,6 +58,7 @@ def main() -> None:
     largest = max(noise)
     save(f"equality_{name}", {
         "target": target, "draft": draft[0] if draft else "prompt lookup", "depth": DEPTH,
+        "batch_invariant": invariant,
         "questions": n_questions, "tokens": N_TOKENS, "accepted_draft_tokens": n_accepted,
         "equal": n_questions - len(differences),
         "differences": differences,

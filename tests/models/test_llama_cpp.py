@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ import edgespec
 from edgespec import (
     ConfigError,
     ContextFull,
+    EngineConfig,
     ModelNotFound,
     NotAGGUF,
     OutOfMemory,
@@ -22,6 +24,7 @@ from edgespec import (
     UnknownArchitecture,
     VocabularyMismatch,
 )
+from edgespec.loading import open_model
 
 pytest.importorskip("llama_cpp")
 
@@ -194,6 +197,60 @@ def test_native_log_goes_to_logging(smollm2, caplog, capfd):
 def test_engine_options(smollm2, options):
     with edgespec.load(smollm2, None, n_ctx=512, **options) as engine:
         assert "Paris" in engine.generate("The capital of France is", max_tokens=5).text
+
+
+@pytest.fixture(scope="module")
+def invariant(smollm2):
+    model = open_model(smollm2, EngineConfig(n_ctx=1024, batch_invariant=True))
+    yield model
+    model.close()
+
+
+@pytest.mark.parametrize("n_past", [8, 40, 600])
+def test_batch_invariant_rows_are_those_of_single_tokens(invariant, n_past):
+    tokens = [(11 * i + 5) % 1000 for i in range(n_past + invariant.capabilities.max_rows)]
+    invariant.truncate(0)
+    invariant.decode(tokens[:n_past], n_logits=0)
+    alone = [invariant.decode([token])[0].copy() for token in tokens[n_past:]]
+    for n in range(2, len(alone) + 1):
+        invariant.truncate(n_past)
+        rows = invariant.decode(tokens[n_past : n_past + n], n_logits=n)
+        assert all(map(np.array_equal, rows, alone))
+    invariant.truncate(0)
+    rows = invariant.decode(tokens, n_logits=len(alone))  # prompt and draft in one call
+    assert all(map(np.array_equal, rows, alone))
+    invariant.truncate(0)
+    with pytest.raises(ValueError, match="at most"):
+        invariant.decode(tokens, n_logits=len(alone) + 1)
+
+
+def test_batch_invariant_says_what_it_promises(invariant, smollm2, monkeypatch):
+    assert 1 < invariant.capabilities.max_rows <= 16
+    assert invariant.placement["rows"].startswith("the same for 1 to ")
+    assert invariant.switches() == {}
+    monkeypatch.setattr(type(invariant), "_equal_rows", lambda model, n_past: 1)
+    differs = open_model(smollm2, EngineConfig(n_ctx=256, batch_invariant=True))
+    assert differs.placement["rows"].startswith("differ")
+    assert differs.capabilities.max_rows == 32
+    differs.close()
+    with pytest.raises(ConfigError, match="flash"):
+        EngineConfig(batch_invariant=True, flash_attn="off")
+
+
+def test_batch_invariant_text_is_plain_text_with_any_draft(smollm2, small_draft):
+    prompts = ["Write a long story about a robot.", "List ten rivers:\n1.", PROMPT, PROMPT * 30]
+    for depth, draft in ((4, None), (15, small_draft)):
+        options = {"num_speculative_tokens": depth, "draft_p_min": 0.0}
+        with edgespec.load(
+            smollm2, draft, n_ctx=1024, batch_invariant=True, speculative_config=options
+        ) as engine:
+            for prompt in prompts:
+                engine.generate(prompt, max_tokens=1)
+                params = {"max_tokens": 64, "ignore_eos": True}
+                plain = engine.generate(prompt, **params, disable_spec_decode=True)
+                done = engine.generate(prompt, **params)
+                assert done.token_ids == plain.token_ids
+                assert done.stats.num_draft_tokens
 
 
 def test_two_models_in_one_process_and_freed_memory(smollm2, smollm2_engine):

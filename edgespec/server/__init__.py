@@ -1,0 +1,1 @@
+"""The verification server and its OpenAI-compatible front."""
