@@ -165,6 +165,54 @@ class Restricting(Model, Protocol):
         """From now on rows may be -inf outside their `top` largest logits; 0: whole rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens for one sequence of several; logits are wanted of the last `n_logits` of them."""
+
+    sequence: int
+    tokens: Sequence[int]
+    n_logits: int = 0
+
+
+class Sequences(Protocol):
+    """A model that keeps several sequences and evaluates tokens of all in one call.
+
+    n_ctx: most tokens of one sequence; n_sequences: they are numbered from 0. max_rows: most
+    rows of logits a call, all parts together; max_draft_rows: of one part. max_batch: most
+    tokens a call. shares: whether `copy` costs nothing.
+    """
+
+    vocab_size: int
+    n_ctx: int
+    n_sequences: int
+    max_rows: int
+    max_draft_rows: int
+    max_batch: int
+    shares: bool
+
+    def decode(self, parts: Sequence[Part]) -> list[Rows]:
+        """Append tokens to their sequences; the rows of every part, views valid until the next
+        call. Raises ContextFull (nothing was appended) and DecodeError.
+        """
+
+    def truncate(self, sequence: int, n_past: int) -> None:
+        """Forget everything of a sequence from `n_past` on."""
+
+    def copy(self, source: int, target: int, n_past: int) -> None:
+        """Let an empty sequence begin with the first tokens of another."""
+
+    def close(self) -> None:
+        """Free the caches. The weights stay with the model."""
+
+
+@runtime_checkable
+class Sharing(FileModel, Protocol):
+    """A model whose weights can serve a cache of several sequences besides its own."""
+
+    def sequences(self, n_sequences: int, n_ctx: int) -> Sequences:
+        """`n_ctx` tokens of cache for `n_sequences`. Raises OutOfMemory."""
+
+
 class Drafter(Protocol):
     """Something cheap that guesses what the target will say."""
 

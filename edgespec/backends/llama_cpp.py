@@ -35,7 +35,7 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..interfaces import Abort, Capabilities
+from ..interfaces import Abort, Capabilities, Part
 from ..types import Rows
 
 try:
@@ -52,6 +52,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
 ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+_MANY_ROWS = 64  # logits rows a call of several sequences
 _LONG = 520  # cached tokens: from 512 on attention may take another kernel
 _WIDEST = 16  # rows that are compared with rows computed alone
 
@@ -262,6 +263,7 @@ class LlamaCppModel:
         self._rows_address = 0
         self._rows_view: Rows = np.empty((0, self.vocab_size), np.float32)
         self._aborting: Abort | None = None
+        self._evaluating = threading.Lock()  # contexts of the same weights take turns
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
         self._apart = False
         if self.config.batch_invariant:
@@ -360,6 +362,12 @@ class LlamaCppModel:
             "layers": self.placement.get("layers", ""),
             "settings": settings | threads,
         }
+
+    def sequences(self, n_sequences: int, n_ctx: int) -> LlamaCppSequences:
+        """A cache of `n_ctx` tokens for so many sequences over the same weights, which must be
+        closed before them. Raises OutOfMemory, ModelError.
+        """
+        return LlamaCppSequences(self, n_sequences, n_ctx)
 
     def close(self) -> None:
         """Free context and weights."""
@@ -470,10 +478,11 @@ class LlamaCppModel:
 
     def _decode_chunk(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> None:
         batch = self._batch.fill(tokens, self._n_past, n_logits)
-        if abort is None or len(tokens) <= ABORTABLE:
-            code = lib.llama_decode(self._context, batch)
-        else:
-            code = self._decode_abortable(batch, abort)
+        with self._evaluating:
+            if abort is None or len(tokens) <= ABORTABLE:
+                code = lib.llama_decode(self._context, batch)
+            else:
+                code = self._decode_abortable(batch, abort)
         if code == 0:
             self._n_past += len(tokens)
             return
@@ -519,6 +528,97 @@ class LlamaCppModel:
             return self._n_past
         lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
         return 0
+
+
+class LlamaCppSequences:
+    """Several sequences over the weights of one model, evaluated together.
+
+    They share one cache: a common beginning is kept once, and a long sequence may have what
+    others leave. With batch_invariant each has its own part of it and is evaluated by itself,
+    so that its rows do not depend on the others.
+    """
+
+    def __init__(self, model: LlamaCppModel, n_sequences: int, n_ctx: int) -> None:
+        if not model.capabilities.truncate:
+            raise ModelError(
+                f"{model.path.name}: the memory of this model cannot be cut, so it cannot serve "
+                "several sequences; take one without a recurrent state"
+            )
+        self.vocab_size, self.n_sequences = model.vocab_size, n_sequences
+        self.max_batch = model.capabilities.max_batch
+        self.max_draft_rows = model.capabilities.max_rows
+        self.shares = not model._apart
+        self._model = model
+        params = model._context_params(model._model)
+        params.n_ctx = n_ctx if self.shares else n_ctx * n_sequences
+        params.n_batch = params.n_ubatch = self.max_batch
+        params.n_seq_max, params.kv_unified = n_sequences, self.shares
+        params.n_outputs_max = self.max_rows = max(_MANY_ROWS, n_sequences)
+        self._context = lib.llama_init_from_model(model._model, params)
+        if not self._context:
+            raise OutOfMemory(
+                f"{model.path.name}: no cache of {params.n_ctx} tokens for {n_sequences} sequences "
+                "could be made; take fewer of either"
+            )
+        self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
+        self._close = weakref.finalize(self, lib.llama_free, self._context)
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = _Batch(self.max_batch)
+        self._n_past = [0] * n_sequences
+
+    def decode(self, parts: Sequence[Part]) -> list[Rows]:
+        """Append tokens to their sequences; views valid until the next call."""
+        if self.shares:
+            return self._decode(parts)
+        return [self._alone(part) for part in parts]
+
+    def truncate(self, sequence: int, n_past: int) -> None:
+        """Forget everything of a sequence from `n_past` on."""
+        if n_past < self._n_past[sequence]:
+            if not lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1):
+                raise CannotTruncate(f"sequence {sequence} cannot be cut at {n_past} tokens")
+            self._n_past[sequence] = n_past
+
+    def copy(self, source: int, target: int, n_past: int) -> None:
+        """Let an empty sequence begin with the first tokens of another."""
+        lib.llama_memory_seq_cp(self._memory, source, target, 0, n_past)
+        self._n_past[target] = n_past
+
+    def close(self) -> None:
+        """Free the cache."""
+        self._close()
+
+    def _alone(self, part: Part) -> Rows:
+        """A draft in a call of its own, what is before it in another one."""
+        tokens, n = part.tokens, len(part.tokens) - part.n_logits
+        if n and part.n_logits:
+            self._decode([Part(part.sequence, tokens[:n])])
+            tokens = tokens[n:]
+        rows: Rows = self._decode([Part(part.sequence, tokens, part.n_logits)])[0].copy()
+        return rows
+
+    def _decode(self, parts: Sequence[Part]) -> list[Rows]:
+        batch = self._batch.fill_parts(parts, self._n_past)
+        with self._model._evaluating:
+            code = lib.llama_decode(self._context, batch)
+        if code == 1:
+            raise ContextFull(
+                f"no room in the cache for {batch.n_tokens} tokens more of {len(parts)} sequences"
+            )
+        if code:
+            raise DecodeError(f"{self._model.path.name}: llama_decode failed with code {code}")
+        for part in parts:
+            self._n_past[part.sequence] += len(part.tokens)
+        return self._rows([part.n_logits for part in parts])
+
+    def _rows(self, counts: Sequence[int]) -> list[Rows]:
+        total = sum(counts)
+        if not total:
+            return [np.empty((0, self.vocab_size), np.float32) for _ in counts]
+        address = _get_logits(self._context)
+        buffer = (ctypes.c_float * (total * self.vocab_size)).from_address(address)
+        rows = np.ctypeslib.as_array(buffer).reshape(total, self.vocab_size)
+        return np.split(rows, np.cumsum(counts)[:-1])
 
 
 def _settled(config: EngineConfig) -> EngineConfig:
@@ -588,6 +688,20 @@ class _Batch:
         self._pos[:n] = self._counting[:n] + n_past
         self._logits[:n] = 0
         self._logits[n - n_logits : n] = 1
+        return self._batch
+
+    def fill_parts(self, parts: Sequence[Part], n_past: Sequence[int]) -> Any:
+        """Tokens of several sequences, each behind what it has."""
+        at = 0
+        for part in parts:
+            end = at + len(part.tokens)
+            self._token[at:end] = part.tokens
+            self._pos[at:end] = self._counting[: end - at] + n_past[part.sequence]
+            self._logits[at:end] = self._counting[: end - at] >= end - at - part.n_logits
+            for i in range(at, end):
+                self._batch.seq_id[i][0] = part.sequence
+            at = end
+        self._batch.n_tokens = at
         return self._batch
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from .. import acceptance
 from ..config import Acceptance, SamplingParams
 from ..errors import ContextFull
 from ..interfaces import Model, Request, Restricting
-from ..sampling import Sampler, logprob
+from ..judging import Judge
 from ..token_cache import TokenCache
-from ..types import Distribution, Draft, Logprob, Rows, Verdict
+from ..types import Draft, Verdict
 
 
 def wanted(params: SamplingParams) -> int:
@@ -38,7 +36,7 @@ class LocalVerifier:
         self._cache = TokenCache(model)
         self._model = model
         self._clock = clock
-        self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
+        self._rule = rule
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
 
@@ -52,7 +50,13 @@ class LocalVerifier:
                 "load the model with a larger n_ctx or shorten the prompt"
             )
         self._request = request
-        self._sampler = Sampler(request.params, request.prompt, self._model.vocab_size)
+        self._judge = Judge(
+            request.params,
+            request.randomness,
+            request.prompt,
+            self._model.vocab_size,
+            rule=self._rule,
+        )
         self._context = list(request.prompt)
         if isinstance(self._model, Restricting):
             self._model.restrict(wanted(request.params))
@@ -79,43 +83,23 @@ class LocalVerifier:
             [*pending, *draft.tokens], len(draft.tokens) + 1, self._request.abort
         )
         seconds = self._clock() - began
-        n_accepted, token = self._judge(draft, rows)
+        n_accepted, token = self._judge.judge(draft, rows, len(self._context))
         tokens = (*draft.tokens[:n_accepted], token)
         return Verdict(
             tokens,
             n_accepted,
             rows,
-            self._logprobs(rows, tokens),
+            self._judge.logprobs(rows, tokens),
             len(pending) + len(draft.tokens),
             seconds,
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""
-        self._sampler.accept(tokens)
+        self._judge.accept(tokens)
         self._context.extend(tokens)
         self._cache.truncate(len(self._context) - 1)
 
     def close(self) -> None:
         """Free the model."""
         self._model.close()
-
-    def _judge(self, draft: Draft, rows: Rows) -> tuple[int, int]:
-        tokens, sampler = draft.tokens, self._sampler
-        if self._request.params.temperature == 0:
-            return acceptance.match(tokens, lambda i: sampler.argmax(rows[i], tokens[:i]))
-
-        @functools.cache
-        def target(i: int) -> Distribution:
-            return sampler.distribution(rows[i], tokens[:i])
-
-        randomness = self._request.randomness
-        if draft.probs is None:
-            return acceptance.coupled(tokens, target, randomness, len(self._context))
-        return self._rule(tokens, draft.probs, target, randomness)
-
-    def _logprobs(self, rows: Rows, tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
-        n_top = self._request.params.logprobs
-        if n_top is None:
-            return None
-        return tuple(logprob(rows[i], token, n_top) for i, token in enumerate(tokens))
