@@ -341,6 +341,7 @@ _FORMS: dict[int, tuple[type, tuple[tuple[_Write, _Read], ...]]] = {
     0x85: (Busy, (_NUMBER, _TEXT)),
     0x86: (Error, (_U8, _TEXT)),
 }
+ERROR = 0x86
 _KINDS = {kind: number for number, (kind, _) in _FORMS.items()}
 _Kind = TypeVar("_Kind")
 

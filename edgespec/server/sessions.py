@@ -228,7 +228,7 @@ class Sessions:
         taken the session over or too much came.
         """
         with self._changed:
-            if session.send is not send:
+            if session.send != send:
                 return False
             now, most = self._clock(), 10 * self.limits.frames_per_s
             earned = self.limits.frames_per_s * (now - session.heard)
@@ -244,7 +244,7 @@ class Sessions:
     def leave(self, session: Session, send: Send, *, forget: bool = False) -> None:
         """The connection is gone. forget: the device said that it will not come back."""
         with self._changed:
-            if session.send is not send:
+            if session.send != send:
                 return
             session.send, session.used = None, self._clock()
             session.inbox.clear()
@@ -383,7 +383,7 @@ class Sessions:
             if not session.token or idle:
                 self._unseat(session)
 
-    def _take(self, session: Session, came: float, data: bytes) -> None:
+    def _take(self, session: Session, came: float, data: bytes | str) -> None:
         """One frame of a session."""
         try:
             frame = wire.decode(data)
@@ -495,9 +495,9 @@ class Sessions:
         waiting.sort(key=lambda session: (session.verify is None, session.came))
         room, rows = self._sequences.max_batch, self._sequences.max_rows
         crowd = sum(session.verify is not None for session in waiting) > 1
-        parts = []
+        parts: list[tuple[Session, Part]] = []
         for session in waiting:
-            if not self._seat(session):
+            if not self._seat(session, [part.sequence for _, part in parts]):
                 continue
             part = self._part(session, room, crowd)
             if part.tokens and part.n_logits <= rows:
@@ -607,14 +607,17 @@ class Sessions:
         if session.sequence is not None:
             self._sequences.truncate(session.sequence, n)
 
-    def _seat(self, session: Session) -> bool:
-        """Whether it has a sequence; perhaps one that another session has to leave."""
+    def _seat(self, session: Session, needed: Collection[int]) -> bool:
+        """Whether it has a sequence; perhaps one that another session has to leave, but none of
+        those `needed`.
+        """
         if session.sequence is not None:
             return True
         free = next((i for i in range(self._sequences.n_sequences) if i not in self._seated), None)
         if free is None:
             waited = self._clock() - session.came
-            return self._evict(also_busy=waited > _PATIENCE_S) and self._seat(session)
+            evicted = self._evict(needed, also_busy=waited > _PATIENCE_S)
+            return evicted and self._seat(session, needed)
         self._seated[free] = session
         session.sequence = free
         self._borrow(session)
@@ -637,7 +640,7 @@ class Sessions:
             session.cached = best
             self.counts.shared_tokens += best
 
-    def _evict(self, needed: Collection[int] = (), *, also_busy: bool = False) -> bool:
+    def _evict(self, needed: Collection[int], *, also_busy: bool = False) -> bool:
         """Drop the cache of the session that has been idle longest, else of the busy one that
         had its last answer longest ago. needed: sequences that must stay.
         """
