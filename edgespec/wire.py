@@ -300,7 +300,10 @@ def _write_logprobs(logprobs: Sequence[Logprob]) -> bytes:
 
 def _read_logprobs(reader: Reader) -> tuple[Logprob, ...]:
     found = []
-    for _ in range(reader.varint(1 << 16)):
+    n = reader.varint(1 << 16)
+    if not n:
+        raise VerifierFault("an ANSWER without log-probabilities ends before them")
+    for _ in range(n):
         value, n_top = reader.fixed("f"), reader.varint(1 << 16)
         top = tuple((reader.varint(_ID_LIMIT), reader.fixed("f")) for _ in range(n_top))
         found.append(Logprob(value, top))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
@@ -89,6 +90,7 @@ class RemoteVerifier:
         self._next = 0  # the round whose answer is due
         self._in_flight: Draft | None = None
         self._n_unread = 0
+        self._arrived: deque[bytes | str] = deque()
         self._round_trips: deque[float] = deque(maxlen=_RECENT)
         self.bytes_sent = self.bytes_received = 0
         opened = self._connect()
@@ -125,7 +127,7 @@ class RemoteVerifier:
     def _prefill(self) -> Iterator[int]:
         n, total = self._known, len(self._context)
         self._n_unread = total - n
-        self._again(lambda: self._send_begin())
+        self._again(self._send_begin, lambda: None)
         yield n
         while self._n_unread > _LONG:
             frame = self._again(self._receive, self._send_begin)
@@ -147,13 +149,21 @@ class RemoteVerifier:
         if draft.tokens or self._next > self._until:
             self._again(lambda: self._send_verify(draft))
         elif self._until - self._next < self._n_ahead() // 2:
-            self._until = self._next + self._n_ahead()
-            self._again(lambda: self._send(wire.More(self._until)))
+            self._until = self._next - 1 + self._n_ahead()
+            with contextlib.suppress(VerifierUnavailable):  # `result` finds out and asks again
+                self._send(wire.More(self._until))
 
     def ready(self) -> bool:
         """Whether the verdict is there, or something that has to be looked at first."""
-        connection = self._connection
-        return connection is None or bool(connection.recv_messages.frames.qsize())
+        if self._connection is None or self._arrived:
+            return True
+        try:
+            self._arrived.append(self._connection.recv(timeout=0))
+        except TimeoutError:
+            return False
+        except (ConnectionClosed, OSError):
+            return True
+        return True
 
     def result(self) -> Verdict:
         """The verdict of what was submitted. Raises Aborted."""
@@ -183,8 +193,13 @@ class RemoteVerifier:
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted."""
+        """What was emitted. Behind an end token nothing more is wanted."""
         self._context.extend(tokens)
+        ended = tokens and self._tokenizer.is_eog(tokens[-1])
+        if ended and not self._request.params.ignore_eos and self._next <= self._until:
+            self._next = self._until + 1
+            with contextlib.suppress(VerifierUnavailable):  # then it has stopped anyway
+                self._send(wire.Cancel())
 
     def close(self) -> None:
         """Say goodbye: the server forgets the session."""
@@ -295,9 +310,7 @@ class RemoteVerifier:
 
     def _turned_away(self, status: int) -> Exception:
         if status in (401, 403):
-            return VerifierRefused(
-                f"{self._host} refuses the key; give the one it was started with"
-            )
+            return VerifierRefused(f"{self._host} refuses the key; give one that it knows")
         if status in (429, 502, 503, 504):
             return VerifierUnavailable(f"{self._host} has no room now (HTTP {status})")
         return VerifierRefused(
@@ -326,30 +339,35 @@ class RemoteVerifier:
         return opened
 
     def _again(self, action: Callable[[], Any], resume: Callable[[], Any] | None = None) -> Any:
-        """`action`; where the connection is lost meanwhile, a new one, `resume` (if there is
-        one; otherwise BEGIN), and `action` once more.
+        """`action`; where the connection is lost meanwhile a new one, `resume` (if there is
+        one; otherwise BEGIN), and `action` once more, for as long as a server may be away.
         """
+        lost_at = None
         while True:
             try:
+                if lost_at is not None and self._connection is None:
+                    self._reconnect()
+                    (resume or self._send_begin)()
                 return action()
             except VerifierUnavailable as error:
-                if self._connection is not None:  # it is there, but has no room
+                lost_at = self._clock() if lost_at is None else lost_at
+                gave_up = self._clock() - lost_at > self._timeout_s
+                if self._connection is not None or gave_up:  # it is there, but has no room
                     raise
-                self._reconnect(error)
-                (resume or self._send_begin)()
+                logger.info("%s; connecting again", error)
+                self._sleep(_POLL_S)
 
-    def _reconnect(self, error: VerifierUnavailable) -> None:
+    def _reconnect(self) -> None:
         """A new connection within the time that a server may be away."""
-        logger.info("%s; connecting again", error)
-        end, pause = self._clock() + self._timeout_s, 0.05
+        end, pause = self._clock() + self._timeout_s, _POLL_S
         while True:
             try:
                 self._connect()
                 return
-            except VerifierUnavailable as again:
+            except VerifierUnavailable:
                 self._drop()
                 if self._clock() + pause > end:
-                    raise again from None
+                    raise
             self._sleep(pause)
             pause = min(2 * pause, 1.0)
 
@@ -383,6 +401,9 @@ class RemoteVerifier:
         while True:
             if self._connection is None:
                 raise VerifierUnavailable(f"there is no connection to {self._host}")
+            if self._arrived:
+                data = self._arrived.popleft()
+                break
             try:
                 data = self._connection.recv(timeout=_POLL_S)
                 break
@@ -411,8 +432,7 @@ class RemoteVerifier:
             self._check_abort()
         except Aborted:
             self._send(wire.Cancel())
-            self._until += 1  # whatever is answered still
-            self._next = self._until + 1
+            self._next = self._until + 1  # whatever is answered still is not waited for
             raise
 
     def _said(self, error: wire.Error) -> Exception:
@@ -427,9 +447,9 @@ class RemoteVerifier:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
+        self._arrived.clear()
         if connection:
-            connection.close_timeout = 0
-            connection.socket.close()
+            connection.close_socket()
 
 
 def _framing(n: int) -> int:
