@@ -10,6 +10,7 @@ from . import catalogue
 from .backends.toy import ToyModel, ToyTokenizer
 from .chat import Chat
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
+from .connecting import connect
 from .conversion import Conversion, convert
 from .doctor import Finding, diagnose
 from .engine import Engine
@@ -90,6 +91,7 @@ __all__ = [
     "__version__",
     "assemble",
     "catalogue",
+    "connect",
     "convert",
     "diagnose",
     "fitting_drafts",

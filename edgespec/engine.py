@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .chat import Chat
 from .config import SamplingParams, build
 from .errors import ConfigError, EdgeSpecError, EngineBusy
-from .interfaces import Request, Tokenizer
+from .interfaces import Model, Request, Tokenizer
 from .randomness import SeededRandomness
 from .session import Session
 from .stopping import Output
@@ -47,6 +47,8 @@ class Engine:
     with on_busy="wait" a second caller waits for the first to end, with "error" it gets
     EngineBusy. A thread that would wait for itself always gets EngineBusy. A stream holds
     the engine until it is exhausted or closed.
+
+    target: the model itself, None where it is on another machine.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Engine:
         on_busy: Literal["wait", "error"] = "wait",
         speculation: str = "off",
         description: dict[str, Any] | None = None,
+        target: Model | None = None,
     ) -> None:
+        self.target = target
         self.tokenizer = tokenizer
         self.n_ctx = n_ctx
         self._session = session

@@ -239,11 +239,28 @@ class Drafter(Protocol):
         """Free everything."""
 
 
+@runtime_checkable
+class Foreseeing(Drafter, Protocol):
+    """A drafter that uses the time in which a draft is under way."""
+
+    def foresee(
+        self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
+    ) -> None:
+        """Draft on behind `context` and the whole of `draft`, at most `limit` tokens after the
+        one that the target adds, for as long as `until` says False.
+        """
+
+
 class Verifier(Protocol):
     """Owns the target: here, or on another machine."""
 
-    n_ctx: int
-    max_draft: int
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that the target's context holds."""
+
+    @property
+    def max_draft(self) -> int:
+        """Most tokens of a draft."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """A new request: yields how many prompt tokens are in the cache, the reused ones
@@ -261,6 +278,25 @@ class Verifier(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+@runtime_checkable
+class InFlight(Verifier, Protocol):
+    """A verifier far away: `verify` in two halves, with time between them.
+
+    notices: what the user should know, in sentences; whoever shows them takes them out.
+    """
+
+    notices: list[str]
+
+    def submit(self, draft: Draft) -> None:
+        """Send a draft."""
+
+    def ready(self) -> bool:
+        """Whether `result` would not wait."""
+
+    def result(self) -> Verdict:
+        """The verdict of what was submitted."""
 
 
 class Policy(Protocol):

@@ -145,6 +145,7 @@ def assemble(
         tokenizer,
         n_ctx=target.n_ctx,
         speculation=_speculation(spec, drafters, draft_model),
+        target=target,
         **options,
     )
 
@@ -159,21 +160,22 @@ def _measured(target: Model, draft: Model | None) -> Profile:
 
 def _profile(target: FileModel, draft: FileModel | None) -> Profile:
     """Costs as kept for this device and these files, or measured now and kept."""
-    from .policies.profile import QUICK, READING, Profile
+    from .policies.profile import READING, Profile
 
-    curve = _curve(target, QUICK)
+    curve = curve_of(target)
     kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
-    return Profile(curve, _curve(draft, READING) if draft else None, kept_as=kept_as)
+    return Profile(curve, curve_of(draft, READING) if draft else None, kept_as=kept_as)
 
 
-def _curve(model: FileModel, widths: Sequence[int]) -> Curve:
-    from .policies.profile import measure, store, stored
+def curve_of(model: FileModel, widths: Sequence[int] | None = None) -> Curve:
+    """What evaluations of a model cost here, as kept for this device or measured now and kept."""
+    from .policies.profile import QUICK, measure, store, stored
 
     fingerprint = model.fingerprint()
     curve = stored(fingerprint)
     if curve is None:
         logger.info("measuring %s on this device", catalogue.label(model.path))
-        curve = measure(model, widths=widths)
+        curve = measure(model, widths=widths or QUICK)
         store(fingerprint, curve)
     return curve
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from .errors import Aborted
-from .interfaces import Drafter, Policy, Request, Verifier
+from .interfaces import Drafter, Foreseeing, InFlight, Policy, Request, Verifier
 from .stopping import Output
 from .types import NO_DRAFT, Budget, Draft, Event, Stats, StepStats, Verdict
 
@@ -29,6 +29,8 @@ class Session:
         self._drafters = list(drafters)
         self._policy = policy
         self._clock = clock
+        self._far = verifier if isinstance(verifier, InFlight) else None
+        self._foreseeing = [drafter for drafter in drafters if isinstance(drafter, Foreseeing)]
 
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
         """Yield "prefill" and "token" events until `output` has a finish reason."""
@@ -52,6 +54,7 @@ class Session:
                 cached = stats.num_cached_tokens = n_done
                 stats.num_prefilled_tokens = total - n_done
             yield Event("prefill", n_done=n_done, n_total=total)
+        yield from self._notices()
         for drafter in self._active(request):
             drafter.begin(request)
 
@@ -65,7 +68,8 @@ class Session:
             start = self._clock()
             draft = self._draft(drafters, request, context, output) if drafters else NO_DRAFT
             drafted = self._clock()
-            verdict = self._verifier.verify(draft)
+            verdict = self._verify(draft, context)
+            yield from self._notices()
             emitted = output.cut(verdict.tokens)
             tokens = [token for token, _ in emitted]
             context.extend(tokens)
@@ -101,6 +105,22 @@ class Session:
         if not plan.depth:
             return NO_DRAFT
         return drafters[plan.index].propose(context, plan.depth, plan.floors)
+
+    def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
+        """A target far away leaves time to draft on."""
+        far = self._far
+        if far is None:
+            return self._verifier.verify(draft)
+        far.submit(draft)
+        if draft.tokens:
+            for drafter in self._foreseeing:
+                drafter.foresee(context, draft, far.max_draft, far.ready)
+        return far.result()
+
+    def _notices(self) -> Iterator[Event]:
+        """What a target far away has to say to the user."""
+        while self._far and self._far.notices:
+            yield Event("notice", text=self._far.notices.pop(0))
 
     def _budget(self, request: Request, n_context: int, n_emitted: int) -> Budget:
         """A step emits one token more than it accepts."""

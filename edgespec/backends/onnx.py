@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import logging
@@ -34,6 +35,7 @@ from ..errors import (
     UnknownArchitecture,
 )
 from ..interfaces import Abort, Capabilities
+from ..sequences import Separate
 from ..types import Rows
 from .hf_tokenizer import HfTokenizer, read
 from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
@@ -229,6 +231,24 @@ class OnnxModel:
             "placement": self.placement,
             "settings": settings | {"n_threads": self.n_threads},
         }
+
+    def sequences(self, n_sequences: int, n_ctx: int) -> Separate:
+        """A cache of `n_ctx` tokens for each of so many sequences over the same session. Raises
+        OutOfMemory.
+        """
+        return Separate([self._twin(n_ctx) for _ in range(n_sequences)])
+
+    def _twin(self, n_ctx: int) -> OnnxModel:
+        """Another cache over the same weights."""
+        twin = copy.copy(self)
+        twin.n_ctx = min(n_ctx, self.n_ctx)
+        twin._n_past, twin._n_top, twin._top = 0, 0, None
+        twin._make_buffers(self.capabilities.max_batch)
+        if isinstance(self._cache, _Shared):
+            twin._cache = _Shared(self._graph, self._device, twin.n_ctx + 2)
+        else:
+            twin._cache = _Grown(self._graph, self._device)
+        return twin
 
     def close(self) -> None:
         """Free weights and cache."""

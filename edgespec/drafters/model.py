@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 from ..calibration import Calibration
 from ..config import Acceptance
@@ -128,6 +129,39 @@ class ModelDrafter:
             survival,
             tuple(evaluated),
         )
+
+    def foresee(
+        self, context: Sequence[int], limit: int, until: Callable[[], bool]
+    ) -> list[tuple[int, int]]:
+        """What it would draft after `context`, which nobody has accepted yet: (token, kind of
+        its row), until there is no more time. Nothing is drawn but by coupled sampling.
+        """
+        greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
+        pending = self._catch_up(context, limit) if greedy or self._coupled else None
+        found: list[tuple[int, int]] = []
+        if pending is None or len(pending) > self._model.capabilities.max_batch // 2:
+            return found
+        while len(found) < limit and not until():
+            ahead = [token for token, _ in found]
+            row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            token, sure = self._likeliest(row, ahead, True)
+            if not greedy:
+                q = self._sampler.distribution(row, ahead)
+                token = self._draw(q, len(context) + len(found))
+            if sure < self._p_min:
+                break
+            found.append((token, _kind(sure)))
+            pending = [token]
+        return found
+
+    def survival(self, kinds: Sequence[int]) -> tuple[float, ...]:
+        """Of tokens from rows of these kinds, one behind the other."""
+        each = (self._calibration.estimate(kind, _ASSUMED[kind]) for kind in kinds)
+        return tuple(itertools.accumulate(each, operator.mul))
+
+    def adopt(self, position: int, kinds: Sequence[int]) -> None:
+        """What was foreseen is the draft of this step."""
+        self._position, self._kinds = position, list(kinds)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Learn from a verdict of its own draft: all but the last token were accepted, at least."""

@@ -17,9 +17,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from .. import wire
+from ..engine import Engine
 from ..errors import ConfigError, ContextFull, DecodeError, VerifierFault
-from ..interfaces import Model, Part, Sequences, Tokenizer
+from ..interfaces import Part, Sequences, Sharing, Tokenizer
 from ..judging import Judge
+from ..loading import curve_of
 from ..randomness import SeededRandomness
 from ..token_cache import common_prefix
 from ..types import Draft, Rows
@@ -107,42 +109,6 @@ class Counts:
     evaluated_sequences: int = 0
     evictions: int = 0
     refused: int = 0
-
-
-class Separate:
-    """Models that keep one sequence each, as `Sequences`: one after another, nothing shared."""
-
-    shares = False
-
-    def __init__(self, models: Sequence[Model]) -> None:
-        first = models[0]
-        if not first.capabilities.truncate:
-            raise ConfigError(
-                "the memory of this model cannot be cut, so it cannot verify for others; take one "
-                "without a recurrent state"
-            )
-        self._models = list(models)
-        self.vocab_size, self.n_ctx, self.n_sequences = first.vocab_size, first.n_ctx, len(models)
-        self.max_draft_rows = self.max_rows = first.capabilities.max_rows
-        self.max_batch = first.capabilities.max_batch
-
-    def decode(self, parts: Sequence[Part]) -> list[Rows]:
-        """Each part by its own model."""
-        return [
-            self._models[part.sequence].decode(part.tokens, n_logits=part.n_logits).copy()
-            for part in parts
-        ]
-
-    def truncate(self, sequence: int, n_past: int) -> None:
-        """Forget everything of a sequence from `n_past` on."""
-        self._models[sequence].truncate(n_past)
-
-    def copy(self, source: int, target: int, n_past: int) -> None:
-        """Never asked for: nothing is shared."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """The models belong to others."""
 
 
 class Sessions:
@@ -688,3 +654,26 @@ class Sessions:
         with self._changed:
             if session.send:
                 session.send(data)
+
+
+def serving(
+    engine: Engine,
+    *,
+    name: str = "",
+    n_sequences: int = 64,
+    n_ctx: int = 0,
+    limits: Limits | None = None,
+) -> Sessions:
+    """Sessions over an engine's own target, its weights shared and its cache not.
+
+    n_sequences: sessions whose caches are there at a time. n_ctx: tokens of cache, of all of them
+    together where the target can share it; 0: as much as the engine's own. Raises ConfigError for
+    a target that cannot serve several sequences, OutOfMemory.
+    """
+    target = engine.target
+    if not isinstance(target, Sharing):
+        raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
+    sequences = target.sequences(n_sequences, n_ctx or target.n_ctx)
+    curve = curve_of(target)
+    costs = [(n, int(1e6 * curve(n))) for n in curve.widths]
+    return Sessions(sequences, engine.tokenizer, name=name, costs=costs, limits=limits)

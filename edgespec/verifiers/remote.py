@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -90,9 +91,11 @@ class RemoteVerifier:
         self._next = 0  # the round whose answer is due
         self._in_flight: Draft | None = None
         self._n_unread = 0
+        self._drafting = False  # whether the last step that was asked for had a draft
         self._arrived: deque[bytes | str] = deque()
         self._round_trips: deque[float] = deque(maxlen=_RECENT)
         self.bytes_sent = self.bytes_received = 0
+        self.notices: list[str] = []
         opened = self._connect()
         self.n_ctx = opened.n_ctx
         self.max_draft = opened.max_draft
@@ -100,10 +103,16 @@ class RemoteVerifier:
         self.costs = {n: us * 1e-6 for n, us in opened.costs}
 
     @property
-    def round_trip_s(self) -> float | None:
-        """Median of the last waits, less what the server says that it took."""
-        ordered = sorted(self._round_trips)
-        return ordered[len(ordered) // 2] if ordered else None
+    def round_trip_s(self) -> float:
+        """Median of the last waits, less what the server says that it took; of a ping before the
+        first of them.
+        """
+        if self._round_trips:
+            return statistics.median(self._round_trips)
+        begun, connection = self._clock(), self._connection
+        if connection:
+            connection.ping().wait(self._timeout_s)
+        return self._clock() - begun
 
     def begin(self, request: Request) -> Iterator[int]:
         """Send what the server does not have of the prompt; progress of a long one."""
@@ -273,7 +282,8 @@ class RemoteVerifier:
     def _send_verify(self, draft: Draft) -> None:
         length = len(self._context)
         self._next = self._until + 1
-        ahead = 0 if draft.tokens else self._n_ahead()
+        ahead = 0 if draft.tokens and self._drafting else self._n_ahead()
+        self._drafting = bool(draft.tokens)
         self._until = self._next + ahead
         checksum = self._context.checksum(length)
         self._send(wire.Verify(self._next, length, checksum, ahead, tuple(draft.tokens)))

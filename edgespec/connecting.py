@@ -1,0 +1,214 @@
+"""Engines whose target is on another machine: the composition root beside `loading`."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import catalogue
+from .config import EngineConfig, SpeculativeConfig, build
+from .engine import Engine
+from .errors import ConfigError
+from .interfaces import Drafter, FileModel, InFlight, Policy, Tokenizer, Verifier
+from .loading import Reference, backend, curve_of, model_path, open_model
+from .session import Session
+
+if TYPE_CHECKING:
+    from .policies.profile import Profile
+
+_ASSUMED = ((1, 0.03), (32, 0.3))  # seconds, of a server that does not say what it takes
+
+
+def connect(
+    url: str,
+    draft: Reference | None = None,
+    *,
+    local: Reference | None = None,
+    tokenizer: Reference | None = None,
+    api_key: str | None = None,
+    model: str = "",
+    timeout_s: float = 10.0,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Engine:
+    """A target on another machine, with drafts from this one.
+
+    url: ws:// or wss:// of `edgespec serve`. draft: a draft model as for `load`. local: a target
+    to go on with while the server is away, or slower being the same model. tokenizer: a file
+    whose vocabulary is the server's, where neither `local` nor `draft` is given; its weights are
+    not read. model: the name that the server must have, "" for whatever it has. timeout_s: how
+    long it may be silent. options: fields of EngineConfig for `local`, and for `draft` but for
+    draft_options.
+
+    Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
+    Raises VerifierUnavailable (never where there is a `local`), VerifierRefused, ConfigError,
+    ModelNotFound and the other ModelErrors.
+    """
+    config = build(EngineConfig, options)
+    given = speculative_config
+    spec = given if isinstance(given, SpeculativeConfig) else build(SpeculativeConfig, given or {})
+    with contextlib.ExitStack() as stack:
+        target = _opened(local, config, stack)
+        fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
+        small = _opened(draft or spec.model, build(EngineConfig, fields), stack)
+        words = _words(target, small, tokenizer, stack)
+        reach = _reaching(url, words, api_key, model, timeout_s)
+        verifier, far = _verifier(reach, target)
+        stack.callback(verifier.close)
+        engine = Engine(
+            Session(verifier, _drafters(spec, small, words), _policy(spec, far, target, small)),
+            words,
+            n_ctx=verifier.n_ctx,
+            on_busy=config.on_busy,
+            speculation=_speculation(spec, small),
+            description=_describe(url, far, target, small),
+        )
+        weakref.finalize(engine, stack.pop_all().close)
+    return engine
+
+
+def _opened(
+    reference: Reference | None, config: EngineConfig, stack: contextlib.ExitStack
+) -> FileModel | None:
+    if reference is None:
+        return None
+    found = open_model(model_path(reference), config)
+    stack.callback(found.close)
+    return found
+
+
+def _words(
+    target: FileModel | None,
+    small: FileModel | None,
+    tokenizer: Reference | None,
+    stack: contextlib.ExitStack,
+) -> Tokenizer:
+    """The device's tokenizer. Raises VocabularyMismatch where a draft model has another one."""
+    from .drafters.model import check_vocabulary
+
+    words: Tokenizer
+    if tokenizer is not None:
+        path = model_path(tokenizer)
+        words = stack.enter_context(backend(path).vocabulary(path))
+    elif target or small:
+        words = (target or small).tokenizer  # type: ignore[union-attr]
+    else:
+        raise ConfigError(
+            "the device needs the server's vocabulary: give a draft model, a local target, or a "
+            "file of the same family as tokenizer"
+        )
+    if small and small.tokenizer is not words:
+        check_vocabulary(words, small.tokenizer)
+    return words
+
+
+def _reaching(
+    url: str, words: Tokenizer, api_key: str | None, model: str, timeout_s: float
+) -> Callable[[], InFlight]:
+    """What makes the connection, now or later."""
+    if not url.startswith(("ws://", "wss://")):
+        raise ConfigError(
+            f"{url!r} is no address of a verifier; ws://host:port and wss://host:port are"
+        )
+    from .verifiers.remote import RemoteVerifier
+
+    return lambda: RemoteVerifier(url, words, api_key=api_key, model=model, timeout_s=timeout_s)
+
+
+def _verifier(
+    reach: Callable[[], InFlight], target: FileModel | None
+) -> tuple[Verifier, InFlight | None]:
+    """What judges drafts, and the part of it that is far away, if it is there."""
+    if target is None:
+        far = reach()
+        return far, far
+    from .verifiers.fallback import Fallback
+    from .verifiers.local import LocalVerifier
+
+    name = catalogue.label(target.path)
+    both = Fallback(
+        reach,
+        LocalVerifier(target),
+        same=lambda remote: getattr(remote, "model", "") == name,
+        local_s=curve_of(target)(1),
+    )
+    return both, both.remote
+
+
+def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer) -> list[Drafter]:
+    from .drafters.ahead import Ahead
+    from .drafters.model import ModelDrafter
+    from .drafters.portfolio import Extended, sources
+    from .drafters.suffix import SuffixDrafter
+
+    if spec.fixed and not spec.fixed[0]:
+        return []
+    p_min = spec.fixed[1] if spec.fixed else 0.0
+    lookup = model = None
+    if spec.method in ("auto", "suffix", "ngram"):
+        lookup = SuffixDrafter(spec.prompt_lookup_min or 2, p_min)
+    if small is not None and spec.method in ("auto", "draft_model"):
+        model = ModelDrafter(small, words.vocab_size, p_min=p_min, acceptance="coupled")
+    if model is None:
+        return [lookup] if lookup else []
+    ahead = Ahead(model)
+    alone: list[Drafter] = [lookup, model] if lookup else [model]
+    return [ahead, Extended(ahead, model), *(alone if spec.fixed else sources(lookup, model))]
+
+
+def _policy(
+    spec: SpeculativeConfig,
+    far: InFlight | None,
+    target: FileModel | None,
+    small: FileModel | None,
+) -> Policy:
+    if spec.fixed:
+        from .policies.fixed import FixedDepth
+
+        return FixedDepth(spec.fixed[0], spec.min_speculative_tokens)
+    from .policies.adaptive import Adaptive
+
+    return Adaptive(_profile(far, target, small))
+
+
+def _profile(far: InFlight | None, target: FileModel | None, small: FileModel | None) -> Profile:
+    """What a step costs: a plain one comes by itself, a draft goes there and back."""
+    from .policies.profile import READING, Curve, Profile
+
+    drafting = curve_of(small, READING) if small else None
+    if far is None:
+        assert target is not None
+        return Profile(curve_of(target), drafting)
+    costs = getattr(far, "costs", None) or dict(_ASSUMED)
+    trip = getattr(far, "round_trip_s", 0.0)
+    widths = tuple(sorted(costs))
+    seconds = tuple(costs[n] + (trip if n > 1 else 0.0) for n in widths)
+    return Profile(Curve((64,), widths, (seconds,)), drafting)
+
+
+def _speculation(spec: SpeculativeConfig, small: FileModel | None) -> str:
+    if spec.fixed and not spec.fixed[0]:
+        return "off: not asked for"
+    if small is None or spec.method in ("suffix", "ngram"):
+        return "prompt lookup, verified far away"
+    if spec.method == "draft_model":
+        return "draft model, verified far away"
+    return "prompt lookup and draft model, verified far away"
+
+
+def _describe(
+    url: str, far: InFlight | None, target: FileModel | None, small: FileModel | None
+) -> dict[str, Any]:
+    def one(model: FileModel | None) -> dict[str, Any] | None:
+        if model is None:
+            return None
+        return {"file": catalogue.label(model.path), "placement": model.placement}
+
+    return {
+        "verifier": {"url": url, "model": getattr(far, "model", None)},
+        "model": one(target),
+        "draft": one(small),
+    }

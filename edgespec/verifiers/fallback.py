@@ -1,0 +1,177 @@
+"""A target far away, and one in this process for when it is gone or slower."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ..errors import VerifierError, VerifierUnavailable
+from ..interfaces import InFlight, Request, Verifier
+from ..types import Draft, Verdict
+
+logger = logging.getLogger("edgespec.fallback")
+
+_FASTER = 1.1  # how much faster the local target must be to be taken
+_TRY_EVERY = 8  # requests: then the slower one of the two is measured again
+_PAUSE_S = 15.0  # until a server that was gone is asked again
+
+
+class Fallback:
+    """Verifies with `remote`; with `local` while that is away, and, where both are the `same`
+    model, also when that has turned out to be faster. The conversation goes on in either.
+
+    connect: makes the remote verifier; asked again later where it fails. Between requests it is
+    tried anew after a while. local_s: seconds of a plain step of the local target. notices say
+    which one answers and why.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], InFlight],
+        local: Verifier,
+        *,
+        same: Callable[[InFlight], bool] = lambda remote: False,
+        local_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._local = local
+        self._same = same
+        self._clock = clock
+        self._remote: InFlight | None = None
+        self._using: Verifier = local
+        self._gone_at: float | None = None
+        self._seconds = {True: local_s} if local_s else {}  # a token, by whether it was local
+        self._emitted: list[int] = []
+        self._last = 0.0
+        self._n_requests = 0
+        self.notices: list[str] = []
+        self._reach()
+        self.n_ctx = min(local.n_ctx, self._remote.n_ctx) if self._remote else local.n_ctx
+
+    @property
+    def max_draft(self) -> int:
+        """What both take: who answers may change under way."""
+        remote = self._remote.max_draft if self._remote else self._local.max_draft
+        return min(remote, self._local.max_draft)
+
+    @property
+    def remote(self) -> InFlight | None:
+        """The one far away, while it is there."""
+        return self._remote
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the answer comes from this process."""
+        return self._using is self._local
+
+    def begin(self, request: Request) -> Iterator[int]:
+        """Choose one of the two for this request."""
+        self._request, self._emitted = request, []
+        self._n_requests += 1
+        remote = self._reach()
+        if remote is None:
+            return self._take_local(request)
+        if self._is_slower(remote):
+            self.notices.append("the local target is faster than the server just now; it answers")
+            return self._take_local(request)
+        self._take(remote)
+        return self._begin_remote(remote, request)
+
+    def _begin_remote(self, remote: InFlight, request: Request) -> Iterator[int]:
+        try:
+            yield from remote.begin(request)
+        except VerifierUnavailable as error:
+            self._lose(error)
+            yield from self._take_local(request)
+
+    def verify(self, draft: Draft) -> Verdict:
+        """Have a draft judged."""
+        self.submit(draft)
+        return self.result()
+
+    def submit(self, draft: Draft) -> None:
+        """Send a draft; the local target waits for `result`."""
+        self._draft = draft
+        if self._remote and not self.is_local:
+            try:
+                self._remote.submit(draft)
+            except VerifierUnavailable as error:
+                self._lose(error)
+                self._begin_again()
+
+    def ready(self) -> bool:
+        """Whether `result` would not wait for the network."""
+        return self.is_local or self._remote is None or self._remote.ready()
+
+    def result(self) -> Verdict:
+        """The verdict, by whoever can give it."""
+        if self._remote and not self.is_local:
+            try:
+                return self._remote.result()
+            except VerifierUnavailable as error:
+                self._lose(error)
+                self._begin_again()
+        tokens = self._draft.tokens[: self._local.max_draft]
+        return self._local.verify(replace(self._draft, tokens=tokens, probs=None))
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """What was emitted."""
+        self._using.accept(tokens)
+        now = self._clock()
+        if self._emitted and tokens:  # the first step waits for the prompt
+            seconds = (now - self._last) / len(tokens)
+            known = self._seconds.get(self.is_local, seconds)
+            self._seconds[self.is_local] = known + 0.1 * (seconds - known)
+        self._emitted.extend(tokens)
+        self._last = now
+
+    def close(self) -> None:
+        """Free both."""
+        if self._remote:
+            self._remote.close()
+        self._local.close()
+
+    def _reach(self) -> InFlight | None:
+        """The remote verifier, if it is there or it is time to try again."""
+        if self._remote or (self._gone_at is not None and self._clock() - self._gone_at < _PAUSE_S):
+            return self._remote
+        try:
+            self._remote = self._connect()
+            if self._gone_at is not None:
+                self.notices.append("the verification server is back")
+            self._gone_at = None
+        except VerifierUnavailable as error:
+            self._lose(error)
+        return self._remote
+
+    def _lose(self, error: VerifierError) -> None:
+        logger.info("%s", error)
+        if self._gone_at is None:
+            self.notices.append(f"{error}; the local target answers")
+        self._gone_at = self._clock()
+        if self._remote:
+            self._remote.close()
+        self._remote, self._using = None, self._local
+
+    def _take(self, remote: InFlight) -> None:
+        self._using = remote
+
+    def _take_local(self, request: Request) -> Iterator[int]:
+        self._using = self._local
+        return self._local.begin(request)
+
+    def _begin_again(self) -> None:
+        """The same answer, from the local target: it reads what was said so far."""
+        for _ in self._local.begin(self._request):
+            pass
+        self._local.accept(self._emitted)
+
+    def _is_slower(self, remote: InFlight) -> bool:
+        """Whether the local target has turned out to be faster, being the same model."""
+        if not self._same(remote) or self._n_requests % _TRY_EVERY == 0:
+            return False
+        here, there = self._seconds.get(True), self._seconds.get(False)
+        return here is not None and there is not None and there > _FASTER * here
