@@ -141,7 +141,7 @@ def _verifier(
 def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer) -> list[Drafter]:
     from .drafters.ahead import Ahead
     from .drafters.model import ModelDrafter
-    from .drafters.portfolio import Extended, sources
+    from .drafters.portfolio import sources
     from .drafters.suffix import SuffixDrafter
 
     if spec.fixed and not spec.fixed[0]:
@@ -155,8 +155,9 @@ def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer
     if model is None:
         return [lookup] if lookup else []
     ahead = Ahead(model)
-    alone: list[Drafter] = [lookup, model] if lookup else [model]
-    return [ahead, Extended(ahead, model), *(alone if spec.fixed else sources(lookup, model))]
+    if spec.fixed:
+        return [lookup, ahead] if lookup else [ahead]
+    return sources(lookup, ahead)
 
 
 def _policy(

@@ -1,8 +1,9 @@
-"""What a draft model drafts while the last draft is on its way to a target far away."""
+"""A draft model that goes on while its last draft is on the way to a target far away."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..interfaces import Request
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
 
 class Ahead:
     """Guesses that the whole draft is accepted and which token the target adds, and drafts on
-    from there (SpecEdge, arXiv 2505.17052). If that comes true its tokens are there at once.
-
-    The model belongs to another source, which begins, accepts and ends for it.
+    from there (SpecEdge, arXiv 2505.17052). If that comes true its next draft is there already,
+    or begins with what is; otherwise it drafts as the model does.
     """
 
-    name = "ahead"
+    name = "draft_model"
 
     def __init__(self, model: ModelDrafter) -> None:
         self._model = model
@@ -29,41 +29,50 @@ class Ahead:
 
     def begin(self, request: Request) -> None:
         """Nothing is foreseen."""
-        self._forget()
+        self._tokens = []
+        self._model.begin(request)
 
     def foresee(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
         """Draft on behind a draft that is under way."""
-        self._forget()
         drafted = [*context, *draft.tokens]
-        found = self._model.foresee(drafted, limit + 1, until)
-        if len(found) > 1:
-            self._context = [*drafted, found[0][0]]
-            self._tokens = [token for token, _ in found[1:]]
-            self._kinds = [kind for _, kind in found[1:]]
+        found = self._model.look_ahead(drafted, limit + 1, until)
+        self._context = [*drafted, *(token for token, _ in found[:1])]
+        self._tokens = [token for token, _ in found[1:]]
+        self._kinds = [kind for _, kind in found[1:]]
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
-        """Its tokens, where the guess has come true."""
-        if not self._tokens or self._context != list(context):
-            return Offer(self.name, ())
-        survival = self._model.survival(self._kinds[:limit])
-        return Offer(self.name, survival, n_known=len(survival))
+        """The model's; its first tokens are known where the guess has come true."""
+        offer = self._model.offer(context, limit)
+        if not self._came_true(context):
+            return offer
+        known = self._model.survival(self._kinds[:limit])
+        rest = (known[-1] * offer.follow ** (i + 1) for i in range(limit - len(known)))
+        return replace(offer, survival=(*known, *rest), n_known=len(known), n_pending=1)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
-        """As many of them as are wanted."""
-        if self._context != list(context):
-            return Draft(source=self.name)
-        survival = self._model.survival(self._kinds[:limit])
-        n = next((i for i, s in enumerate(survival) if not floors.keeps(i, s)), len(survival))
-        self._model.adopt(len(context), self._kinds[:n])
-        return Draft(tuple(self._tokens[:n]), self.name, survival=survival[n - 1] if n else 1.0)
+        """What is there, and what the model adds."""
+        if not self._came_true(context):
+            return self._model.propose(context, limit, floors)
+        kinds = self._kinds[:limit]
+        survival = self._model.survival(kinds)
+        n = next((i for i, s in enumerate(survival) if not floors.keeps(i, s)), len(kinds))
+        tokens, kinds = tuple(self._tokens[:n]), kinds[:n]
+        sure = survival[n - 1] if n else 1.0
+        tail = Draft()
+        if n == len(self._tokens) < limit:
+            tail = self._model.propose([*context, *tokens], limit - n, floors.behind(n, sure))
+        self._model.adopt(len(context), kinds, continued=bool(tail.tokens))
+        return Draft((*tokens, *tail.tokens), "ahead", None, sure * tail.survival, tail.evaluated)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
-        """The model's own source tells it."""
+        """Tell the model."""
+        self._model.accept(tokens, rows)
 
     def close(self) -> None:
-        """The model belongs to another source."""
+        """Free the model."""
+        self._model.close()
 
-    def _forget(self) -> None:
-        self._context, self._tokens, self._kinds = [], [], []
+    def _came_true(self, context: Sequence[int]) -> bool:
+        return bool(self._tokens) and self._context == list(context)

@@ -130,7 +130,7 @@ class ModelDrafter:
             tuple(evaluated),
         )
 
-    def foresee(
+    def look_ahead(
         self, context: Sequence[int], limit: int, until: Callable[[], bool]
     ) -> list[tuple[int, int]]:
         """What it would draft after `context`, which nobody has accepted yet: (token, kind of
@@ -159,9 +159,12 @@ class ModelDrafter:
         each = (self._calibration.estimate(kind, _ASSUMED[kind]) for kind in kinds)
         return tuple(itertools.accumulate(each, operator.mul))
 
-    def adopt(self, position: int, kinds: Sequence[int]) -> None:
-        """What was foreseen is the draft of this step."""
-        self._position, self._kinds = position, list(kinds)
+    def adopt(self, position: int, kinds: Sequence[int], *, continued: bool) -> None:
+        """Tokens from such rows, drafted ahead, begin the draft of this step; the last one that
+        was proposed is `continued` behind them, or there is none.
+        """
+        self._kinds = [*kinds, *(self._kinds if continued else ())]
+        self._position = position
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Learn from a verdict of its own draft: all but the last token were accepted, at least."""

@@ -31,7 +31,6 @@ try:
         InvalidHandshake,
         InvalidStatus,
         InvalidURI,
-        NegotiationError,
     )
     from websockets.sync.client import ClientConnection, connect
 except ImportError as error:
@@ -44,6 +43,7 @@ logger = logging.getLogger("edgespec.remote")
 
 _POLL_S = 0.05
 _LONG = 256  # new tokens of a prompt: fewer are read while the first draft is under way
+_MANY = 3  # times that a server may ask for the context of one step
 _RECENT = 32  # answers that the round trip is known from
 
 
@@ -83,6 +83,7 @@ class RemoteVerifier:
         self._timeout_s = timeout_s
         self._clock = clock
         self._connection: ClientConnection | None = None
+        self._closing = contextlib.ExitStack()
         self._token = wire.NO_TOKEN
         self._context = wire.Context()
         self._known = 0  # tokens of the context that the server has
@@ -90,6 +91,7 @@ class RemoteVerifier:
         self._until = -1  # the last round that was given away
         self._next = 0  # the round whose answer is due
         self._in_flight: Draft | None = None
+        self._lost_at: float | None = None
         self._n_unread = 0
         self._drafting = False  # whether the last step that was asked for had a draft
         self._arrived: deque[bytes | str] = deque()
@@ -141,6 +143,7 @@ class RemoteVerifier:
         while self._n_unread > _LONG:
             frame = self._again(self._receive, self._send_begin)
             if isinstance(frame, wire.Progress) and frame.generation == self._generation:
+                self._lost_at = None
                 self._n_unread = total - frame.n_done
                 yield min(frame.n_done, total)
             elif isinstance(frame, wire.Need):
@@ -180,9 +183,11 @@ class RemoteVerifier:
         assert draft is not None
         answer = self._answer(draft)
         self._in_flight = None
-        if answer.n_accepted > len(draft.tokens):
+        if answer.n_accepted > len(draft.tokens) or answer.token >= self._n_vocab:
+            self._drop()
             raise VerifierFault(
-                f"{self._host} accepted {answer.n_accepted} of {len(draft.tokens)} tokens"
+                f"{self._host} accepted {answer.n_accepted} of {len(draft.tokens)} tokens and "
+                f"added token {answer.token} of {self._n_vocab}"
             )
         seconds = self._clock() - self._began
         if draft.tokens:
@@ -212,9 +217,8 @@ class RemoteVerifier:
 
     def close(self) -> None:
         """Say goodbye: the server forgets the session."""
-        connection, self._connection = self._connection, None
-        if connection:
-            connection.close()
+        self._connection = None
+        self._closing.close()
 
     # --- one exchange ---
 
@@ -223,18 +227,29 @@ class RemoteVerifier:
             self._send_begin()
             self._send_verify(draft)
 
+        needs = 0
         while True:
             frame = self._again(self._receive, ask_again)
             if isinstance(frame, wire.Answer):
                 if frame.round == self._next:
                     self._next += 1
+                    self._lost_at = None
                     return frame
             elif isinstance(frame, wire.Need):
+                needs += 1
+                if needs > _MANY:
+                    self._drop()
+                    raise VerifierFault(f"{self._host} asks for the same context again and again")
                 self._trust(frame)
                 self._again(ask_again, ask_again)
             elif isinstance(frame, wire.Busy):
                 self._wait(frame)
                 self._again(lambda: self._send_verify(draft), ask_again)
+            elif not isinstance(frame, wire.Progress):
+                self._drop()
+                raise VerifierFault(
+                    f"{self._host} sent {type(frame).__name__.upper()} instead of a verdict"
+                )
 
     def _trust(self, need: wire.Need) -> None:
         """The server has less than was thought, or something else."""
@@ -294,28 +309,31 @@ class RemoteVerifier:
         """Connect and open, or resume. Raises VerifierUnavailable, VerifierRefused."""
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
         try:
-            self._connection = connect(
-                self._url,
-                additional_headers=headers,
-                subprotocols=[wire.SUBPROTOCOL],  # type: ignore[list-item]
-                compression=None,
-                open_timeout=self._timeout_s,
-                close_timeout=1,
-                max_size=1 << 22,
+            self._connection = self._closing.enter_context(
+                connect(
+                    self._url,
+                    additional_headers=headers,
+                    subprotocols=[wire.SUBPROTOCOL],  # type: ignore[list-item]
+                    compression=None,
+                    open_timeout=self._timeout_s,
+                    close_timeout=1,
+                    max_size=1 << 22,
+                )
             )
-        except InvalidURI as error:
+        except (InvalidURI, ValueError) as error:
             raise ConfigError(
                 f"{self._url!r} is no address of a verification server; ws://host:port and "
                 "wss://host:port are"
             ) from error
         except InvalidStatus as error:
             raise self._turned_away(error.response.status_code) from error
-        except NegotiationError as error:
-            raise VerifierRefused(f"{self._host} does not speak {wire.SUBPROTOCOL}") from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise VerifierUnavailable(
                 f"no verification server answers at {self._host}: {_reason(error)}"
             ) from error
+        if self._connection.subprotocol != wire.SUBPROTOCOL:
+            self._drop()
+            raise VerifierRefused(f"{self._host} does not speak {wire.SUBPROTOCOL}")
         return self._open()
 
     def _turned_away(self, status: int) -> Exception:
@@ -346,23 +364,27 @@ class RemoteVerifier:
             self._known, self._until, self._next = 0, -1, 0
         self._token = opened.token
         self._max_ahead = opened.max_ahead
+        self._n_vocab = min(ours, theirs)
         return opened
 
     def _again(self, action: Callable[[], Any], resume: Callable[[], Any] | None = None) -> Any:
         """`action`; where the connection is lost meanwhile a new one, `resume` (if there is
-        one; otherwise BEGIN), and `action` once more, for as long as a server may be away.
+        one; otherwise BEGIN), and `action` once more. A server may be away for so long, and
+        one that connects but never answers is away.
         """
-        lost_at = None
+        lost = False
         while True:
             try:
-                if lost_at is not None and self._connection is None:
+                if lost and self._connection is None:
                     self._reconnect()
                     (resume or self._send_begin)()
                 return action()
             except VerifierUnavailable as error:
-                lost_at = self._clock() if lost_at is None else lost_at
-                gave_up = self._clock() - lost_at > self._timeout_s
+                lost = True
+                self._lost_at = self._lost_at or self._clock()
+                gave_up = self._clock() - self._lost_at > self._timeout_s
                 if self._connection is not None or gave_up:  # it is there, but has no room
+                    self._lost_at = None
                     raise
                 logger.info("%s; connecting again", error)
                 self._sleep(_POLL_S)
@@ -431,7 +453,11 @@ class RemoteVerifier:
                     f"the connection to {self._host} is lost: {_reason(error)}"
                 ) from error
         self.bytes_received += len(data) + _framing(len(data))
-        frame = wire.decode(data)
+        try:
+            frame = wire.decode(data)
+        except VerifierFault:
+            self._drop()
+            raise
         if isinstance(frame, wire.Error):
             self._drop()
             raise self._said(frame)
@@ -460,6 +486,7 @@ class RemoteVerifier:
         self._arrived.clear()
         if connection:
             connection.close_socket()
+            self._closing.close()
 
 
 def _framing(n: int) -> int:

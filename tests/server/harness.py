@@ -1,0 +1,148 @@
+"""A real server on loopback over toy or real models, and devices for it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+
+from edgespec import ToyModel, ToyTokenizer
+from edgespec.drafters.ahead import Ahead
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.engine import Engine
+from edgespec.policies.fixed import FixedDepth
+from edgespec.sequences import Separate
+from edgespec.server.sessions import Limits, Sessions
+from edgespec.server.verification import route
+from edgespec.session import Session
+from edgespec.verifiers.local import LocalVerifier
+from edgespec.verifiers.remote import RemoteVerifier
+
+WORDS = [*"abcdefghijklmnopqrstuvwxyz", " ", "."]
+TOKENIZER = ToyTokenizer(WORDS, eog=[27])
+N = len(WORDS)
+
+
+def probs_of(seed, sharp=1.0):
+    """Next-token probabilities that depend on the last two tokens and hardly ever end."""
+
+    def probs(tokens):
+        rng = np.random.default_rng([seed, *tokens[-2:]])
+        p = rng.dirichlet(np.full(N, 0.3)) ** sharp
+        p[27] = 0.002 * p.sum()
+        return p / p.sum()
+
+    return probs
+
+
+def toy(seed=1, n_ctx=256, **options):
+    return ToyModel(probs_of(seed), vocab_size=N, n_ctx=n_ctx, **options)
+
+
+class Shared(Separate):
+    """Toy sequences that may begin alike, as llama.cpp's do. n_cells: room of all together."""
+
+    shares = True
+
+    def __init__(self, models, n_cells=1 << 20):
+        super().__init__(models)
+        self.n_cells, self.widths = n_cells, []
+
+    def decode(self, parts):
+        from edgespec import ContextFull
+
+        held = sum(model.n_past for model in self._models)
+        if held + sum(len(part.tokens) for part in parts) > self.n_cells:
+            raise ContextFull("no room")
+        self.widths.append(len(parts))
+        return super().decode(parts)
+
+    def copy(self, source, target, n_past):
+        assert self._models[target].n_past == 0
+        self._models[target].restore(self._models[source].checkpoint()[:n_past])
+
+
+def served(n=8, seed=1, n_ctx=256, **limits):
+    """Sessions over toy models; not started."""
+    sequences = Shared([toy(seed, n_ctx) for _ in range(n)])
+    return Sessions(sequences, TOKENIZER, name="toy", limits=Limits(**limits))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Server:
+    """Sessions behind a real server, which may be ended and begun again on the same port."""
+
+    def __init__(self, make=served, authorize=lambda headers: ""):
+        self._make, self._authorize = make, authorize
+        self.port = free_port()
+        self.start()
+
+    @property
+    def url(self):
+        return f"ws://127.0.0.1:{self.port}"
+
+    def start(self):
+        self.sessions = self._make()
+        self.sessions.start()
+        app = Starlette(routes=[route(self.sessions, self._authorize)])
+        config = uvicorn.Config(
+            app, port=self.port, log_level="critical", ws="websockets-sansio", lifespan="off",
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the server did not start"
+            self._thread.join(0.01)
+
+    def stop(self):
+        self.sessions.close()
+        self._server.should_exit = True
+        self._thread.join(10)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def device(url, *, drafts=True, depth=3, draft_seed=1, **options):
+    """An engine whose target is at `url`."""
+    verifier = RemoteVerifier(url, TOKENIZER, **({"timeout_s": 5.0} | options))
+    return engine(verifier, drafts=drafts, depth=depth, draft_seed=draft_seed)
+
+
+def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
+    drafters = []
+    if drafts:
+        model = ModelDrafter(toy(draft_seed), N, acceptance="coupled")
+        lookup = SuffixDrafter(2)
+        drafters = [lookup, Ahead(model)]
+    session = Session(verifier, drafters, FixedDepth(depth))
+    return Engine(session, TOKENIZER, n_ctx=verifier.n_ctx)
+
+
+def local(seed=1, **options):
+    """The same target in this process."""
+    return engine(LocalVerifier(toy(seed)), **options)
+
+
+@contextlib.contextmanager
+def closing(*engines):
+    try:
+        yield engines[0] if len(engines) == 1 else engines
+    finally:
+        for one in engines:
+            one.close()
