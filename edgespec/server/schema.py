@@ -107,9 +107,6 @@ def _check_list(value: list[Any], schema: Schema, where: str) -> None:
 def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
     known, others = schema.get("properties", {}), schema.get("additionalProperties", {})
     names = schema.get("propertyNames")
-    for name in schema.get("required", ()):
-        if value.get(name) is None:
-            raise bad_value(f"{where}.{name}", f"{where}.{name} is missing", "missing_parameter")
     for name, item in value.items():
         inside = f"{where}.{name}"
         if name not in known and others is False:
@@ -122,6 +119,9 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
             raise bad_value(where, f"{where} has the key {name!r:.60}, but {names['title']}")
         if item is not None or name not in known:
             check(item, known.get(name, others), inside)
+    for name in schema.get("required", ()):
+        if value.get(name) is None:
+            raise bad_value(f"{where}.{name}", f"{where}.{name} is missing", "missing_parameter")
 
 
 _BY_KIND: dict[str, Callable[[Any, Schema, str], None]] = {

@@ -101,13 +101,13 @@ class ServerSettings:
             return
         missing = [
             what
-            for what, there in (("an API key", self.api_keys), ("TLS", self.tls_cert))
+            for what, there in (("API key", self.api_keys), ("TLS", self.tls_cert))
             if not there
         ]
         if missing:
             raise ConfigError(
                 f"{self.host} can be reached from other machines, but there is no "
-                f"{' and no '.join(missing).replace('no an ', 'no ')}; give an API key "
+                f"{' and no '.join(missing)}; give an API key "
                 f"(--api-key-file or {KEY_VARIABLE}) and TLS files (--tls-cert, --tls-key), listen "
                 "on 127.0.0.1, or say --insecure"
             )
