@@ -26,12 +26,15 @@ ANSWERS = {
 
 
 class Script:
-    """The scripted answers, byte by byte. `hold` stops the model before its next token."""
+    """The scripted answers, byte by byte. `hold` stops the model before its next token. heard:
+    what users said, in the order in which the model read it.
+    """
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.go.set()
         self.asked = threading.Event()
+        self.heard: list[str] = []
 
     def hold(self) -> None:
         """Before the next evaluation, until `go` is set."""
@@ -50,6 +53,8 @@ class Script:
             return probs / probs.sum()
         user = head.decode().rpartition("user\n")[2].removesuffix("<|im_end|>\n")
         system = head.decode().partition("system\n")[2].partition("<|im_end|>")[0]
+        if [user] != self.heard[-1:]:
+            self.heard.append(user)
         if user == "boom":
             raise RuntimeError("boom: the user said " + user)
         script = ANSWERS.get(user, f"{system}|{user}").encode()
