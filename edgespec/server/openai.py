@@ -301,6 +301,7 @@ class EventStream(Response):
         async for line in self._lines():
             body = f"data: {line}\n\n".encode("ascii")
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # neither chunks that wait already nor `send` let others in
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _lines(self) -> AsyncIterator[str]:

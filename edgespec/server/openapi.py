@@ -131,7 +131,7 @@ def _asking(summary: str, table: Mapping[str, Parameter], required: str) -> dict
     }
     content = {
         "application/json": {"schema": whole},
-        "text/event-stream": {"schema": {"type": "string"}},
+        "text/event-stream": {},
     }
     return {
         "summary": summary,
