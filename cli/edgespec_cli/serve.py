@@ -118,10 +118,14 @@ def _name(model: str | None) -> str:
 
 
 def _log_as_json(quiet: bool) -> None:
+    """Lines of ours, and warnings of what the server is made of."""
     from edgespec.server.logs import JsonFormatter, logger
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    for name in ("edgespec", "edgespec_cli", "uvicorn", "asyncio"):
+        logging.getLogger(name).handlers[:] = [handler]
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if not quiet:
+        logger.setLevel(logging.INFO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,15 @@ from edgespec.server import app
 
 PATIENCE_S = 60
 TLS = Path(__file__).parents[1] / "server" / "tls"
+
+
+@pytest.fixture(autouse=True)
+def loggers():
+    """Handlers of a command that ran in this process go with it."""
+    yield
+    for name in ("edgespec", "edgespec_cli", "edgespec.server", "uvicorn", "asyncio"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture

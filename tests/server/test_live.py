@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import ssl
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from edgespec.server.openai import EventStream
 
 CHAT = "/v1/chat/completions"
 TLS = Path(__file__).parent / "tls"
@@ -128,6 +131,33 @@ def test_who_reads_slowly_keeps_nobody_waiting(running, engine, say):
         assert unread.read().endswith(b"data: [DONE]\n\n")
 
 
+def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
+    async def main() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def chunks():
+            for i in range(100):
+                yield {"i": i}
+
+        async def send(message) -> None:
+            sent.append(message)
+
+        sent: list[dict] = []
+        task = asyncio.create_task(other())
+        await EventStream(chunks(), chunks(), {})({"type": "http"}, asyncio.Event().wait, send)
+        task.cancel()
+        assert len(sent) == 103  # its start, [DONE] and its end
+        return turns
+
+    assert asyncio.run(main()) >= 100
+
+
 def test_running_answers_end_within_the_grace(running, engine, script, say, pool):
     with running(engine, grace_s=20) as server:
         script.hold()
@@ -144,14 +174,18 @@ def test_running_answers_end_within_the_grace(running, engine, script, say, pool
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_after_the_grace_answers_are_cancelled_and_say_so(running, engine, script, stream, pool):
+def test_after_the_grace_answers_are_cancelled_and_say_so(
+    running, engine, script, stream, pool, monkeypatch
+):
+    cancelled, cancel = threading.Event(), engine.cancel
+    monkeypatch.setattr(engine, "cancel", lambda: (cancel(), cancelled.set()))
     body = {"prompt": "a", "max_tokens": 400, "stream": stream, "disable_spec_decode": True}
     with running(engine, grace_s=0) as server:
         script.hold()
         asked = pool.submit(httpx.post, server.url + "/v1/completions", json=body, timeout=30)
         until(lambda: server.turns.n_running and script.asked.is_set())
         server.stop()
-        until(lambda: server.turns.closed and engine._interrupt())
+        assert cancelled.wait(20)
         script.go.set()
         response = asked.result(30)
     assert "shutting_down" in response.text

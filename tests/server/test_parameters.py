@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from edgespec.server import parameters
@@ -125,6 +127,13 @@ def test_the_description_lists_what_is_taken(client):
         assert set(schema["properties"]) == set(table)
         assert schema["additionalProperties"] is False
         assert all("description" in s for s in schema["properties"].values())
+
+
+def test_the_page_names_what_is_taken():
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+    tables = (parameters.CHAT | parameters.COMPLETIONS).items()
+    taken = [name for name, p in tables if "x-reason" not in p.schema]
+    assert [name for name in taken if f"`{name}`" not in page] == []
 
 
 def test_fields_of_the_table_are_fields_of_the_engine():
