@@ -136,7 +136,10 @@ def test_a_signal_ends_it_with_0(process, number):
     url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
     body = {"messages": [{"role": "user", "content": "hello"}]}
     answer = httpx.post(
-        f"{url}/v1/chat/completions", json=body, headers={"Authorization": "Bearer key"}
+        f"{url}/v1/chat/completions",
+        json=body,
+        headers={"Authorization": "Bearer key"},
+        timeout=PATIENCE_S,
     )
     assert answer.json()["choices"][0]["message"]["content"] == "Hi, what can I do?"
     process.send_signal(number)

@@ -76,6 +76,8 @@ def test_metrics_count_what_the_answers_say(client, say):
     assert first >= sum(t["accepted_per_position"][0] for t in told)
     n = sum(a["usage"]["completion_tokens"] for a in answers) + len("Hi, what can I do?") + 1
     assert found["edgespec:generation_tokens_total"] == n
+    assert found["edgespec:prompt_tokens_total"] == 3 * answers[0]["usage"]["prompt_tokens"]
+    assert found["edgespec:prompt_tokens_cached_total"] >= sum(t["num_cached_tokens"] for t in told)
     assert found["edgespec:time_to_first_token_seconds_count"] == 3
     assert found["edgespec:inter_token_latency_seconds_count"] == n - 3
     assert found["edgespec:request_queue_time_seconds_count"] == 3
