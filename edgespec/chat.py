@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import templates
 from .config import SamplingParams, build
 from .errors import ConfigError, ContextFull
+from .interfaces import Tokenizer
 from .types import Completion, Event
 
 if TYPE_CHECKING:
@@ -179,7 +180,13 @@ class Chat:
         return templates.render(self._template, messages, self._engine.tokenizer.special())
 
     def _encode(self, text: str) -> list[int]:
-        """The template writes BOS itself where the model wants one; never two of them."""
-        bos = self._engine.tokenizer.special()["bos_token"]
-        has_bos = bool(bos) and text.startswith(bos)
-        return self._engine.tokenizer.encode(text, add_special=not has_bos)
+        return encode(self._engine.tokenizer, text)
+
+
+def encode(tokenizer: Tokenizer, rendered: str) -> list[int]:
+    """Token ids of a rendered conversation. The template writes BOS itself where the model wants
+    one; never two of them.
+    """
+    bos = tokenizer.special()["bos_token"]
+    has_bos = bool(bos) and rendered.startswith(bos)
+    return tokenizer.encode(rendered, add_special=not has_bos)

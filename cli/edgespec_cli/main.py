@@ -16,6 +16,7 @@ from .convert import convert
 from .errors import ErrorGroup
 from .models import inspect, models, pull
 from .run import run
+from .serve import serve
 from .tuning import doctor, tune
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -75,7 +76,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-for command in (bench, chat, run, models, pull, inspect, convert, tune, doctor, completion):
+for command in (bench, chat, run, serve, models, pull, inspect, convert, tune, doctor, completion):
     cli.add_command(command)
 
 

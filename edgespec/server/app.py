@@ -1,0 +1,247 @@
+"""The server put together: routes, gate, life from start to shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..engine import Engine
+from ..errors import ConfigError, EngineMissing
+from .settings import ServerSettings
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+    from . import openapi
+    from .errors import told
+    from .gate import Gate
+    from .metrics import Metrics
+    from .openai import OpenAI
+    from .turns import Turns
+except ImportError as error:
+    raise EngineMissing(
+        f"the server needs the package {error.name}; install it with "
+        "`pip install 'edgespec[server]'`"
+    ) from error
+
+Background = Callable[[Starlette], contextlib.AbstractAsyncContextManager[Any]]
+"""Entered before the server says that it is ready, left when it ends."""
+
+_STUCK_S = 10.0  # an engine that does not stop this long after it was told to is left behind
+
+
+def create_app(
+    engine: Engine,
+    settings: ServerSettings,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    background: Sequence[Background] = (),
+) -> Starlette:
+    """An ASGI application over a loaded model.
+
+    routes: more of them, WebSockets included; they stand behind the same keys and limits.
+    background: what lives as long as the server. `app.state.turns` is the queue for the engine:
+    whoever else uses the engine takes a turn there.
+    """
+    turns = Turns(settings.max_queue)
+    metrics = Metrics(turns)
+    operations = _Operations(turns, metrics, settings)
+    served = [*operations.routes(), *OpenAI(engine, settings, turns, metrics).routes(), *routes]
+    names = _names(served)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for live in background:
+                await stack.enter_async_context(live(app))
+            operations.ready = True
+            yield
+            turns.close()
+
+    app = Starlette(
+        routes=served,
+        middleware=_middleware(settings, metrics, names),
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.state.turns = turns
+    return app
+
+
+class _Operations:
+    """What operators look at. ready: everything that the server needs has started."""
+
+    def __init__(self, turns: Turns, metrics: Metrics, settings: ServerSettings) -> None:
+        self._turns = turns
+        self._metrics = metrics
+        self._document = openapi.document(settings)
+        self.ready = False
+
+    def routes(self) -> list[Route]:
+        """Not under /v1."""
+        return [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/openapi.json", self.description, methods=["GET"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        """Whether requests are taken now; the only thing that needs no key."""
+        status = "closing" if self._turns.closed else "ok" if self.ready else "loading"
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def description(self, request: Request) -> Response:
+        """The OpenAPI description."""
+        return JSONResponse(self._document)
+
+
+def _middleware(
+    settings: ServerSettings, metrics: Metrics, names: Mapping[Any, str]
+) -> list[Middleware]:
+    gate = Middleware(Gate, settings=settings, metrics=metrics, names=names)
+    if not settings.cors_origins:
+        return [gate]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type"],
+        expose_headers=["Retry-After", "X-Request-Id"],
+    )
+    return [cors, gate]
+
+
+def _names(routes: Sequence[BaseRoute]) -> dict[Any, str]:
+    """Endpoint functions and the paths they stand for: what metrics and log call them."""
+    named = (route for route in routes if isinstance(route, (Route, WebSocketRoute)))
+    return {route.endpoint: route.path for route in named}
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    answer = told(error, request.scope["edgespec.log"]["request_id"])
+    return JSONResponse(answer.body(), answer.status, answer.headers)
+
+
+# --- listening ---------------------------------------------------------------------------------
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """The server's port, taken before a model is loaded. Raises ConfigError."""
+    where = f"{settings.host}:{settings.port}"
+    try:
+        found = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise ConfigError(f"there is no address for the host {settings.host!r}: {error}") from None
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"{where} cannot be listened on: {error.strerror}; choose another host or port"
+        ) from None
+    return sock
+
+
+def serve(
+    engine: Engine,
+    settings: ServerSettings,
+    *,
+    sock: socket.socket | None = None,
+    on_ready: Callable[[str], None] = lambda url: None,
+    routes: Sequence[BaseRoute] = (),
+    background: Sequence[Background] = (),
+) -> None:
+    """Serve until SIGINT or SIGTERM, then let running answers end within `grace_s`.
+
+    sock: from `bind`. on_ready: called with the address once requests are taken. The engine
+    stays the caller's to close.
+    """
+    app = create_app(engine, settings, routes=routes, background=background)
+    server = Server(app, engine, settings, on_ready)
+    with sock or bind(settings) as listening:
+        server.run([listening])
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with an end that engines and clients understand."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        engine: Engine,
+        settings: ServerSettings,
+        on_ready: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        self._turns: Turns = app.state.turns
+        self._engine = engine
+        self._settings = settings
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._on_ready(self._url(sockets[0]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Nobody new; running answers get their grace and are then cancelled."""
+        self._turns.close()
+        deadline = time.monotonic() + self._settings.grace_s
+        while self._turns.n_running and time.monotonic() < deadline + _STUCK_S:
+            if self.force_exit or time.monotonic() >= deadline:
+                self._engine.cancel()
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A signal ends the server and is not raised again: this is how servers are told to end."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _url(self, sock: socket.socket) -> str:
+        host, port = self._settings.host, sock.getsockname()[1]
+        return f"{self._settings.scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,92 @@
+"""What a client is told when something is wrong, in the shape of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from ..errors import ConfigError, ContextFull, EngineBusy, TemplateError
+from . import logs
+
+_HTTP = {
+    404: "there is nothing under this path; /openapi.json lists what there is",
+    405: "this path does not take that method; /openapi.json lists those it takes",
+}
+
+
+class ApiError(Exception):
+    """An answer with a status other than 200. param: the field of the request that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": _type(self.status),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def _type(status: int) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def bad_value(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
+    """A field of the request that cannot be."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def closing() -> ApiError:
+    """The server ends."""
+    return ApiError(
+        503,
+        "the server is shutting down; try again when it is back",
+        code="shutting_down",
+        headers={"Retry-After": "5"},
+    )
+
+
+def told(error: Exception, request_id: str) -> ApiError:
+    """What a client is told of any exception. Failures of ours are logged, and only there."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        message = _HTTP.get(error.status_code, error.detail)
+        return ApiError(error.status_code, message, headers=error.headers)
+    if isinstance(error, ContextFull):
+        return bad_value(None, str(error), "context_length_exceeded")
+    if isinstance(error, TemplateError):
+        return bad_value("messages", str(error))
+    if isinstance(error, ConfigError):
+        return bad_value(None, str(error))
+    if isinstance(error, EngineBusy):
+        return ApiError(503, str(error), code="busy", headers={"Retry-After": "1"})
+    logs.failure(error, request_id)
+    return ApiError(
+        500,
+        f"the server failed at this request; its log says where, under the id {request_id}",
+        code="internal_error",
+    )

@@ -1,0 +1,168 @@
+"""What every request passes: who may come in, how much they may bring, and what is noted of it."""
+
+from __future__ import annotations
+
+import hmac
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from . import logs
+from .errors import ApiError, told
+from .metrics import Metrics
+from .settings import ServerSettings
+
+OPEN_PATHS = ("/health",)
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_GONE = 499  # nginx's number for a client that left before it had its answer
+
+
+class Gate:
+    """Middleware, for HTTP and WebSockets.
+
+    Keys are compared in constant time, all of them each time. Without keys only pages and
+    programs that name this machine as the host are let in, which keeps out web pages whose name
+    was pointed here (DNS rebinding). A WebSocket that a web page opens needs an allowed origin.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        metrics: Metrics,
+        names: Mapping[Any, str],
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._names = names
+        self._keys = [key.encode() for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or one WebSocket from its opening to its end."""
+        if scope["type"] not in ("http", "websocket"):
+            return await self._app(scope, receive, send)
+        visit = _Visit(scope, send)
+        try:
+            self._check(scope)
+            await self._app(scope, self._limited(scope, receive), visit.send)
+        except ClientDisconnect:
+            visit.status = _GONE
+        except Exception as error:
+            await visit.refuse(told(error, visit.id), receive)
+        finally:
+            endpoint = self._names.get(scope.get("endpoint"), "other")
+            self._metrics.requests.labels(endpoint, visit.status).inc()
+            logs.request(visit.noted(endpoint))
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if scope["type"] == "websocket" and origin not in (None, *self._settings.cors_origins):
+            raise ApiError(403, f"web pages of {origin!r:.80} may not connect to this server")
+        if scope["path"] in OPEN_PATHS:
+            return
+        if self._keys:
+            self._check_key(headers.get("authorization", ""))
+        elif self._settings.loopback and not _is_local(headers.get("host", "")):
+            raise ApiError(
+                403,
+                "this server has no API key and answers only to localhost; start it with a key to "
+                "use it under another name",
+                code="unknown_host",
+            )
+
+    def _check_key(self, authorization: str) -> None:
+        scheme, _, key = authorization.partition(" ")
+        given = key.strip().encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise ApiError(
+                401,
+                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive` for at most as many bytes as a body may have."""
+        most, total = self._settings.max_body_bytes, 0
+        if scope["type"] != "http":
+            return receive
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > most:
+            raise _too_large(most)
+
+        async def limited() -> Message:
+            nonlocal total
+            message = await receive()
+            total += len(message.get("body", b""))
+            if total > most:
+                raise _too_large(most)
+            return message
+
+        return limited
+
+
+class _Visit:
+    """One pass through the gate."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.id = uuid.uuid4().hex
+        self.status = 500
+        self._began = time.monotonic()
+        self._send = send
+        self._started = False
+        self._scope = scope
+        scope["edgespec.log"] = {"request_id": self.id}
+
+    async def send(self, message: Message) -> None:
+        """Note how the answer begins."""
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            self._started, self.status = True, message["status"]
+            MutableHeaders(scope=message)["X-Request-Id"] = self.id
+        elif message["type"] == "websocket.accept":
+            self._started, self.status = True, 101
+        await self._send(message)
+
+    async def refuse(self, error: ApiError, receive: Receive) -> None:
+        """An error instead of an answer, where none has begun."""
+        if self._started:
+            return
+        self.status = error.status
+        response = JSONResponse(error.body(), error.status, error.headers)
+        if self._scope["type"] == "http":
+            return await response(self._scope, receive, self.send)
+        if "websocket.http.response" in self._scope.get("extensions", {}):
+            socket = WebSocket(self._scope, receive, self.send)
+            return await socket.send_denial_response(response)
+        await self._send({"type": "websocket.close", "code": 1008, "reason": error.code or ""})
+
+    def noted(self, endpoint: str) -> dict[str, Any]:
+        """For the log: figures, and nothing of the text."""
+        noted: dict[str, Any] = self._scope["edgespec.log"]
+        client: Sequence[Any] = self._scope.get("client") or (None,)
+        return noted | {
+            "method": self._scope.get("method", "WEBSOCKET"),
+            "endpoint": endpoint,
+            "status": self.status,
+            "ms": round(1e3 * (time.monotonic() - self._began), 1),
+            "client": client[0],
+        }
+
+
+def _is_local(host: str) -> bool:
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in _LOCAL_NAMES
+
+
+def _too_large(most: int) -> HTTPException:
+    return HTTPException(413, f"the body is larger than the {most} bytes that this server takes")

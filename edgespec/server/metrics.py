@@ -1,0 +1,65 @@
+"""What Prometheus reads: counters, queue and latencies of one server, in a registry of its own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..types import Stats
+from .turns import Turns
+
+_LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+
+
+class Metrics:
+    """Names after vLLM. Speculation and prompt tokens are counted when an answer is complete,
+    generated tokens as they come, so also those of answers that were given up.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, what: str, *labels: str) -> Counter:
+            return Counter(f"edgespec:{name}", what, labels, registry=registry)
+
+        def histogram(name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"edgespec:{name}", what, registry=registry, buckets=buckets)
+
+        self.requests = counter(
+            "http_requests", "Requests by endpoint and status", "endpoint", "status"
+        )
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, the reused ones included")
+        self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens found in the cache")
+        self.generated_tokens = counter("generation_tokens", "Emitted tokens")
+        self._drafts = counter("spec_decode_num_drafts", "Steps with a draft")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens")
+        self._accepted_at = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "The same by position", "position"
+        )
+        self.queue_time = histogram("request_queue_time_seconds", "Waiting for a turn", _LONG)
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From the request's arrival, waiting included", _LONG
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds", "Between tokens; those of one step come together", _SHORT
+        )
+        for name, what, value in (
+            ("num_requests_waiting", "Requests in the queue", lambda: turns.n_waiting),
+            ("num_requests_running", "Requests being answered", lambda: turns.n_running),
+        ):
+            Gauge(f"edgespec:{name}", what, registry=registry).set_function(value)
+
+    def finished(self, stats: Stats) -> None:
+        """Count a complete answer."""
+        self.prompt_tokens.inc(stats.num_prompt_tokens)
+        self.cached_tokens.inc(stats.num_cached_tokens)
+        self._drafts.inc(stats.num_draft_steps)
+        self._drafted.inc(stats.num_draft_tokens)
+        self._accepted.inc(stats.num_accepted_draft_tokens)
+        for position, n in enumerate(stats.accepted_per_position):
+            self._accepted_at.labels(position).inc(n)
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)

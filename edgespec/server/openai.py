@@ -1,0 +1,352 @@
+"""OpenAI's API over one engine: models, chat completions, completions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from .. import templates
+from ..chat import encode
+from ..engine import Engine
+from ..types import Completion, Event
+from . import parameters
+from .errors import ApiError, bad_value, closing, told
+from .forms import ChatForm, Form, TextForm, usage
+from .metrics import Metrics
+from .settings import ServerSettings
+from .turns import Turns
+
+T = TypeVar("T")
+Item = tuple[int, Event]
+"""An event, and the index of the choice that it belongs to."""
+
+
+class OpenAI:
+    """The endpoints."""
+
+    def __init__(
+        self, engine: Engine, settings: ServerSettings, turns: Turns, metrics: Metrics
+    ) -> None:
+        from .. import __version__
+
+        self._engine = engine
+        self._settings = settings
+        self._turns = turns
+        self._metrics = metrics
+        self._fingerprint = f"edgespec-{__version__}"
+        self._created = int(time.time())
+        self._template = engine.tokenizer.chat_template or templates.CHATML
+
+    def routes(self) -> list[Route]:
+        """All under /v1."""
+        return [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """What is served: one model."""
+        return JSONResponse({"object": "list", "data": [self._described()]})
+
+    async def model(self, request: Request) -> Response:
+        """The same by name."""
+        self._check_model(request.path_params["model"])
+        return JSONResponse(self._described())
+
+    async def chat(self, request: Request) -> Response:
+        """A conversation goes on."""
+        given = parameters.read(await _body(request), parameters.CHAT, "messages")
+        self._check_model(given.get("model"))
+        fields = parameters.sampling(given, parameters.CHAT, self._settings.sampling)
+        prompt = await run_in_threadpool(self._rendered, given["messages"])
+        form = self._form(ChatForm, given, wants_logprobs="logprobs" in fields)
+        return await self._answer(request, given, form, [prompt], fields)
+
+    async def completions(self, request: Request) -> Response:
+        """A text goes on."""
+        given = parameters.read(await _body(request), parameters.COMPLETIONS, "prompt")
+        self._check_model(given.get("model"))
+        fields = parameters.sampling(given, parameters.COMPLETIONS, self._settings.sampling)
+        prompts = await run_in_threadpool(self._encoded, given["prompt"])
+        form = self._form(TextForm, given, wants_logprobs="logprobs" in fields)
+        return await self._answer(request, given, form, prompts, fields)
+
+    # --- what is asked -------------------------------------------------------------------------
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "id": self._settings.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "edgespec",
+            "max_model_len": self._engine.n_ctx,
+            "speculation": self._engine.describe()["speculation"],
+        }
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._settings.model:
+            raise ApiError(
+                404,
+                f"the model {name[:80]!r} is not served here; this server has "
+                f"{self._settings.model!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _rendered(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation."""
+        tokenizer = self._engine.tokenizer
+        plain = [{"role": _role(m["role"]), "content": _text(m["content"])} for m in messages]
+        text = templates.render(self._template, plain, tokenizer.special())
+        return self._fitting(encode(tokenizer, text), "messages")
+
+    def _encoded(self, prompt: Any) -> list[list[int]]:
+        """Token ids of each prompt."""
+        texts_or_ids = prompt if isinstance(prompt, list) else [prompt]
+        kinds = {type(item) for item in texts_or_ids}
+        if len(kinds) > 1:
+            raise bad_value("prompt", "prompt mixes texts, token ids and lists; give one kind")
+        prompts = [prompt] if kinds == {int} else texts_or_ids
+        if len(prompts) > self._settings.max_prompts:
+            raise bad_value(
+                "prompt",
+                f"{len(prompts)} prompts in one request; this server takes "
+                f"{self._settings.max_prompts}",
+            )
+        return [self._fitting(self._engine.encode(each), "prompt") for each in prompts]
+
+    def _fitting(self, prompt: list[int], param: str) -> list[int]:
+        most = self._engine.n_ctx
+        if self._settings.max_prompt_tokens:
+            most = min(most, self._settings.max_prompt_tokens)
+        if len(prompt) > most:
+            raise bad_value(
+                param,
+                f"the prompt has {len(prompt)} tokens; this server takes {most} "
+                f"(the model's context is {self._engine.n_ctx}): shorten it",
+                "context_length_exceeded",
+            )
+        return prompt
+
+    def _form(self, kind: Callable[..., Form], given: dict[str, Any], wants_logprobs: bool) -> Form:
+        return kind(
+            self._settings.model,
+            self._engine.tokenizer,
+            self._fingerprint,
+            logprobs=wants_logprobs,
+            ids_for_tokens=given.get("return_tokens_as_token_ids", False),
+        )
+
+    # --- the answer ----------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        request: Request,
+        given: dict[str, Any],
+        form: Form,
+        prompts: Sequence[list[int]],
+        fields: dict[str, Any],
+    ) -> Response:
+        log = request.scope["edgespec.log"]
+        log |= {"stream": bool(given.get("stream")), "prompts": len(prompts)}
+        items = self._events(prompts, fields, log)
+        if not given.get("stream"):
+            if "stream_options" in given:
+                raise bad_value("stream_options", "stream_options needs stream: true beside it")
+            completions = await while_connected(request.receive, _completions(items))
+            return JSONResponse(form.whole(completions))
+        with_usage = given.get("stream_options", {}).get("include_usage", False)
+        first = await while_connected(request.receive, anext(items))
+        return EventStream(_chunks(form, first, items, with_usage), items, log)
+
+    async def _events(
+        self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
+    ) -> AsyncGenerator[Item, None]:
+        """What the engine says. It runs in a task of its own, so that a client that reads slowly
+        keeps the turn no longer than the engine needs.
+        """
+        arrived: asyncio.Queue[Item | BaseException | None] = asyncio.Queue()
+
+        async def work() -> None:
+            try:
+                async for item in self._turn(prompts, fields, log):
+                    arrived.put_nowait(item)
+                arrived.put_nowait(None)
+            except BaseException as error:
+                arrived.put_nowait(error)
+
+        task = asyncio.create_task(work())
+        try:
+            while (item := await arrived.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _turn(
+        self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
+    ) -> AsyncIterator[Item]:
+        """Wait for a turn, answer every prompt, count."""
+        came = time.monotonic()
+        async with self._turns.turn():
+            before = time.monotonic()
+            self._metrics.queue_time.observe(before - came)
+            log |= {"queue_ms": round(1e3 * (before - came), 1), "completion_tokens": 0}
+            for index, prompt in enumerate(prompts):
+                stream = self._engine.astream(prompt, **fields)
+                async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
+                    async for event in events:
+                        if event.type == "token":
+                            before = self._counted(log, came, before)
+                        if event.completion:
+                            self._finished(event.completion, log)
+                        yield index, event
+
+    def _counted(self, log: dict[str, Any], came: float, before: float) -> float:
+        """Count a token; when it came."""
+        now, metrics = time.monotonic(), self._metrics
+        if log["completion_tokens"]:
+            metrics.inter_token.observe(now - before)
+        else:
+            metrics.first_token.observe(now - came)
+        metrics.generated_tokens.inc()
+        log["completion_tokens"] += 1
+        return now
+
+    def _finished(self, completion: Completion, log: dict[str, Any]) -> None:
+        stats = completion.stats
+        self._metrics.finished(stats)
+        for name in ("prompt", "cached", "draft", "accepted_draft"):
+            key = f"{name}_tokens"
+            log[key] = log.get(key, 0) + getattr(stats, f"num_{key}")
+        log["finish_reason"] = completion.finish_reason
+        if completion.finish_reason == "cancelled":  # nobody but the closing server does that
+            raise closing()
+
+
+async def _completions(items: AsyncIterator[Item]) -> list[Completion]:
+    return [event.completion async for _, event in items if event.completion]
+
+
+async def _chunks(
+    form: Form, first: Item, rest: AsyncIterator[Item], with_usage: bool
+) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of an answer."""
+    no_usage = {"usage": None} if with_usage else {}
+    stats, offset, began = [], 0, -1
+    async for index, event in _chain(first, rest):
+        if index != began:
+            began, offset = index, 0
+            if opening := form.opening(index):
+                yield opening | no_usage
+        if piece := form.piece(index, event, offset):
+            yield piece | no_usage
+        offset += len(event.text)
+        if event.completion:
+            stats.append(event.completion.stats)
+            yield form.last(index, event.completion) | no_usage
+    if with_usage:
+        yield form.envelope([], chunk=True) | {"usage": usage(stats)}
+
+
+async def _chain(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    yield first
+    async for item in rest:
+        yield item
+
+
+class EventStream(Response):
+    """Server-sent events, one a chunk, and [DONE]; a failure is an event with an error. Closes
+    `source`, where the chunks come from, as soon as the client has gone.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[dict[str, Any]],
+        source: AsyncGenerator[Item, None],
+        log: dict[str, Any],
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._chunks = chunks
+        self._source = source
+        self._log = log
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything."""
+        try:
+            await while_connected(receive, self._send_all(send))
+        finally:
+            await self._source.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for line in self._lines():
+            body = f"data: {line}\n\n".encode("ascii")
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # neither chunks that wait already nor `send` let others in
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _lines(self) -> AsyncIterator[str]:
+        try:
+            async for chunk in self._chunks:
+                yield json.dumps(chunk, allow_nan=False, separators=(",", ":"))
+            yield "[DONE]"
+        except Exception as error:
+            self._log["error"] = type(error).__name__
+            yield json.dumps(told(error, self._log["request_id"]).body())
+
+
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`. Cancelled, and ended, as soon as the client has gone: then this
+    raises ClientDisconnect.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request) -> bytes:
+    """JSON alone: a web page of somewhere else cannot send it without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
+    return await request.body()
+
+
+def _role(role: str) -> str:
+    return "system" if role == "developer" else role
+
+
+def _text(content: str | list[dict[str, str]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)

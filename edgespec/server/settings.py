@@ -1,0 +1,160 @@
+"""How the server listens, whom it lets in, and what it takes on. Needs no extra."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import SamplingParams, build
+from ..errors import ConfigError
+
+KEY_VARIABLE = "EDGESPEC_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One server. Raises ConfigError for what cannot be, or should not be.
+
+    model: the name under which the engine's model is served. sampling: fields of SamplingParams
+    for requests that do not name them. api_keys: without any, everybody who reaches the port is
+    let in. tls_cert, tls_key: PEM files, both or none. insecure: listen beyond this machine
+    although a key or TLS is missing. cors_origins: origins whose web pages may call the server.
+
+    max_queue: requests that may wait for their turn. max_body_bytes: of one request.
+    max_prompt_tokens: 0 is the context of the model. max_prompts: in one completions request.
+    grace_s: how long running answers may go on after the server was told to end.
+    """
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    cors_origins: tuple[str, ...] = ()
+    max_queue: int = 32
+    max_body_bytes: int = 2 << 20
+    max_prompt_tokens: int = 0
+    max_prompts: int = 64
+    grace_s: float = 10.0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.model or not self.model.isprintable():
+            raise ConfigError(f"the name of the served model must be a text, got {self.model!r}")
+        for name, low, high in (
+            ("port", 0, 65535), ("max_queue", 0, 1 << 20), ("max_body_bytes", 1024, 1 << 30),
+            ("max_prompt_tokens", 0, 1 << 31), ("max_prompts", 1, 1 << 16), ("grace_s", 0, 3600),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} must be between {low} and {high}, got {value!r}")
+        for key in self.api_keys:
+            _check_key(key)
+        for origin in self.cors_origins:
+            _check_origin(origin)
+        build(SamplingParams, self.sampling)
+        self._check_tls()
+        self._check_exposure()
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name may stand for any address
+            return False
+
+    @property
+    def scheme(self) -> str:
+        """Of the server's addresses."""
+        return "https" if self.tls_cert else "http"
+
+    def _check_tls(self) -> None:
+        if self.tls_cert is None and self.tls_key is None:
+            return
+        if self.tls_cert is None or self.tls_key is None:
+            there, missing = ("key", "cert") if self.tls_key else ("cert", "key")
+            raise ConfigError(f"tls_{there} was given without tls_{missing}; TLS needs both files")
+        for path in (self.tls_cert, self.tls_key):
+            _readable(path)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self.tls_cert, self.tls_key, password=lambda: b""
+            )
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                f"{self.tls_cert} and {self.tls_key} are no certificate and its key: {error}; "
+                "expected are two PEM files that belong together, the key without a passphrase"
+            ) from None
+
+    def _check_exposure(self) -> None:
+        if self.loopback or self.insecure:
+            return
+        missing = [
+            what
+            for what, there in (("API key", self.api_keys), ("TLS", self.tls_cert))
+            if not there
+        ]
+        if missing:
+            raise ConfigError(
+                f"{self.host} can be reached from other machines, but there is no "
+                f"{' and no '.join(missing)}; give an API key "
+                f"(--api-key-file or {KEY_VARIABLE}) and TLS files (--tls-cert, --tls-key), listen "
+                "on 127.0.0.1, or say --insecure"
+            )
+
+
+def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """API keys from a file, one a line (# begins a comment), and from EDGESPEC_API_KEY, where
+    blanks separate several.
+    """
+    keys = environment.get(KEY_VARIABLE, "").split()
+    if path is not None:
+        try:
+            lines = _readable(path).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path} is not UTF-8; expected is one API key a line") from None
+        found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not found:
+            raise ConfigError(f"{path} holds no API key; expected is one a line")
+        keys += found
+    return _checked_keys(keys)
+
+
+def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    for key in keys:
+        _check_key(key)
+    return tuple(dict.fromkeys(keys))
+
+
+def _check_key(key: str) -> None:
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ConfigError(
+            "an API key must be printable ASCII without blanks, for example from "
+            "`openssl rand -hex 32`; one of those given is not"
+        )
+
+
+def _check_origin(origin: str) -> None:
+    scheme, _, rest = origin.partition("://")
+    if scheme not in ("http", "https") or not rest or "/" in rest or "*" in rest:
+        raise ConfigError(
+            f"{origin!r} is no origin; expected is a scheme and a host such as "
+            "https://app.example.com, without a path"
+        )
+
+
+def _readable(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None

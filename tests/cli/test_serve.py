@@ -1,0 +1,165 @@
+"""`edgespec serve`: options, the line it prints, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import edgespec
+from edgespec.server import app
+
+PATIENCE_S = 60
+TLS = Path(__file__).parents[1] / "server" / "tls"
+
+
+@pytest.fixture(autouse=True)
+def loggers():
+    """Handlers of a command that ran in this process go with it."""
+    yield
+    for name in ("edgespec", "edgespec_cli", "edgespec.server", "uvicorn", "asyncio"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `serve` was given, instead of serving."""
+    given = []
+
+    def serve(engine, settings, *, sock, on_ready):
+        on_ready(f"http://127.0.0.1:{sock.getsockname()[1]}")
+        given.append((engine, settings, sock))
+
+    monkeypatch.setattr(app, "serve", serve)
+    return given
+
+
+def test_one_line_says_where_and_what(edgespec_cli, started):
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "--spec-type", "suffix")
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        r"serving toy\.gguf at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
+        r"speculation: prompt lookup\n",
+        result.stdout,
+    )
+    engine, settings, sock = started[0]
+    assert settings.model == "toy.gguf"
+    with pytest.raises(edgespec.EdgeSpecError, match="closed"):
+        engine.generate("x")
+    assert sock.fileno() == -1
+
+
+def test_options_reach_engine_and_server(edgespec_cli, started):
+    (edgespec_cli.folder / "keys").write_text("from-file\n", encoding="utf-8")
+    result = edgespec_cli(
+        "serve", "-m", "toy.gguf", "-c", "1024", "--port", "0", "--alias", "robot",
+        "--temp", "0.5", "-n", "99", "--api-key-file", "keys", "--max-queue", "3",
+        "--cors-origin", "https://a.example", "--max-prompt-tokens", "500", "--grace", "2",
+        "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(TLS / "key.pem"),
+        "--max-body-bytes", "5000", env={"EDGESPEC_API_KEY": "from-environment"},
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    _, settings, _ = started[0]
+    assert edgespec_cli.loaded["n_ctx"] == 1024
+    assert settings.api_keys == ("from-environment", "from-file")
+    assert settings.sampling == {"temperature": 0.5, "max_tokens": 99}
+    assert (settings.model, settings.max_queue, settings.grace_s) == ("robot", 3, 2)
+    assert (settings.max_body_bytes, settings.max_prompt_tokens) == (5000, 500)
+    assert settings.cors_origins == ("https://a.example",)
+    assert settings.scheme == "https"
+    assert "from-" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--host", "0.0.0.0"), "no API key and no TLS"),
+        (("--tls-cert", "toy.gguf"), "without tls_key"),
+        (("--api-key-file", "absent"), "absent cannot be read"),
+        (("--port", "70000"), "port must be between"),
+        (("--top-p", "3"), "top_p"),
+    ],
+)
+def test_what_cannot_be_is_said_before_a_model_is_loaded(edgespec_cli, started, args, says):
+    result = edgespec_cli("serve", "-m", "broken.gguf", *args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not started
+
+
+def test_a_port_in_use(edgespec_cli):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = edgespec_cli("serve", "-m", "broken.gguf", "--port", port)
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port} cannot be listened on" in result.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(edgespec_cli, monkeypatch):
+    monkeypatch.delitem(sys.modules, "edgespec.server.app")
+    monkeypatch.delattr("edgespec.server.app")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0")
+    assert result.exit_code == 1
+    assert "pip install 'edgespec[server]'" in result.stderr
+
+
+@pytest.fixture
+def process(program, edgespec_cli) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {"PYTHONWARNINGS": "error", "EDGESPEC_API_KEY": "key"}
+    made = subprocess.Popen(
+        [*program, "serve", "-m", "toy.gguf", "--port", "0"], env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            made.kill()
+        made.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_0(process, number):
+    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    answer = httpx.post(
+        f"{url}/v1/chat/completions",
+        json=body,
+        headers={"Authorization": "Bearer key"},
+        timeout=PATIENCE_S,
+    )
+    assert answer.json()["choices"][0]["message"]["content"] == "Hi, what can I do?"
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, "")
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [line["endpoint"] for line in lines] == ["/v1/chat/completions"]
+    assert "Hi, what" not in errors
+
+
+def test_a_signal_ends_a_running_answer_within_its_grace(process):
+    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    body = {"messages": [{"role": "user", "content": "slow"}], "max_tokens": 40, "stream": True}
+    headers = {"Authorization": "Bearer key"}
+    with httpx.stream(
+        "POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert process.wait(PATIENCE_S) == 0

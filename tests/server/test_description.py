@@ -1,0 +1,55 @@
+"""Whatever schemathesis makes of our OpenAPI description, there is no failure of ours, and
+answers are as described.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own, and its dependencies'
+    import schemathesis
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+CHECKS = [
+    not_a_server_error, status_code_conformance, content_type_conformance,
+    response_schema_conformance,
+]  # fmt: skip
+HEADERS = {"Authorization": "Bearer key"}
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def url(running, engine):
+    with running(engine, api_keys=("key",)) as server:
+        yield f"{server.url}/openapi.json"
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_no_request_breaks_the_server(url, mode):
+    described = schemathesis.openapi.from_url(url, headers=HEADERS, wait_for_schema=5)
+    operations = [found.ok() for found in described.get_all_operations()]
+    assert len(operations) == 6  # all but the description itself
+    for operation in operations:
+        asks = bool(operation.body)
+        if mode is schemathesis.GenerationMode.NEGATIVE and not asks:
+            continue  # there is nothing to get wrong
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @settings(
+            max_examples=60 if asks else 3, deadline=None, derandomize=True, database=None,
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        def attempt(case):
+            case.call_and_validate(checks=CHECKS, headers=HEADERS, timeout=20)
+
+        attempt()

@@ -1,0 +1,163 @@
+"""Keys, hosts, origins, sizes, and what a failure shows: nothing."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import WebSocketDenialResponse
+from starlette.websockets import WebSocket
+
+CHAT = "/v1/chat/completions"
+KEYS = ("first-key", "second-key")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text(await socket.receive_text())
+    await socket.close()
+
+
+def test_every_path_but_health_needs_a_key(client_of, say):
+    client = client_of(api_keys=KEYS)
+    assert client.get("/health").status_code == 200
+    for path in ("/metrics", "/openapi.json", "/v1/models", "/nothing"):
+        refused = client.get(path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+    assert client.post(CHAT, json=say("hello")).status_code == 401
+    for key in KEYS:
+        assert client.get("/v1/models", headers=bearer(key)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", "Bearer wrong", "Basic first-key", "first-key", "Bearer first-keyx",
+     b"Bearer \xff\xfe"],
+)  # fmt: skip
+def test_wrong_keys(client_of, authorization):
+    client = client_of(api_keys=KEYS)
+    headers = {"Authorization": authorization}
+    assert client.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_all_keys_are_compared_whichever_fits(client_of, monkeypatch):
+    compared = []
+    compare = hmac.compare_digest
+
+    def spy(given, known):
+        compared.append(known)
+        return compare(given, known)
+
+    monkeypatch.setattr(hmac, "compare_digest", spy)
+    client = client_of(api_keys=KEYS)
+    for key in (*KEYS, "wrong"):
+        compared.clear()
+        client.get("/v1/models", headers=bearer(key))
+        assert compared == [k.encode() for k in KEYS]
+
+
+def test_without_a_key_only_this_machine_is_a_host(client_of):
+    client = client_of()
+    for host in ("localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
+        assert client.get("/v1/models", headers={"Host": host}).status_code == 200
+    for host in ("evil.example", "evil.example:8080", "localhost.evil.example", ""):
+        refused = client.get("/v1/models", headers={"Host": host})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "unknown_host")
+    keyed = client_of(api_keys=KEYS)
+    headers = bearer(KEYS[0]) | {"Host": "robot.example"}
+    assert keyed.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_websockets_pass_the_same_gate(client_of):
+    client = client_of(
+        routes=[WebSocketRoute("/echo", echo)], api_keys=KEYS, cors_origins=("https://a.example",)
+    )
+    with client.websocket_connect("/echo", headers=bearer(KEYS[1])) as socket:
+        socket.send_text("hi")
+        assert socket.receive_text() == "hi"
+    page = {"Origin": "https://a.example"}
+    with client.websocket_connect("/echo", headers=bearer(KEYS[1]) | page) as socket:
+        socket.send_text("hi")
+    elsewhere = bearer(KEYS[0]) | {"Origin": "https://evil.example"}
+    for headers, status in (({}, 401), (bearer("x"), 401), (elsewhere, 403)):
+        with pytest.raises(WebSocketDenialResponse) as refused:
+            client.websocket_connect("/echo", headers=headers).__enter__()
+        assert refused.value.status_code == status
+        assert "error" in refused.value.json()
+
+
+def test_bodies_have_a_limit_announced_or_not(client_of):
+    client = client_of(max_body_bytes=1024)
+    headers = {"Content-Type": "application/json"}
+    refused = client.post("/v1/completions", content=b"x" * 1025, headers=headers)
+    assert refused.status_code == 413
+    assert "1024" in refused.json()["error"]["message"]
+
+    def chunks():
+        for _ in range(3):
+            yield b"x" * 512
+
+    assert client.post("/v1/completions", content=chunks(), headers=headers).status_code == 413
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    fits = body + b" " * (1024 - len(body))
+    assert client.post("/v1/completions", content=fits, headers=headers).status_code == 200
+
+
+def test_web_pages_are_let_in_by_name_only(client_of):
+    origin = {"Origin": "https://app.example"}
+    asking = origin | {"Access-Control-Request-Method": "POST"}
+    closed = client_of()
+    assert "access-control-allow-origin" not in closed.get("/v1/models", headers=origin).headers
+    assert closed.options(CHAT, headers=asking).status_code == 405
+    client = client_of(cors_origins=("https://app.example",), api_keys=KEYS)
+    preflight = client.options(CHAT, headers=asking)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+    refused = client.get("/v1/models", headers=origin)
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://app.example"
+    other = client.get("/v1/models", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_unknown_paths_and_methods_have_the_same_shape(client):
+    for response, status in ((client.get("/v2"), 404), (client.delete("/v1/models"), 405)):
+        assert response.status_code == status
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        assert "openapi.json" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_shows_nothing_and_logs_where_but_no_text(client, say, caplog, stream):
+    with caplog.at_level(logging.DEBUG):
+        response = client.post(CHAT, json=say("boom", stream=stream))
+    told = response.text
+    assert "Traceback" not in told
+    assert "RuntimeError" not in told
+    assert "boom" not in told
+    assert "internal_error" in told
+    failure = next(r for r in caplog.records if r.levelname == "ERROR")
+    assert failure.fields["error"] == "RuntimeError"
+    assert any("next_probs" in frame for frame in failure.fields["where"])
+    assert failure.fields["request_id"] == response.headers["x-request-id"]
+    assert failure.fields["request_id"] in told
+    assert "boom" not in caplog.text
+    assert all("the user said" not in json.dumps(getattr(r, "fields", {})) for r in caplog.records)
+    after = client.post(CHAT, json=say("hello")).json()
+    assert after["choices"][0]["message"]["content"] == "Hi, what can I do?"
+
+
+def test_a_route_of_another_module_is_served_and_counted(client_of):
+    client = client_of(routes=[Route("/more", lambda request: PlainTextResponse("here"))])
+    assert client.get("/more").text == "here"
+    assert 'endpoint="/more",status="200"' in client.get("/metrics").text

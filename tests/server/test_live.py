@@ -1,0 +1,225 @@
+"""The server behind a port: parallel requests, clients that leave, the end; toy model."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edgespec.engine import Interrupt
+from edgespec.server.openai import EventStream
+
+CHAT = "/v1/chat/completions"
+TLS = Path(__file__).parent / "tls"
+
+
+def until(true) -> None:
+    """Wait for something that happens on another thread."""
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def pool():
+    with concurrent.futures.ThreadPoolExecutor(12) as made:
+        yield made
+
+
+def post(server, body: dict) -> httpx.Response:
+    return httpx.post(server.url + CHAT, json=body, timeout=30)
+
+
+def content(response: httpx.Response) -> str:
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def test_eight_at_once_are_answered_in_the_order_they_came(running, engine, script, say, pool):
+    def ask(i: int) -> str:
+        return content(post(server, say(f"question {i}")))
+
+    with running(engine) as server:
+        script.hold()
+        asked = []
+        for i in range(8):
+            asked.append(pool.submit(ask, i))
+            until(lambda n=i: server.turns.n_running and server.turns.n_waiting == n)
+        assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+        script.go.set()
+        answers = [future.result(30) for future in asked]
+    assert answers == [f"|question {i}" for i in range(8)]
+    assert script.heard == [f"question {i}" for i in range(8)]
+
+
+def test_a_full_queue(running, engine, script, say, pool):
+    with running(engine, max_queue=2) as server:
+        script.hold()
+        asked = []
+        for i in range(3):
+            asked.append(pool.submit(post, server, say("hello")))
+            until(lambda n=i: server.turns.n_running and server.turns.n_waiting == n)
+        for stream in (False, True):
+            refused = post(server, say("hello", stream=stream))
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            error = refused.json()["error"]
+            assert (error["code"], error["type"]) == ("queue_full", "rate_limit_error")
+        script.go.set()
+        assert [f.result(30).status_code for f in asked] == [200] * 3
+        assert post(server, say("hello")).status_code == 200
+
+
+def asking(server, path: str, body: dict) -> socket.socket:
+    """A request whose answer nobody has read yet."""
+    made = socket.create_connection(("127.0.0.1", httpx.URL(server.url).port))
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    made.sendall(head.encode() + data)
+    return made
+
+
+def test_a_client_that_leaves_the_queue_is_forgotten(running, engine, script, say, pool):
+    with running(engine) as server:
+        script.hold()
+        first = pool.submit(post, server, say("hello"))
+        until(lambda: server.turns.n_running)
+        with asking(server, CHAT, say("lost")):
+            until(lambda: server.turns.n_waiting == 1)
+        until(lambda: server.turns.n_waiting == 0)
+        script.go.set()
+        assert content(first.result(30)) == "Hi, what can I do?"
+        counted = f'endpoint="{CHAT}",status="499"}} 1.0'
+        until(lambda: counted in httpx.get(server.url + "/metrics", timeout=30).text)
+    assert script.heard == ["hello"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_while_it_is_answered_frees_the_engine(
+    running, engine, script, say, stream, monkeypatch
+):
+    noticed, cancel = threading.Event(), Interrupt.cancel
+    monkeypatch.setattr(Interrupt, "cancel", lambda self: (cancel(self), noticed.set()))
+    body = {"prompt": "a", "max_tokens": 400, "stream": stream, "ignore_eos": True}
+    with running(engine) as server:
+        script.hold()
+        with asking(server, "/v1/completions", body):
+            assert script.asked.wait(20)
+        assert noticed.wait(20)
+        script.go.set()
+        until(lambda: server.turns.n_running == 0)
+        told = httpx.get(server.url + "/metrics", timeout=30).text
+        assert content(post(server, say("hello"))) == "Hi, what can I do?"
+    line = next(x for x in told.splitlines() if x.startswith("edgespec:generation_tokens_total"))
+    assert float(line.split()[1]) < 10
+
+
+def test_a_stream_that_is_closed_half_way_frees_the_engine(running, engine, script, say):
+    body = {"prompt": "a", "max_tokens": 400, "stream": True, "disable_spec_decode": True}
+    seen = threading.Event()
+    with running(engine) as server:
+        with httpx.stream(
+            "POST", server.url + "/v1/completions", json=body, timeout=30
+        ) as response:
+            for line in response.iter_lines():
+                if line:
+                    script.hold()
+                    seen.set()
+                    break
+        script.go.set()
+        until(lambda: server.turns.n_running == 0)
+        assert seen.is_set()
+        assert content(post(server, say("hello"))) == "Hi, what can I do?"
+
+
+def test_who_reads_slowly_keeps_nobody_waiting(running, engine, say):
+    body = {"prompt": "a", "max_tokens": 200, "stream": True}
+    with (
+        running(engine) as server,
+        httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=30) as unread,
+    ):
+        assert unread.status_code == 200
+        assert content(post(server, say("hello"))) == "Hi, what can I do?"
+        assert unread.read().endswith(b"data: [DONE]\n\n")
+
+
+def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
+    async def main() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def chunks():
+            for i in range(100):
+                yield {"i": i}
+
+        async def send(message) -> None:
+            sent.append(message)
+
+        sent: list[dict] = []
+        task = asyncio.create_task(other())
+        await EventStream(chunks(), chunks(), {})({"type": "http"}, asyncio.Event().wait, send)
+        task.cancel()
+        assert len(sent) == 103  # its start, [DONE] and its end
+        return turns
+
+    assert asyncio.run(main()) >= 100
+
+
+def test_running_answers_end_within_the_grace(running, engine, script, say, pool):
+    with running(engine, grace_s=20) as server:
+        script.hold()
+        first = pool.submit(post, server, say("hello"))
+        until(lambda: server.turns.n_running)
+        second = pool.submit(post, server, say("hello"))
+        until(lambda: server.turns.n_waiting)
+        server.stop()
+        refused = second.result(30)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert httpx.get(server.url + "/health").status_code == 503
+        script.go.set()
+        assert content(first.result(30)) == "Hi, what can I do?"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_after_the_grace_answers_are_cancelled_and_say_so(
+    running, engine, script, stream, pool, monkeypatch
+):
+    cancelled, cancel = threading.Event(), engine.cancel
+    monkeypatch.setattr(engine, "cancel", lambda: (cancel(), cancelled.set()))
+    body = {"prompt": "a", "max_tokens": 400, "stream": stream, "disable_spec_decode": True}
+    with running(engine, grace_s=0) as server:
+        script.hold()
+        asked = pool.submit(httpx.post, server.url + "/v1/completions", json=body, timeout=30)
+        until(lambda: server.turns.n_running and script.asked.is_set())
+        server.stop()
+        assert cancelled.wait(20)
+        script.go.set()
+        response = asked.result(30)
+    assert "shutting_down" in response.text
+    assert response.status_code == (200 if stream else 503)
+
+
+def test_tls(running, engine, say):
+    with running(engine, tls_cert=TLS / "cert.pem", tls_key=TLS / "key.pem") as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=TLS / "cert.pem")
+        response = httpx.post(server.url + CHAT, json=say("hello"), verify=context, timeout=30)
+        assert content(response) == "Hi, what can I do?"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(server.url.replace("https", "http") + "/health")

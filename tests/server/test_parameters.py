@@ -1,0 +1,144 @@
+"""Requests that are not quite right are refused by name, and the description says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgespec.server import parameters
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("max_tokns", 5, "did you mean 'max_tokens'"),
+        ("temprature", 1, "temperature"),
+        ("temperature", "warm", "must be a number"),
+        ("temperature", -1, "at least 0"),
+        ("temperature", True, "must be a number, got true"),
+        ("top_p", 0, "above 0"),
+        ("top_p", 1.5, "at most 1"),
+        ("top_k", 2.5, "a whole number"),
+        ("min_p", 2, "at most 1"),
+        ("seed", 2**64, "at most"),
+        ("max_tokens", 0, "at least 1"),
+        ("n", 2, "must be 1 (one answer a request)"),
+        ("stop", [""], "empty"),
+        ("stop", {"a": 1}, "text or a list (of texts)"),
+        ("stop", ["a"] * 17, "0 to 16"),
+        ("logit_bias", {"x": 1}, "keys are token ids"),
+        ("logit_bias", {"1": "much"}, "logit_bias.1 must be a number"),
+        ("logit_bias", {"1": 500}, "at most 100"),
+        ("repetition_penalty", 0, "at least"),
+        ("num_draft_tokens", -1, "at least 0"),
+        ("disable_spec_decode", 1, "true or false"),
+        ("stream_options", {"include_sage": True}, "include_usage"),
+        ("model", 7, "must be text"),
+        ("top_logprobs", 21, "at most 20"),
+        ("tools", [{"type": "function"}], "calls no tools"),
+        ("tool_choice", "auto", "calls no tools"),
+        ("response_format", {"type": "json_object"}, "plain text"),
+        ("response_format", {"type": "json_schema", "json_schema": {}}, "plain text"),
+        ("response_format", {"type": "text", "strict": True}, "unknown field"),
+        ("audio", {}, "not supported"),
+        ("reasoning_effort", "high", "not supported"),
+        ("messages", [], "1 to 4096"),
+        ("messages", [{"role": "tool", "content": "x"}], 'must be "system"'),
+        ("messages", [{"role": "user"}], "messages[0].content is missing"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], 'must be "text"'),
+        ("messages", [{"role": "user", "content": "x", "cache_control": 1}], "unknown field"),
+        ("messages", "hello", "must be a list"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(client, field, value, says):
+    response = client.post(CHAT, json={"messages": MESSAGES} | {field: value})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"].startswith(field)
+    assert says in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("echo", True), ("best_of", 2), ("suffix", "x"), ("logprobs", True)]
+)
+def test_refusals_of_completions(client, field, value):
+    response = client.post(TEXT, json={"prompt": "a", field: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
+        {"n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}},
+        {"temperature": None, "stop": None, "audio": None, "reasoning_effort": None, "seed": None},
+        {"modalities": ["text"], "parallel_tool_calls": True, "prompt_cache_key": "k"},
+    ],
+)
+def test_what_changes_nothing_is_taken(client, more):
+    answer = client.post(CHAT, json={"messages": MESSAGES} | more)
+    assert answer.json()["choices"][0]["message"]["content"] == "Hi, what can I do?"
+
+
+def test_both_names_of_a_length(client):
+    body = {"messages": MESSAGES, "max_tokens": 1, "max_completion_tokens": 2}
+    assert "one thing" in client.post(CHAT, json=body).json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"prompt": NaN}', "not JSON"),
+        (b'{"prompt": "a", "temperature": 1e999}', "finite"),
+        (b'{"prompt": "\\ud800"}', "Unicode"),
+        (b'{"\\ud800": 1}', "Unicode"),
+        (b'\xff{"prompt": "a"}', "Unicode"),
+        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", ""),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "not JSON"),
+    ],
+)
+def test_bodies_that_are_no_requests(client, body, says):
+    response = client.post(TEXT, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert says in response.json()["error"]["message"]
+
+
+def test_another_type_of_body_is_refused(client):
+    """Web pages may send these without asking; so a page elsewhere cannot use this server."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = client.post(TEXT, content=b'{"prompt": "a"}', headers={"Content-Type": kind})
+        assert response.status_code == 415
+
+
+def test_the_description_lists_what_is_taken(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    for path, table in ((CHAT, parameters.CHAT), (TEXT, parameters.COMPLETIONS)):
+        content = paths[path]["post"]["requestBody"]["content"]
+        schema = content["application/json"]["schema"]
+        assert set(schema["properties"]) == set(table)
+        assert schema["additionalProperties"] is False
+        assert all("description" in s for s in schema["properties"].values())
+
+
+def test_the_page_names_what_is_taken():
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+    tables = (parameters.CHAT | parameters.COMPLETIONS).items()
+    taken = [name for name, p in tables if "x-reason" not in p.schema]
+    assert [name for name in taken if f"`{name}`" not in page] == []
+
+
+def test_fields_of_the_table_are_fields_of_the_engine():
+    from edgespec import SamplingParams
+
+    fields = set(SamplingParams.__dataclass_fields__)
+    for table in (parameters.CHAT, parameters.COMPLETIONS):
+        assert {p.field for p in table.values() if p.field} <= fields

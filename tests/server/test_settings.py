@@ -1,0 +1,102 @@
+"""What a server may be started with."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from edgespec import ConfigError
+from edgespec.server.app import bind
+from edgespec.server.settings import ServerSettings, read_keys
+
+CERT, KEY = (Path(__file__).parent / "tls" / name for name in ("cert.pem", "key.pem"))
+
+
+def settings(**more):
+    return ServerSettings(**({"model": "m"} | more))
+
+
+def test_this_machine_needs_neither_key_nor_tls():
+    for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9"):
+        assert settings(host=host).loopback
+    assert settings().scheme == "http"
+
+
+@pytest.mark.parametrize(
+    ("more", "missing"),
+    [
+        ({}, "no API key and no TLS"),
+        ({"api_keys": ("k",)}, "no TLS"),
+        ({"tls_cert": CERT, "tls_key": KEY}, "no API key"),
+    ],
+)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "robot.example"])
+def test_other_machines_are_refused_without_key_and_tls(host, more, missing):
+    with pytest.raises(ConfigError, match=missing) as refused:
+        settings(host=host, **more)
+    assert "--insecure" in str(refused.value)
+    assert not settings(host=host, insecure=True, **more).loopback
+
+
+def test_key_and_tls_are_enough():
+    made = settings(host="0.0.0.0", api_keys=("k",), tls_cert=CERT, tls_key=KEY)
+    assert made.scheme == "https"
+
+
+def test_tls_files(tmp_path):
+    with pytest.raises(ConfigError, match="tls_cert was given without tls_key"):
+        settings(tls_cert=CERT)
+    with pytest.raises(ConfigError, match="tls_key was given without tls_cert"):
+        settings(tls_key=KEY)
+    with pytest.raises(ConfigError, match=r"absent\.pem cannot be read"):
+        settings(tls_cert=tmp_path / "absent.pem", tls_key=KEY)
+    with pytest.raises(ConfigError, match="no certificate and its key"):
+        settings(tls_cert=KEY, tls_key=CERT)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"port": -1}, {"port": 65536}, {"max_queue": -1}, {"max_body_bytes": 1}, {"grace_s": -1},
+        {"model": ""}, {"model": "a\nb"}, {"api_keys": ("",)}, {"api_keys": ("a b",)},
+        {"api_keys": ("schlüssel",)}, {"cors_origins": ("*",)}, {"cors_origins": ("a.example",)},
+        {"cors_origins": ("https://a.example/path",)}, {"sampling": {"temperature": -1}},
+        {"sampling": {"fish": 1}}, {"max_prompts": 0},
+    ],
+)  # fmt: skip
+def test_what_cannot_be(more):
+    with pytest.raises(ConfigError):
+        settings(**more)
+
+
+def test_keys_come_from_a_file_and_the_environment(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# of the robots\none\n\n  two  \none\n", encoding="utf-8")
+    assert read_keys(file, {}) == ("one", "two")
+    assert read_keys(file, {"EDGESPEC_API_KEY": "three four"}) == ("three", "four", "one", "two")
+    assert read_keys(None, {}) == ()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keys(tmp_path / "absent", {})
+    for content in (b"", b"# nothing\n", b"\xff\xfe"):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError):
+            read_keys(file, {})
+    file.write_bytes(b"two words\n")
+    with pytest.raises(ConfigError, match="blanks") as refused:
+        read_keys(file, {})
+    assert "words" not in str(refused.value)
+
+
+def test_keys_are_not_shown():
+    assert "secret" not in repr(settings(api_keys=("secret",)))
+
+
+def test_a_port_in_use_is_said_before_a_model_is_loaded():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be listened on"):
+            bind(settings(port=port))
+    with pytest.raises(ConfigError, match="no address"):
+        bind(settings(host="no such host", insecure=True))

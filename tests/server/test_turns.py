@@ -1,0 +1,155 @@
+"""The queue: first come, first served; bounded; nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edgespec.server.errors import ApiError
+from edgespec.server.turns import Turns
+
+
+class Callers:
+    """Tasks that take a turn, note it, and hold it until they are told to go."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.order: list[int] = []
+        self.leave: dict[int, asyncio.Event] = {}
+
+    async def call(self, name: int) -> None:
+        self.leave[name] = asyncio.Event()
+        async with self.turns.turn():
+            self.order.append(name)
+            await self.leave[name].wait()
+
+    async def start(self, name: int) -> asyncio.Task:
+        task = asyncio.create_task(self.call(name))
+        await settle()
+        return task
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_first_come_first_served():
+    async def main():
+        callers = Callers(Turns(8))
+        tasks = [await callers.start(i) for i in range(5)]
+        assert callers.order == [0]
+        assert (callers.turns.n_running, callers.turns.n_waiting) == (1, 4)
+        for i in range(5):
+            callers.leave[i].set()
+            await settle()
+        await asyncio.gather(*tasks)
+        assert callers.order == [0, 1, 2, 3, 4]
+        assert (callers.turns.n_running, callers.turns.n_waiting) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_who_arrives_while_a_turn_changes_hands_does_not_jump_the_queue():
+    async def main():
+        callers = Callers(Turns(8))
+        await callers.start(0)
+        second = await callers.start(1)
+        callers.leave[0].set()
+        third = asyncio.create_task(callers.call(2))  # before 1 has noticed its turn
+        await settle()
+        assert callers.order == [0, 1]
+        callers.leave[1].set()
+        await settle()
+        callers.leave[2].set()
+        await asyncio.gather(second, third)
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_says_when_to_come_again():
+    async def main():
+        callers = Callers(Turns(1))
+        await callers.start(0)
+        waiting = await callers.start(1)
+        with pytest.raises(ApiError) as refused:
+            await callers.call(2)
+        assert refused.value.status == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        assert refused.value.code == "queue_full"
+        waiting.cancel()
+        await settle()
+        last = await callers.start(3)
+        callers.leave[0].set()
+        await settle()
+        assert callers.order == [0, 3]
+        callers.leave[3].set()
+        await last
+
+    asyncio.run(main())
+
+
+def test_without_a_queue_only_a_free_engine_answers():
+    async def main():
+        callers = Callers(Turns(0))
+        first = await callers.start(0)
+        with pytest.raises(ApiError):
+            await callers.call(1)
+        callers.leave[0].set()
+        await first
+        await callers.start(2)
+        assert callers.order == [0, 2]
+        callers.leave[2].set()
+        await settle()
+
+    asyncio.run(main())
+
+
+def test_a_turn_that_comes_to_a_cancelled_task_goes_to_the_next():
+    async def main():
+        callers = Callers(Turns(8))
+        await callers.start(0)
+        second, third = await callers.start(1), await callers.start(2)
+        callers.leave[0].set()
+        while callers.turns.n_waiting == 2:  # until the turn was handed to 1 …
+            await asyncio.sleep(0)
+        second.cancel()  # … which has not run since
+        await settle()
+        assert second.cancelled()
+        assert callers.order == [0, 2]
+        callers.leave[2].set()
+        await third
+        assert callers.turns.n_running == 0
+
+    asyncio.run(main())
+
+
+def test_a_failing_turn_is_passed_on():
+    async def main():
+        turns = Turns(8)
+        with pytest.raises(RuntimeError):
+            async with turns.turn():
+                raise RuntimeError
+        async with turns.turn():
+            assert turns.n_running == 1
+
+    asyncio.run(main())
+
+
+def test_closing_sends_those_away_who_wait_and_those_who_come():
+    async def main():
+        callers = Callers(Turns(8))
+        running, waiting = await callers.start(0), await callers.start(1)
+        callers.turns.close()
+        with pytest.raises(ApiError) as refused:
+            await waiting
+        assert refused.value.status == 503
+        with pytest.raises(ApiError):
+            await callers.call(2)
+        assert callers.turns.n_running == 1
+        callers.leave[0].set()
+        await running
+        assert callers.turns.closed
+
+    asyncio.run(main())
