@@ -129,7 +129,7 @@ class EngineVerifier(ABC):
         self._check_sampling(request.params)
         self._params, self._abort = request.params, request.abort
         self._context = list(request.prompt)
-        self._n_sent = 0
+        self._n_read = 0
         return iter((0,))
 
     def verify(self, draft: Draft) -> Verdict:
@@ -143,16 +143,15 @@ class EngineVerifier(ABC):
         own = self._own_tokens(draft.tokens)
         seconds = time.perf_counter() - began
         n_accepted, token = match(draft.tokens, own.__getitem__)
-        n_evaluated = n_tokens - self._n_sent
-        self._n_sent = len(self._context)
         return Verdict(
             (*draft.tokens[:n_accepted], token), n_accepted,
-            n_evaluated=n_evaluated, seconds=seconds,
+            n_evaluated=n_tokens - self._n_read, seconds=seconds,
         )  # fmt: skip
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted: part of the next prompt."""
+        """What was emitted: part of the next prompt, all but the last read by the server."""
         self._context.extend(tokens)
+        self._n_read = len(self._context) - 1
 
     def close(self) -> None:
         """Close the connection. Twice is harmless."""
