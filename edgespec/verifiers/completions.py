@@ -16,6 +16,7 @@ from ..config import SamplingParams
 from ..errors import VerifierFault, VerifierRefused
 from ..interfaces import Tokenizer
 from .engines import (
+    SHORT,
     EngineVerifier,
     check_tokenizer,
     check_vocab_size,
@@ -134,7 +135,7 @@ class CompletionsVerifier(EngineVerifier):
     def _probe(self, greedy: Greedy) -> None:
         """Try with a short text what rounds will need."""
         host = self._http.host
-        text = self._tokenizer.encode("The capital of France is", add_special=False)
+        text = self._tokenizer.encode(SHORT, add_special=False)
         try:
             answer = self._ask([text])
             self._rows(answer, 1)

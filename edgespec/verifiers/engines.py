@@ -40,7 +40,8 @@ PROBES = (
     "🙂👍🏽 ∑∫≠ €100",
     "don't WON'T it's I'LL {\"key\": [null, true]} </div> && || ==>",
 )
-_SAMPLED_TOP = 100.0
+SHORT = "The capital of France is"
+_MOST_BIAS = 100.0
 
 
 def connect(
@@ -196,7 +197,7 @@ class EngineVerifier(ABC):
 
     def _check_bias(self, params: SamplingParams) -> dict[str, float]:
         """logit_bias as servers take it: decimal ids, at most 100 either way."""
-        wrong = next((b for b in params.logit_bias.values() if not abs(b) <= _SAMPLED_TOP), None)
+        wrong = next((b for b in params.logit_bias.values() if not abs(b) <= _MOST_BIAS), None)
         if wrong is not None:
             self._refuse(f"logit_bias {wrong:g}", "give values from -100 to 100")
         return {str(token): float(bias) for token, bias in params.logit_bias.items()}
@@ -241,6 +242,11 @@ def smallest(http: Http, *sizes: Any) -> int:
     return min(known)
 
 
+def probes(tokenizer: Tokenizer) -> list[str]:
+    """Texts to compare vocabularies by, the special tokens of this one among them."""
+    return [*PROBES, *(f"a{mark}b" for mark in tokenizer.special().values() if mark)]
+
+
 def check_tokenizer(http: Http, tokenizer: Tokenizer, model: str) -> None:
     """Compare token ids of probe texts with the server's. Raises VocabularyMismatch, and
     VerifierRefused where nothing can be compared.
@@ -248,8 +254,7 @@ def check_tokenizer(http: Http, tokenizer: Tokenizer, model: str) -> None:
     A server without /tokenize is asked to continue each text by one token: it says how many
     tokens the text has.
     """
-    marks = [text for text in tokenizer.special().values() if text]
-    for text in (*PROBES, *(f"a{mark}b" for mark in marks)):
+    for text in probes(tokenizer):
         ours = tokenizer.encode(text, add_special=False)
         theirs = _tokenized(http, text, model)
         if theirs is None:

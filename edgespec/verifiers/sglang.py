@@ -14,7 +14,7 @@ from typing import Any
 from ..config import SamplingParams
 from ..errors import VerifierFault, VerifierRefused
 from ..interfaces import Tokenizer
-from .engines import EngineVerifier, check_tokenizer, choose_model, smallest
+from .engines import SHORT, EngineVerifier, check_tokenizer, choose_model, smallest
 from .http import Http, part
 
 _PATH = "/generate"
@@ -62,7 +62,7 @@ class SGLangVerifier(EngineVerifier):
         return longest - 1 if isinstance(longest, int) else size - _RESERVED
 
     def _probe(self) -> None:
-        text = self._tokenizer.encode("The capital of France is", add_special=False)
+        text = self._tokenizer.encode(SHORT, add_special=False)
         try:
             self._argmaxes(text[:1], text[1:])
             self._drawn([text[:-1], text])

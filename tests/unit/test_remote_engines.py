@@ -321,7 +321,7 @@ def test_without_tokenize_the_number_of_tokens_is_compared():
         verifier("generic", url).close()
     pairs = ToyTokenizer([*(bytes([i]) for i in range(VOCAB)), "th", "he", "é"])
     engine = FakeEngine("generic", lacks=["/tokenize"], tokenizer=pairs)
-    with engine.serving() as url, pytest.raises(VocabularyMismatch, match="44 tokens.*and 42"):
+    with engine.serving() as url, pytest.raises(VocabularyMismatch, match=r"44 tokens.*and 42"):
         verifier("generic", url)
 
 
