@@ -11,7 +11,7 @@ from fake_engines import FakeEngine
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.engine import Engine
-from edgespec.errors import VerifierError
+from edgespec.errors import VerifierFault
 from edgespec.interfaces import Request
 from edgespec.policies.fixed import FixedDepth
 from edgespec.session import Session
@@ -90,25 +90,31 @@ def test_recorded_text(name, i):
     assert len(engine.seen) == len(run["connecting"]) + len(run["rounds"])
 
 
-def fewer_choices(answer):
-    answer["choices"].pop()
+def fewer(answer):
+    """One choice, or one row, too few."""
+    rows = answer.get("choices") or answer["meta_info"]["input_top_logprobs"]
+    rows.pop()
     return answer
 
 
-def null_rows(answer):
-    for choice in answer["choices"]:
+def nulls(answer):
+    for choice in answer.get("choices", []):
         choice["logprobs"] = None
+    if "meta_info" in answer:
+        rows = answer["meta_info"]["input_top_logprobs"]
+        answer["meta_info"]["input_top_logprobs"] = [None] * len(rows)
     return answer
 
 
-@pytest.mark.parametrize("spoil", [fewer_choices, null_rows])
+@pytest.mark.parametrize("spoil", [fewer, nulls])
 @pytest.mark.parametrize(("name", "i"), RUNS)
 def test_spoiled_recordings(name, i, spoil):
     engine, run, tokenizer = replay(name, i, spoil)
+    first = run["rounds"][0]["request"]
+    longest = first["prompt"][-1] if "prompt" in first else first["input_ids"]
     with engine.serving() as url:
         target = connected(name, run, url, tokenizer)
         list(target.begin(Request(run["prompt"], SamplingParams(), None)))
-        first = run["rounds"][0]["request"]["prompt"][-1]
-        with pytest.raises(VerifierError):
-            target.verify(Draft(tuple(first[len(run["prompt"]) :])))
+        with pytest.raises(VerifierFault):
+            target.verify(Draft(tuple(longest[len(run["prompt"]) :])))
         target.close()
