@@ -17,7 +17,19 @@ from edgespec.sampling import Sampler, logprob
 
 VOCAB = 256
 EOG = ord(".")
-TOKENIZER = ToyTokenizer([bytes([i]) for i in range(VOCAB)], eog=[EOG])
+
+
+class Bytes(ToyTokenizer):
+    """Every byte a token."""
+
+    def __init__(self):
+        super().__init__([bytes([i]) for i in range(VOCAB)], eog=[EOG])
+
+    def encode(self, text, *, add_special=True, parse_special=True):
+        return list(text.encode())
+
+
+TOKENIZER = Bytes()
 ALIVE = [ord("a"), ord("b"), EOG]  # what the toy model ever says
 DEFAULTS = {  # of a model's generation config
     "temperature": 0.3, "top_p": 0.4, "top_k": 1, "min_p": 0.6, "repetition_penalty": 1.9,
@@ -137,6 +149,8 @@ class FakeEngine:
     def answer(self, path, body):
         if path == "/v1/models":
             return {"object": "list", "data": self.entries}
+        if path == "/props":
+            return {"default_generation_settings": {"n_ctx": self.n_ctx}}
         if path == "/server_info":
             return {"max_req_input_len": self.n_ctx - 6}
         if path == "/tokenize":

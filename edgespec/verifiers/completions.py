@@ -18,6 +18,7 @@ from ..interfaces import Tokenizer
 from .engines import (
     SHORT,
     EngineVerifier,
+    as_dict,
     check_tokenizer,
     check_vocab_size,
     choose_model,
@@ -30,6 +31,7 @@ logger = logging.getLogger("edgespec.verifiers")
 
 _PATH = "/v1/completions"
 _BLOCK = 16  # tokens that a row of a fan-out evaluates again: vLLM's cache keeps whole blocks
+_DECIMAL = re.compile("[0-9]{1,9}").fullmatch
 _HOT = 2.0
 _N_EQUAL = 8
 
@@ -124,8 +126,10 @@ class CompletionsVerifier(EngineVerifier):
         self._model: str = entry["id"]
         self._dialect = DIALECTS.get(dialect or str(entry.get("owned_by")), GENERIC)
         self.name = self._dialect.name
-        meta = entry.get("meta")
-        meta = meta if isinstance(meta, dict) else {}
+        meta = as_dict(entry.get("meta"))
+        if "n_vocab" in meta and "n_ctx" not in meta:  # an older llama-server
+            props = as_dict(http.get("/props", optional=True))
+            meta = meta | as_dict(props.get("default_generation_settings"))
         self.n_ctx = smallest(http, n_ctx, entry.get("max_model_len"), meta.get("n_ctx")) - 1
         check_vocab_size(http, tokenizer, meta.get("n_vocab"))
         check_tokenizer(http, tokenizer, self._model)
@@ -214,7 +218,7 @@ class CompletionsVerifier(EngineVerifier):
         first = [
             id for id, entry in row.items() if isinstance(entry, dict) and entry.get("rank") == 1
         ]
-        if str(token) not in row or len(first) != 1 or not first[0].isdecimal():
+        if str(token) not in row or len(first) != 1 or not _DECIMAL(first[0]):
             raise VerifierFault(
                 f"{self._http.host} sent a row of prompt_logprobs without the token of the prompt "
                 "or without one token of rank 1"
@@ -272,7 +276,7 @@ def _id(choice: Mapping[str, Any]) -> Any:
         return None
     tokens, content = logprobs.get("tokens"), logprobs.get("content")
     if isinstance(tokens, list) and len(tokens) == 1:
-        named = re.fullmatch(r"token(?:_id)?:(\d+)", str(tokens[0]))
+        named = re.fullmatch(r"token(?:_id)?:([0-9]{1,9})", str(tokens[0]))
         return int(named[1]) if named else None
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         return content[0].get("id")

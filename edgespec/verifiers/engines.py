@@ -213,6 +213,11 @@ class EngineVerifier(ABC):
         return token
 
 
+def as_dict(value: Any) -> dict[str, Any]:
+    """An object of JSON; an empty one for anything else that a server may have there."""
+    return value if isinstance(value, dict) else {}
+
+
 def choose_model(http: Http, wanted: str | None) -> dict[str, Any]:
     """The entry of /v1/models to use: the wanted one, else the only one that is no adapter."""
     entries = part(http.host, http.get("/v1/models"), dict, "a list of models").get("data")
@@ -272,7 +277,7 @@ def _tokenized(http: Http, text: str, model: str) -> list[int] | None:
         "content": text, "add_special": False, "parse_special": True,  # llama-server
     }  # fmt: skip
     answer = http.post("/tokenize", body, optional=True)
-    tokens = answer.get("tokens") if isinstance(answer, dict) else None
+    tokens = as_dict(answer).get("tokens")
     return tokens if isinstance(tokens, list) else None
 
 
@@ -294,8 +299,7 @@ def _compare_counts(http: Http, tokenizer: Tokenizer, text: str, model: str) -> 
 
 def prompt_tokens(answer: Any) -> int | None:
     """usage.prompt_tokens, where a server gives it."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    counted = as_dict(as_dict(answer).get("usage")).get("prompt_tokens")
     return counted if isinstance(counted, int) else None
 
 

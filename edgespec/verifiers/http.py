@@ -44,6 +44,7 @@ MAX_BODY = 64 << 20  # bytes; prompt log-probabilities take about 100 a token
 _POLL_S = 0.02
 _CONNECT_S = 5.0
 _BUSY = (429, 502, 503, 504)
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}").fullmatch
 _ABSENT = (400, 401, 403, 404, 405, 422, 501)
 
 
@@ -174,7 +175,7 @@ class Http:
         self._check(response, path, data)
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise VerifierFault(
                 f"{self.host} answered {path} with something that is not JSON; check that it is "
                 "an inference server and not a proxy's page"
@@ -230,10 +231,14 @@ def _error_name(data: bytearray) -> str:
     """OpenAI's error.type, or error.code, where it is a name and not a sentence."""
     try:
         error = json.loads(data)["error"]
-        name = error.get("type") or error.get("code")
-    except (ValueError, TypeError, KeyError, AttributeError):
+        name = error.get("type") or error.get("code") or ""
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return ""
-    return f" ({name})" if isinstance(name, str) and re.fullmatch(r"[\w.-]{1,40}", name) else ""
+    return (
+        f" ({name})"
+        if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)
+        else ""
+    )
 
 
 def _retry_after(value: str | None) -> float | None:

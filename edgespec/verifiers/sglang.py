@@ -14,7 +14,7 @@ from typing import Any
 from ..config import SamplingParams
 from ..errors import VerifierFault, VerifierRefused
 from ..interfaces import Tokenizer
-from .engines import SHORT, EngineVerifier, check_tokenizer, choose_model, smallest
+from .engines import SHORT, EngineVerifier, as_dict, check_tokenizer, choose_model, smallest
 from .http import Http, part
 
 _PATH = "/generate"
@@ -57,8 +57,8 @@ class SGLangVerifier(EngineVerifier):
             raise
 
     def _longest_prompt(self, size: int) -> int:
-        info = self._http.get("/server_info", optional=True)
-        longest = info.get("max_req_input_len") if isinstance(info, dict) else None
+        info = as_dict(self._http.get("/server_info", optional=True))
+        longest = info.get("max_req_input_len")
         return longest - 1 if isinstance(longest, int) else size - _RESERVED
 
     def _probe(self) -> None:

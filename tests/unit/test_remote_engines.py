@@ -1,5 +1,6 @@
 """Other people's inference servers as targets: text, laws, refusals and hostile answers."""
 
+import contextlib
 import json
 import sys
 from dataclasses import replace
@@ -7,6 +8,8 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from edgespec import (
     Aborted,
@@ -15,6 +18,7 @@ from edgespec import (
     SamplingParams,
     ToyModel,
     ToyTokenizer,
+    VerifierError,
     VerifierFault,
     VerifierRefused,
     VerifierUnavailable,
@@ -384,6 +388,23 @@ def test_models_of_a_server():
         verifier("sglang", url, model="adapter")
 
 
+def test_an_older_llama_server_tells_its_context_elsewhere():
+    engine = FakeEngine("llamacpp")
+    del engine.entries[0]["meta"]["n_ctx"]
+    with engine.serving() as url:
+        target = verifier("llamacpp", url)
+        assert target.n_ctx == 199
+        target.close()
+
+
+def test_a_smaller_context_may_be_given():
+    with FakeEngine("vllm").serving() as url:
+        for given, expected in ((50, 49), (1000, 199)):
+            target = verifier("vllm", url, n_ctx=given)
+            assert target.n_ctx == expected
+            target.close()
+
+
 def test_a_context_that_nobody_tells_is_asked_for():
     engine = FakeEngine("generic")
     with engine.serving() as url, pytest.raises(VerifierRefused, match="give n_ctx"):
@@ -585,7 +606,7 @@ def test_abort_between_rounds_sends_nothing(remote):
 
 @pytest.mark.parametrize("body", [
     b"<html>a proxy's page</html>", b"", b"\xff\xfe", b"[]", b"null", b"3", b"{}",
-    b'{"choices": null}', b'{"choices": {}}', b'{"choices": [null, null, null]}',
+    b"[" * 100_000, b'{"choices": null}', b'{"choices": {}}', b'{"choices": [null, null, null]}',
     b'[{"output_ids": null, "meta_info": null}]', b'{"output_ids": [1], "meta_info": {}}',
 ])  # fmt: skip
 def test_what_is_no_answer(remote, body):
@@ -627,6 +648,7 @@ BAD_CHOICES = {
     "an id beyond": lambda found: found[0].update(logprobs={"tokens": ["token_id:256"]}),
     "a negative id": lambda found: found[0].update(token_ids=[-1]),
     "an id that is none": lambda found: found[0].update(token_ids=["1"]),
+    "an endless id": lambda found: found[0].update(logprobs={"tokens": ["token_id:" + "9" * 5000]}),
     "a float": lambda found: found[0].update(token_ids=[1.0]),
     "content without id": lambda found: found[0].update(logprobs={"content": [{}]}),
 }
@@ -664,6 +686,7 @@ BAD_ROWS = {
     "none of rank 1": lambda rows: [*rows[:-1], {"98": {"rank": 2}}],
     "ids beyond": lambda rows: [*rows[:-1], {"98": {"rank": 2}, "999": {"rank": 1}}],
     "garbage": lambda rows: [*rows[:-1], {"98": {"rank": 2}, "x": {"rank": 1}}],
+    "an endless id": lambda rows: [*rows[:-1], {"98": {"rank": 2}, "9" * 5000: {"rank": 1}}],
 }
 
 
@@ -720,3 +743,64 @@ def test_bad_batches_of_sglang(change):
         with pytest.raises(VerifierFault):
             target.verify(Draft((97, 98)))
         target.close()
+
+
+NAMES = [
+    "data", "id", "owned_by", "meta", "max_model_len", "n_ctx", "n_vocab", "parent", "tokens",
+    "usage", "prompt_tokens", "choices", "index", "logprobs", "token_ids", "content",
+    "prompt_logprobs", "rank", "97", "98", "meta_info", "output_ids", "input_top_logprobs",
+    "default_generation_settings", "max_req_input_len",
+]  # fmt: skip
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.integers(10**30, 10**40)
+    | st.sampled_from(["toy", "vllm", "llamacpp", "token_id:97", "1", ""])
+)  # fmt: skip
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+
+
+class Anything:
+    """An Http whose server sends whatever hypothesis thinks of."""
+
+    host = "host"
+
+    def __init__(self, data):
+        self._data = data
+
+    def get(self, path, *, optional=False):
+        return self._data.draw(JSON)
+
+    def post(self, path, body, abort=None, *, optional=False):
+        return self._data.draw(JSON)
+
+    def close(self):
+        pass
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+@pytest.mark.parametrize("make", [CompletionsVerifier, SGLangVerifier])
+def test_any_json_at_connect_is_an_error_of_ours(make, data):
+    with contextlib.suppress(VerifierError, VocabularyMismatch):
+        make("", TOKENIZER, http=Anything(data))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_any_json_as_an_answer_is_an_error_of_ours(remote, temperature, data):
+    _, target = remote
+    begin(target, temperature=temperature)
+    real = target._http
+    target._http = Anything(data)
+    try:
+        with contextlib.suppress(VerifierFault):
+            verdict = target.verify(Draft((97, 98)))
+            assert all(0 <= token < VOCAB for token in verdict.tokens)
+    finally:
+        target._http = real
