@@ -93,7 +93,8 @@ class CompletionsVerifier(EngineVerifier):
 
     dialect: a name in DIALECTS; None: what the server says it is. greedy: "prompt_logprobs" has
     vLLM evaluate the whole text again, "fan-out" every row from its last cached block on; "auto"
-    takes what is fewer tokens. max_draft: a round has one row more.
+    takes what is fewer tokens. max_draft: a round has one row more. http: used instead of one made
+    of url, api_key and timeout_s; closed with the verifier.
     """
 
     def __init__(
