@@ -1,0 +1,284 @@
+"""Targets behind OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
+
+Fan-out: the prompts S, S+D[:1], …, S+D in one request, one token each. Under vLLM a greedy
+round may be one prompt instead, whose log-probabilities say what the argmax was everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..config import SamplingParams
+from ..errors import VerifierFault, VerifierRefused
+from ..interfaces import Tokenizer
+from .engines import (
+    SHORT,
+    EngineVerifier,
+    as_dict,
+    check_tokenizer,
+    check_vocab_size,
+    choose_model,
+    prompt_tokens,
+    smallest,
+)
+from .http import Http, part
+
+logger = logging.getLogger("edgespec.verifiers")
+
+_PATH = "/v1/completions"
+_BLOCK = 16  # tokens that a row of a fan-out evaluates again: vLLM's cache keeps whole blocks
+_DECIMAL = re.compile("[0-9]{1,9}").fullmatch
+_HOT = 2.0
+_N_EQUAL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a kind of server is asked. fields: sent with every request beside OpenAI's own, so
+    that no default of the server's or the model's holds. off: what switches top_k and min_p off,
+    for servers that have them. coldest: lower temperatures are taken for others. bias: it has
+    logit_bias. independent: rows of one request are known to be drawn independently.
+    """
+
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    off: Mapping[str, Any] = field(default_factory=dict)
+    coldest: float = 0.0
+    bias: bool = False
+    independent: bool = False
+
+
+DIALECTS = {
+    "vllm": Dialect(
+        "vLLM",
+        {
+            "logprobs": 0, "return_tokens_as_token_ids": True, "ignore_eos": True,
+            "repetition_penalty": 1.0, "watermarking": False,
+        },
+        {"top_k": -1, "min_p": 0.0},
+        coldest=0.01,
+        bias=True,
+        independent=True,
+    ),
+    # ignore_eos would forbid end tokens; seed -1 is a fresh one for every row, whatever the
+    # server was started with; what is not in `samplers` is off, and temperature goes first
+    "llamacpp": Dialect(
+        "llama-server",
+        {
+            "logprobs": 1, "seed": -1, "samplers": ["temperature", "top_k", "top_p", "min_p"],
+            "dynatemp_range": 0.0, "mirostat": 0,
+        },
+        {"top_k": 0, "min_p": 0.0},
+        bias=True,
+        independent=True,
+    ),
+    "tensorrt_llm": Dialect(
+        "TensorRT-LLM",
+        {"detokenize": False, "ignore_eos": True, "repetition_penalty": 1.0},
+        {"top_k": 0, "min_p": 0.0},
+    ),
+}  # fmt: skip
+GENERIC = Dialect("the server", {"logprobs": 1, "return_tokens_as_token_ids": True})
+
+Greedy = Literal["auto", "fan-out", "prompt_logprobs"]
+
+
+class CompletionsVerifier(EngineVerifier):
+    """A server with /v1/completions. Raises ConfigError, VocabularyMismatch and the
+    VerifierErrors where it cannot serve.
+
+    dialect: a name in DIALECTS; None: what the server says it is. greedy: "prompt_logprobs" has
+    vLLM evaluate the whole text again, "fan-out" every row from its last cached block on; "auto"
+    takes what is fewer tokens. max_draft: a round has one row more. http: used instead of one made
+    of url, api_key and timeout_s; closed with the verifier.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        tokenizer: Tokenizer,
+        *,
+        api_key: str | None = None,
+        model: str | None = None,
+        dialect: str | None = None,
+        greedy: Greedy = "auto",
+        max_draft: int = 15,
+        timeout_s: float = 60.0,
+        n_ctx: int | None = None,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http or Http(url, api_key, timeout_s=timeout_s), tokenizer)
+        self.max_draft = max_draft
+        try:
+            self._connect(model, dialect, greedy, n_ctx)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(
+        self, model: str | None, dialect: str | None, greedy: Greedy, n_ctx: int | None
+    ) -> None:
+        http, tokenizer = self._http, self._tokenizer
+        entry = choose_model(http, model)
+        self._model: str = entry["id"]
+        self._dialect = DIALECTS.get(dialect or str(entry.get("owned_by")), GENERIC)
+        self.name = self._dialect.name
+        meta = as_dict(entry.get("meta"))
+        if "n_vocab" in meta and "n_ctx" not in meta:  # an older llama-server
+            props = as_dict(http.get("/props", optional=True))
+            meta = meta | as_dict(props.get("default_generation_settings"))
+        self.n_ctx = smallest(http, n_ctx, entry.get("max_model_len"), meta.get("n_ctx")) - 1
+        check_vocab_size(http, tokenizer, meta.get("n_vocab"))
+        check_tokenizer(http, tokenizer, self._model)
+        self._params, self._abort = SamplingParams(), None
+        self._probe(greedy)
+
+    def _probe(self, greedy: Greedy) -> None:
+        """Try with a short text what rounds will need."""
+        host = self._http.host
+        text = self._tokenizer.encode(SHORT, add_special=False)
+        try:
+            answer = self._ask([text])
+            self._rows(answer, 1)
+            counted = prompt_tokens(answer)
+            if counted not in (None, len(text)):
+                raise VerifierFault(f"{len(text)} ids were sent and {counted} tokens counted")
+            self._rows(self._ask([text[:-1], text]), 2)
+        except (VerifierFault, VerifierRefused) as error:
+            raise VerifierRefused(
+                f"{self.name} at {host} cannot verify drafts: it must take lists of token ids "
+                f"in {_PATH}, answer each with one choice and give token ids back, but: {error}"
+            ) from error
+        self._independent = self._dialect.independent or self._draws_differ(text)
+        self._greedy: Greedy = greedy if self._dialect.name == "vLLM" else "fan-out"
+        if self._greedy != "fan-out":
+            try:
+                self._argmaxes(text[:1], text[1:])
+            except (VerifierFault, VerifierRefused) as error:
+                if greedy == "prompt_logprobs":
+                    raise
+                logger.info("prompt log-probabilities cannot be had: %s", error)
+                self._greedy = "fan-out"
+
+    def _draws_differ(self, text: list[int]) -> bool:
+        """Whether equal prompts of one request, sampled hot, get different tokens. Servers that
+        give every row the same seed would not draw from the target's law.
+        """
+        self._params = SamplingParams(temperature=_HOT)
+        rows = self._rows(self._ask([text] * _N_EQUAL), _N_EQUAL)
+        self._params = SamplingParams()
+        return len(set(rows)) > 1
+
+    def _check_sampling(self, params: SamplingParams) -> None:
+        dialect = self._dialect
+        self._check_common(params, dialect.coldest)
+        if params.logit_bias and not dialect.bias:
+            self._refuse("logit_bias", "leave it out, or decode locally")
+        self._check_bias(params)
+        if params.temperature == 0:
+            return
+        if not self._independent:
+            self._refuse(
+                "temperature above 0: it drew one token in all rows, as with one seed for all",
+                "start it without a fixed seed, or use temperature 0",
+            )
+        if (params.top_k or params.min_p) and not dialect.off:
+            self._refuse("top_k and min_p: it is not known to have them", "use top_p alone")
+
+    def _own_tokens(self, draft: Sequence[int]) -> list[int]:
+        context = self._context
+        rows = len(draft) + 1
+        if self._greedy != "fan-out" and self._params.temperature == 0 and draft:
+            fewer = len(context) + len(draft) <= _BLOCK * rows
+            if not self._params.logit_bias and (fewer or self._greedy == "prompt_logprobs"):
+                return self._argmaxes(context, draft)
+        prompts = [[*context, *draft[:i]] for i in range(rows)]
+        return self._rows(self._ask(prompts), rows)
+
+    def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
+        """The argmax at every drafted position, from one prompt, and the token behind it."""
+        host = self._http.host
+        answer = self._ask([[*context, *draft]], prompt_logprobs=1)
+        last = self._rows(answer, 1)
+        rows = part(host, answer["choices"][0].get("prompt_logprobs"), list, "prompt_logprobs")[
+            len(context) :
+        ]
+        if len(rows) != len(draft):
+            raise VerifierFault(
+                f"{host} sent {len(rows)} rows of prompt_logprobs for {len(draft)} drafted tokens"
+            )
+        return [self._best(row, token) for row, token in zip(rows, draft, strict=True)] + last
+
+    def _best(self, row: Any, token: int) -> int:
+        """The id of rank 1. The row must be that of `token`, which vLLM always lists."""
+        row = part(self._http.host, row, dict, "a row of prompt_logprobs")
+        first = [
+            id for id, entry in row.items() if isinstance(entry, dict) and entry.get("rank") == 1
+        ]
+        if str(token) not in row or len(first) != 1 or not _DECIMAL(first[0]):
+            raise VerifierFault(
+                f"{self._http.host} sent a row of prompt_logprobs without the token of the prompt "
+                "or without one token of rank 1"
+            )
+        return self._token(int(first[0]))
+
+    def _ask(self, prompts: list[list[int]], **more: Any) -> Any:
+        body = {
+            "model": self._model, "prompt": prompts, "max_tokens": 1, "n": 1, "stream": False,
+            **self._sampling(), **self._dialect.fields, **more,
+        }  # fmt: skip
+        return self._http.post(_PATH, body, self._abort)
+
+    def _sampling(self) -> dict[str, Any]:
+        """Every field that the server has, with none left to its own defaults."""
+        params, off = self._params, self._dialect.off
+        sampled = params.temperature > 0
+        fields: dict[str, Any] = {
+            "temperature": float(params.temperature),
+            "top_p": float(params.top_p) if sampled else 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        }
+        for name in off:
+            fields[name] = (getattr(params, name) if sampled else 0) or off[name]
+        if params.logit_bias:
+            fields["logit_bias"] = self._check_bias(params)
+        return fields
+
+    def _rows(self, answer: Any, n: int) -> list[int]:
+        """The token of each of n prompts, whatever order the choices came in."""
+        host = self._http.host
+        answer = part(host, answer, dict, "an answer with choices")
+        choices = part(host, answer.get("choices"), list, "a list of choices")
+        found: dict[int, int] = {}
+        for choice in choices:
+            index = part(host, choice, dict, "a choice").get("index")
+            found[part(host, index, int, "the index of a choice")] = self._token(_id(choice))
+        if len(choices) != n or found.keys() != set(range(n)):
+            raise VerifierFault(
+                f"{host} sent choices {sorted(found)} for {n} prompts; expected one for each"
+            )
+        return [found[i] for i in range(n)]
+
+
+def _id(choice: Mapping[str, Any]) -> Any:
+    """The token id of a choice of one token, from where servers have it: `token_ids`
+    (TensorRT-LLM), tokens such as "token_id:79" (vLLM), `content` with ids (llama-server).
+    """
+    ids = choice.get("token_ids")
+    if isinstance(ids, list) and len(ids) == 1:
+        return ids[0]
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    tokens, content = logprobs.get("tokens"), logprobs.get("content")
+    if isinstance(tokens, list) and len(tokens) == 1:
+        named = re.fullmatch(r"token(?:_id)?:([0-9]{1,9})", str(tokens[0]))
+        return int(named[1]) if named else None
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        return content[0].get("id")
+    return None

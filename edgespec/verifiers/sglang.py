@@ -1,0 +1,155 @@
+"""SGLang as a target, through its own /generate.
+
+A greedy round is one request: the log-probabilities of the drafted tokens' positions come with
+the likeliest token of each, and the cache of the prefix is used. Otherwise a batch of prompts,
+one token each, as in `completions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..config import SamplingParams
+from ..errors import VerifierFault, VerifierRefused
+from ..interfaces import Tokenizer
+from .engines import SHORT, EngineVerifier, as_dict, check_tokenizer, choose_model, smallest
+from .http import Http, part
+
+_PATH = "/generate"
+_RESERVED = 7  # of the context, where the server does not tell the longest prompt itself
+_COLDEST = 1e-6
+
+
+class SGLangVerifier(EngineVerifier):
+    """An SGLang server. Raises ConfigError, VocabularyMismatch and the VerifierErrors where it
+    cannot serve. Arguments as of CompletionsVerifier.
+    """
+
+    name = "SGLang"
+
+    def __init__(
+        self,
+        url: str,
+        tokenizer: Tokenizer,
+        *,
+        api_key: str | None = None,
+        model: str | None = None,
+        max_draft: int = 15,
+        timeout_s: float = 60.0,
+        n_ctx: int | None = None,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http or Http(url, api_key, timeout_s=timeout_s), tokenizer)
+        self.max_draft = max_draft
+        try:
+            entry = choose_model(self._http, model)
+            if entry.get("parent"):
+                self._refuse(f"the adapter {entry['id']}", "name the model itself")
+            size = smallest(self._http, n_ctx, entry.get("max_model_len"))
+            self.n_ctx = min(size - 1, self._longest_prompt(size))
+            check_tokenizer(self._http, tokenizer, entry["id"])
+            self._params, self._abort = SamplingParams(), None
+            self._probe()
+        except BaseException:
+            self.close()
+            raise
+
+    def _longest_prompt(self, size: int) -> int:
+        info = as_dict(self._http.get("/server_info", optional=True))
+        longest = info.get("max_req_input_len")
+        return longest - 1 if isinstance(longest, int) else size - _RESERVED
+
+    def _probe(self) -> None:
+        text = self._tokenizer.encode(SHORT, add_special=False)
+        try:
+            self._argmaxes(text[:1], text[1:])
+            self._drawn([text[:-1], text])
+        except (VerifierFault, VerifierRefused) as error:
+            raise VerifierRefused(
+                f"{self._http.host} cannot verify drafts as SGLang does: {error}"
+            ) from error
+
+    def _check_sampling(self, params: SamplingParams) -> None:
+        self._check_common(params, _COLDEST)
+        self._check_bias(params)
+
+    def _own_tokens(self, draft: Sequence[int]) -> list[int]:
+        if draft and self._params.temperature == 0 and not self._params.logit_bias:
+            return self._argmaxes(self._context, draft)
+        return self._drawn([[*self._context, *draft[:i]] for i in range(len(draft) + 1)])
+
+    def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
+        """The first row, at the boundary, is always null: it starts one token early."""
+        prompt = [*context, *draft]
+        answer = self._ask(
+            prompt, return_logprob=True, logprob_start_len=len(context) - 1, top_logprobs_num=1
+        )
+        last = self._one(answer, len(prompt))
+        rows = part(
+            self._http.host, answer["meta_info"].get("input_top_logprobs"), list,
+            "input_top_logprobs",
+        )[1:]  # fmt: skip
+        if len(rows) != len(draft):
+            raise VerifierFault(
+                f"{self._http.host} sent {len(rows)} rows of input_top_logprobs for {len(draft)} "
+                "drafted tokens"
+            )
+        return [*map(self._best, rows), last]
+
+    def _best(self, row: Any) -> int:
+        """The id of the row's only entry, [logprob, id, text]."""
+        row = part(self._http.host, row, list, "a row of input_top_logprobs")
+        entry = row[0] if len(row) == 1 and isinstance(row[0], list) else []
+        logprob = entry[0] if len(entry) >= 2 else None
+        if not isinstance(logprob, (int, float)) or not -math.inf < logprob < 1e-3:
+            raise VerifierFault(
+                f"{self._http.host} sent a row of input_top_logprobs without one entry "
+                "[logprob, id, text]"
+            )
+        return self._token(entry[1])
+
+    def _drawn(self, prompts: list[list[int]]) -> list[int]:
+        answers = part(self._http.host, self._ask(prompts), list, "a list of answers")
+        if len(answers) != len(prompts):
+            raise VerifierFault(
+                f"{self._http.host} sent {len(answers)} answers for {len(prompts)} prompts"
+            )
+        return [self._one(a, len(p)) for a, p in zip(answers, prompts, strict=True)]
+
+    def _one(self, answer: Any, n_prompt: int) -> int:
+        """The token that was added to a prompt, of which the server must have read all."""
+        host = self._http.host
+        answer = part(host, answer, dict, "an answer")
+        meta = part(host, answer.get("meta_info"), dict, "meta_info")
+        if meta.get("prompt_tokens", n_prompt) != n_prompt:
+            raise VerifierFault(
+                f"{host} read {meta['prompt_tokens']} tokens of a prompt of {n_prompt}"
+            )
+        ids = part(host, answer.get("output_ids"), list, "output_ids")
+        if len(ids) != 1:
+            raise VerifierFault(f"{host} sent {len(ids)} output_ids where one was asked for")
+        return self._token(ids[0])
+
+    def _ask(self, ids: list[Any], **more: Any) -> Any:
+        body = {"input_ids": ids, "sampling_params": self._sampling(), **more}
+        return self._http.post(_PATH, body, self._abort)
+
+    def _sampling(self) -> dict[str, Any]:
+        params = self._params
+        sampled = params.temperature > 0
+        fields: dict[str, Any] = {
+            "max_new_tokens": 1,
+            "ignore_eos": True,
+            "temperature": float(params.temperature),
+            "top_p": float(params.top_p) if sampled else 1.0,
+            "top_k": (params.top_k if sampled else 0) or -1,
+            "min_p": float(params.min_p) if sampled else 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        }
+        if params.logit_bias:
+            fields["logit_bias"] = self._check_bias(params)
+        return fields
