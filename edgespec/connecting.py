@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import catalogue
-from .config import EngineConfig, SpeculativeConfig, build
+from .config import EngineConfig, SamplingParams, SpeculativeConfig, build
 from .engine import Engine
 from .errors import ConfigError
-from .interfaces import Drafter, FileModel, InFlight, Policy, Tokenizer, Verifier
+from .interfaces import Drafter, FileModel, InFlight, Policy, Request, Tokenizer, Verifier
 from .loading import Reference, backend, curve_of, model_path, open_model
+from .randomness import SeededRandomness
 from .session import Session
+from .types import NO_DRAFT, Draft
 
 if TYPE_CHECKING:
     from .policies.profile import Profile
 
+_ASKED = "Once upon a time there was a river, and by the river there stood a mill."
 _ASSUMED = ((1, 0.03), (32, 0.3))  # seconds, of a server that does not say what it takes
 
 
@@ -36,12 +40,13 @@ def connect(
 ) -> Engine:
     """A target on another machine, with drafts from this one.
 
-    url: ws:// or wss:// of `edgespec serve`. draft: a draft model as for `load`. local: a target
-    to go on with while the server is away, or slower being the same model. tokenizer: a file
-    whose vocabulary is the server's, where neither `local` nor `draft` is given; its weights are
-    not read. model: the name that the server must have, "" for whatever it has. timeout_s: how
-    long it may be silent. options: fields of EngineConfig for `local`, and for `draft` but for
-    draft_options.
+    url: ws:// or wss:// of `edgespec serve`; sglang+http://, vllm+http:// or openai+http:// (and
+    https) of the servers of others (docs/remote-engines.md). draft: a draft model as for `load`.
+    local: a target to go on with while the server is away, or slower being the same model.
+    tokenizer: a file whose vocabulary is the server's, where neither `local` nor `draft` is given;
+    its weights are not read. model: the name that the server must have, "" for whatever it has.
+    timeout_s: how long it may be silent. options: fields of EngineConfig for `local`, and for
+    `draft` but for draft_options.
 
     Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
     Raises VerifierUnavailable (never where there is a `local`), VerifierRefused, ConfigError,
@@ -55,11 +60,15 @@ def connect(
         fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
         small = _opened(draft or spec.model, build(EngineConfig, fields), stack)
         words = _words(target, small, tokenizer, stack)
-        reach = _reaching(url, words, api_key, model, timeout_s)
+        reach = _reaching(url, words, api_key, model, timeout_s, config.n_ctx)
         verifier, far = _verifier(reach, target)
         stack.callback(verifier.close)
         engine = Engine(
-            Session(verifier, _drafters(spec, small, words), _policy(spec, far, target, small)),
+            Session(
+                verifier,
+                _drafters(spec, small, words),
+                _policy(spec, far, target, small, words),
+            ),
             words,
             n_ctx=verifier.n_ctx,
             on_busy=config.on_busy,
@@ -106,21 +115,29 @@ def _words(
 
 
 def _reaching(
-    url: str, words: Tokenizer, api_key: str | None, model: str, timeout_s: float
-) -> Callable[[], InFlight]:
+    url: str, words: Tokenizer, api_key: str | None, model: str, timeout_s: float, n_ctx: int
+) -> Callable[[], Verifier]:
     """What makes the connection, now or later."""
-    if not url.startswith(("ws://", "wss://")):
-        raise ConfigError(
-            f"{url!r} is no address of a verifier; ws://host:port and wss://host:port are"
-        )
-    from .verifiers.remote import RemoteVerifier
+    if url.startswith(("ws://", "wss://")):
+        from .verifiers.remote import RemoteVerifier
 
-    return lambda: RemoteVerifier(url, words, api_key=api_key, model=model, timeout_s=timeout_s)
+        return lambda: RemoteVerifier(url, words, api_key=api_key, model=model, timeout_s=timeout_s)
+    if "+" not in url.partition("://")[0]:
+        raise ConfigError(
+            f"{url!r} is no address of a verifier; ws://host:port and wss://host:port of `edgespec "
+            "serve` are, and sglang+http://, vllm+http:// and openai+http:// of other servers"
+        )
+    from .verifiers import engines
+
+    engines.split_url(url)
+    return lambda: engines.connect(
+        url, words, api_key=api_key, model=model or None, timeout_s=timeout_s, n_ctx=n_ctx or None
+    )
 
 
 def _verifier(
-    reach: Callable[[], InFlight], target: FileModel | None
-) -> tuple[Verifier, InFlight | None]:
+    reach: Callable[[], Verifier], target: FileModel | None
+) -> tuple[Verifier, Verifier | None]:
     """What judges drafts, and the part of it that is far away, if it is there."""
     if target is None:
         far = reach()
@@ -162,9 +179,10 @@ def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer
 
 def _policy(
     spec: SpeculativeConfig,
-    far: InFlight | None,
+    far: Verifier | None,
     target: FileModel | None,
     small: FileModel | None,
+    words: Tokenizer,
 ) -> Policy:
     if spec.fixed:
         from .policies.fixed import FixedDepth
@@ -172,22 +190,42 @@ def _policy(
         return FixedDepth(spec.fixed[0], spec.min_speculative_tokens)
     from .policies.adaptive import Adaptive
 
-    return Adaptive(_profile(far, target, small))
+    return Adaptive(_profile(far, target, small, words))
 
 
-def _profile(far: InFlight | None, target: FileModel | None, small: FileModel | None) -> Profile:
-    """What a step costs: a plain one comes by itself, a draft goes there and back."""
+def _profile(
+    far: Verifier | None, target: FileModel | None, small: FileModel | None, words: Tokenizer
+) -> Profile:
+    """What a step costs. Of our own server a plain one comes by itself, and a draft goes there and
+    back; others are asked for every step.
+    """
     from .policies.profile import READING, Curve, Profile
 
     drafting = curve_of(small, READING) if small else None
     if far is None:
         assert target is not None
         return Profile(curve_of(target), drafting)
-    costs = getattr(far, "costs", None) or dict(_ASSUMED)
-    trip = getattr(far, "round_trip_s", 0.0)
-    widths = tuple(sorted(costs))
-    seconds = tuple(costs[n] + (trip if n > 1 else 0.0) for n in widths)
-    return Profile(Curve((64,), widths, (seconds,)), drafting)
+    if isinstance(far, InFlight):
+        costs, trip = getattr(far, "costs", None) or dict(_ASSUMED), far.round_trip_s
+        found = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
+    else:
+        found = _asked(far, words)
+    widths = tuple(sorted(found))
+    return Profile(Curve((64,), widths, (tuple(found[n] for n in widths),)), drafting)
+
+
+def _asked(far: Verifier, words: Tokenizer) -> dict[int, float]:
+    """Seconds of a step without a draft and of one with eight tokens."""
+    prompt = words.encode(_ASKED)
+    for _ in far.begin(Request(prompt, SamplingParams(), SeededRandomness(0))):
+        pass
+    far.verify(NO_DRAFT)  # the first one reads the prompt
+    found = {}
+    for n in (1, 9):
+        began = time.perf_counter()
+        far.verify(Draft(tuple(prompt[: n - 1])))
+        found[n] = time.perf_counter() - began
+    return {1: found[1], 9: max(found.values())}
 
 
 def _speculation(spec: SpeculativeConfig, small: FileModel | None) -> str:
@@ -201,7 +239,7 @@ def _speculation(spec: SpeculativeConfig, small: FileModel | None) -> str:
 
 
 def _describe(
-    url: str, far: InFlight | None, target: FileModel | None, small: FileModel | None
+    url: str, far: Verifier | None, target: FileModel | None, small: FileModel | None
 ) -> dict[str, Any]:
     def one(model: FileModel | None) -> dict[str, Any] | None:
         if model is None:
@@ -209,7 +247,10 @@ def _describe(
         return {"file": catalogue.label(model.path), "placement": model.placement}
 
     return {
-        "verifier": {"url": url, "model": getattr(far, "model", None)},
+        "verifier": {
+            "url": url,
+            "model": getattr(far, "model", None) or getattr(far, "name", None),
+        },
         "model": one(target),
         "draft": one(small),
     }

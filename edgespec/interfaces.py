@@ -285,9 +285,14 @@ class InFlight(Verifier, Protocol):
     """A verifier far away: `verify` in two halves, with time between them.
 
     notices: what the user should know, in sentences; whoever shows them takes them out.
+    round_trip_s: seconds to the target and back.
     """
 
     notices: list[str]
+
+    @property
+    def round_trip_s(self) -> float:
+        """As measured of late."""
 
     def submit(self, draft: Draft) -> None:
         """Send a draft."""

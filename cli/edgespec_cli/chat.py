@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from .conversation import Conversation
 from .loading import opened
 from .prompt import line_reader, piped_lines
 from .render import Screen, figures, is_terminal
+
+if TYPE_CHECKING:
+    import edgespec
 
 HINT = "Ctrl-D or /exit leaves, /help says what there is"
 
@@ -34,7 +37,7 @@ def chat(ctx: click.Context) -> int:
         talk = Conversation(
             engine=engine,
             chat=engine.chat(ctx.params["system"]),
-            model=_model_name(ctx.params),
+            model=_model_name(ctx.params, engine),
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
             quiet=ctx.params["quiet"],
@@ -42,9 +45,11 @@ def chat(ctx: click.Context) -> int:
         return _on_terminal(talk) if interactive else _piped(talk)
 
 
-def _model_name(params: dict[str, Any]) -> str:
+def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
     from edgespec import catalogue
 
+    if far := engine.describe().get("verifier"):
+        return f"{far['model'] or 'nobody yet'} at {far['url']}"
     return params["model"] or catalogue.default_model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,10 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
     import edgespec
 
     arguments = engine_arguments(options)
+    if options.get("verifier"):
+        with _connected(options, arguments) as engine:
+            yield engine
+        return
     model = options["model"] or edgespec.catalogue.default_model
     fetched(model, offline=options["offline"])
     if arguments["draft"] not in (None, "auto"):
@@ -34,6 +39,43 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
         engine = edgespec.load(model, **arguments)
     with engine:
         yield engine
+
+
+@contextlib.contextmanager
+def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterator[edgespec.Engine]:
+    """An engine whose target is on another machine. The vocabulary comes from the local model, the
+    draft model, or the catalogue's default where that is on disk.
+    """
+    import edgespec
+
+    local, draft = options["model"], arguments.pop("draft")
+    draft = None if draft == "auto" else draft
+    for name in filter(None, (local, draft)):
+        fetched(name, offline=options["offline"])
+    tokenizer = None if local or draft else edgespec.catalogue.default_model
+    with status(f"connecting to {neutral(options['verifier'])}"):
+        engine = edgespec.connect(
+            options["verifier"],
+            draft,
+            local=local,
+            tokenizer=tokenizer,
+            api_key=_verifier_key(options["verifier_key_file"]),
+            model=options["verifier_model"] or "",
+            timeout_s=options["verifier_timeout"],
+            **arguments,
+        )
+    with engine:
+        yield engine
+
+
+def _verifier_key(path: Path | None) -> str | None:
+    """From the file, else from the environment: a command line can be read by others."""
+    if path is None:
+        return os.environ.get("EDGESPEC_VERIFIER_KEY")
+    try:
+        return path.read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--verifier-key-file {path} cannot be read: {error}") from None
 
 
 def fetched(reference: str, *, offline: bool = False) -> Path:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -213,6 +214,25 @@ model_options = _options(
     _option("--offline", is_flag=True, help="Download nothing."),
 )  # fmt: skip
 
+verifier_options = _options(
+    "Remote target",
+    _option(
+        "--verifier", metavar="URL",
+        help="Verify drafts on another machine: wss://HOST:PORT of `edgespec serve`, or "
+        "sglang+http://…, vllm+http://…, openai+http://…. -m is then the model to go on with "
+        "while it is away, if it is given.",
+    ),
+    _option(
+        "--verifier-key-file", metavar="FILE", type=click.Path(path_type=Path),
+        help="Holds the key for it; EDGESPEC_VERIFIER_KEY does as well.",
+    ),
+    _option("--verifier-model", metavar="NAME", help="The model that it must have."),
+    _option(
+        "--verifier-timeout", metavar="SECONDS", type=float, default=10.0,
+        help="How long it may be silent.  [default: 10]",
+    ),
+)  # fmt: skip
+
 sampling_options = _options(
     "Sampling",
     _option("--temp", type=float, help="Temperature; 0 takes the likeliest token.  [default: 0]"),
@@ -262,7 +282,9 @@ system_option = _options("Prompt", _option("--system", help="System prompt."))
 
 def generation_options(command: F) -> F:
     """Everything that `run` and `chat` have in common."""
-    for add in (display_options, speculation_options, sampling_options, model_options):
+    for add in (
+        display_options, speculation_options, sampling_options, verifier_options, model_options,
+    ):  # fmt: skip
         command = add(command)
     return system_option(command)
 

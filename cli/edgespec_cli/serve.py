@@ -55,6 +55,18 @@ def _server_option(*names: str, **settings: Any) -> Any:
     "--max-prompt-tokens", type=int, default=0, help="Longest prompt, 0 for the context."
 )
 @_server_option(
+    "-np", "--parallel", type=click.IntRange(0, 256), default=16,
+    help="Devices whose caches are there at a time, 0 to verify for none.  [default: 16]",
+)  # fmt: skip
+@_server_option(
+    "--ctx-size-sessions", type=int, default=0, metavar="N",
+    help="Tokens of cache for devices, by default as many as -c.",
+)  # fmt: skip
+@_server_option(
+    "--max-sessions", type=click.IntRange(1), default=256,
+    help="Devices with a session, those included that may come back.  [default: 256]",
+)  # fmt: skip
+@_server_option(
     "--grace", type=float, default=10.0, metavar="SECONDS",
     help="How long running answers may go on after Ctrl-C or SIGTERM.  [default: 10]",
 )  # fmt: skip
@@ -64,27 +76,44 @@ def _server_option(*names: str, **settings: Any) -> Any:
 )  # fmt: skip
 @options.pass_params
 def serve(ctx: click.Context) -> int:
-    """Serve a model through OpenAI's API, until Ctrl-C or SIGTERM.
+    """Serve a model through OpenAI's API and verify drafts of devices, until Ctrl-C or SIGTERM.
 
-    One model, one answer at a time; parallel requests wait in turn. Sampling options are for
+    OpenAI's API gives one answer at a time, parallel requests wait in turn; devices that use
+    --verifier are evaluated together. Sampling options are for
     requests that do not name them. Log lines, one JSON object a request and never its text, go to
     stderr. See docs/server.md.
     """
     params = ctx.params
     settings = _settings(params)
     from edgespec.server import app  # says what is missing where the extra is not installed
+    from edgespec.server.sessions import Limits, serving
 
     _log_as_json(quiet=params["quiet"])
     with contextlib.closing(app.bind(settings)) as sock, opened(params) as engine:
         how = engine.describe()["speculation"]
+        sessions = None
+        if params["parallel"]:
+            limits = Limits(
+                max_sessions=params["max_sessions"],
+                max_prompt_tokens=params["max_prompt_tokens"],
+            )
+            sessions = serving(
+                engine,
+                name=settings.model,
+                n_sequences=params["parallel"],
+                n_ctx=params["ctx_size_sessions"],
+                limits=limits,
+            )
 
         def announce(url: str) -> None:
             click.echo(
                 f"serving {neutral(settings.model)} at {url} · OpenAI's API under {url}/v1 · "
                 f"speculation: {how}"
             )
+            if sessions is not None:
+                click.echo(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
 
-        app.serve(engine, settings, sock=sock, on_ready=announce)
+        app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine import Engine
 from ..errors import ConfigError, EngineMissing
+from .sessions import Sessions
 from .settings import ServerSettings
 
 try:
@@ -25,7 +26,7 @@ try:
     from starlette.responses import JSONResponse, Response
     from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-    from . import openapi
+    from . import openapi, verification
     from .errors import told
     from .gate import Gate
     from .metrics import Metrics
@@ -47,17 +48,22 @@ def create_app(
     engine: Engine,
     settings: ServerSettings,
     *,
+    sessions: Sessions | None = None,
     routes: Sequence[BaseRoute] = (),
     background: Sequence[Background] = (),
 ) -> Starlette:
     """An ASGI application over a loaded model.
 
+    sessions: of devices that have drafts verified; they run as long as the application.
     routes: more of them, WebSockets included; they stand behind the same keys and limits.
     background: what lives as long as the server. `app.state.turns` is the queue for the engine:
     whoever else uses the engine takes a turn there.
     """
     turns = Turns(settings.max_queue)
-    metrics = Metrics(turns)
+    metrics = Metrics(turns, sessions)
+    if sessions is not None:
+        routes = [*routes, verification.route(sessions)]
+        background = [*background, sessions.running]
     operations = _Operations(turns, metrics, settings)
     served = [*operations.routes(), *OpenAI(engine, settings, turns, metrics).routes(), *routes]
     names = _names(served)
@@ -170,6 +176,7 @@ def serve(
     *,
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] = lambda url: None,
+    sessions: Sessions | None = None,
     routes: Sequence[BaseRoute] = (),
     background: Sequence[Background] = (),
 ) -> None:
@@ -178,8 +185,8 @@ def serve(
     sock: from `bind`. on_ready: called with the address once requests are taken. The engine
     stays the caller's to close.
     """
-    app = create_app(engine, settings, routes=routes, background=background)
-    server = Server(app, engine, settings, on_ready)
+    app = create_app(engine, settings, sessions=sessions, routes=routes, background=background)
+    server = Server(app, engine, settings, on_ready, sessions)
     with sock or bind(settings) as listening:
         server.run([listening])
 
@@ -193,6 +200,7 @@ class Server(uvicorn.Server):
         engine: Engine,
         settings: ServerSettings,
         on_ready: Callable[[str], None] = lambda url: None,
+        sessions: Sessions | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -203,12 +211,16 @@ class Server(uvicorn.Server):
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
                 timeout_graceful_shutdown=5,
+                ws="websockets-sansio",
+                ws_max_size=settings.max_body_bytes,
+                ws_per_message_deflate=False,
             )
         )
         self._turns: Turns = app.state.turns
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
+        self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -224,6 +236,8 @@ class Server(uvicorn.Server):
             if self.force_exit or time.monotonic() >= deadline:
                 self._engine.cancel()
             await asyncio.sleep(0.05)
+        if self._sessions is not None:
+            self._sessions.close()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ..types import Stats
+from .sessions import Sessions
 from .turns import Turns
 
 _LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -16,7 +22,7 @@ class Metrics:
     generated tokens as they come, so also those of answers that were given up.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, sessions: Sessions | None = None) -> None:
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, what: str, *labels: str) -> Counter:
@@ -49,6 +55,8 @@ class Metrics:
             ("num_requests_running", "Requests being answered", lambda: turns.n_running),
         ):
             Gauge(f"edgespec:{name}", what, registry=registry).set_function(value)
+        if sessions is not None:
+            registry.register(_Devices(sessions))
 
     def finished(self, stats: Stats) -> None:
         """Count a complete answer."""
@@ -63,3 +71,22 @@ class Metrics:
     def text(self) -> bytes:
         """The exposition format."""
         return generate_latest(self._registry)
+
+
+class _Devices(Collector):
+    """Sessions of devices, and what was done for them."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def collect(self) -> Iterator[Metric]:
+        """At the time of asking."""
+        sessions = self._sessions
+        for name, what, value in (
+            ("sessions", "Sessions, those without a connection included", len(sessions)),
+            ("sessions_connected", "Sessions with a connection", sessions.n_connected),
+            ("sessions_waiting", "Sessions that wait for the target", sessions.n_waiting),
+        ):
+            yield GaugeMetricFamily(f"edgespec:verify_{name}", what, value)
+        for name, n in asdict(sessions.counts).items():
+            yield CounterMetricFamily(f"edgespec:verify_{name}", f"{name} for devices", n)

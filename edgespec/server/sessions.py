@@ -8,12 +8,14 @@ again when it goes on.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from .. import wire
@@ -48,7 +50,6 @@ class Limits:
 
     max_sessions: int = 256
     max_prompt_tokens: int = 0
-    max_message_bytes: int = 1 << 20
     max_ahead: int = 32
     frames_per_s: float = 200.0
     idle_s: float = 600.0
@@ -219,8 +220,17 @@ class Sessions:
                 self._sessions.pop(token, None)
             self._changed.notify()
 
+    @contextlib.asynccontextmanager
+    async def running(self, app: object) -> AsyncIterator[None]:
+        """As long as a server."""
+        self.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.close)
+
     def close(self) -> None:
-        """Tell everybody, and end the thread. The sequences stay with whoever made them."""
+        """Tell everybody, end the thread, free the caches. Twice is harmless."""
         with self._changed:
             self._closing = True
             for session in self._sessions.values():
@@ -228,6 +238,7 @@ class Sessions:
             self._changed.notify()
         if self._thread:
             self._thread.join()
+        self._sequences.close()
 
     # --- admission ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
@@ -25,8 +26,13 @@ Authorize = Callable[[Headers], str | None]
 """Whose key came with a connection; None where there is none that is known."""
 
 
-def route(sessions: Sessions, authorize: Authorize) -> WebSocketRoute:
-    """Where devices connect."""
+def bearer(headers: Headers) -> str:
+    """Of a key that somebody has checked already."""
+    return hashlib.sha256(headers.get("authorization", "").encode()).hexdigest()
+
+
+def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
+    """Where devices connect. authorize: who owns the sessions of a connection."""
 
     async def verify(socket: WebSocket) -> None:
         owner = authorize(socket.headers)

@@ -22,17 +22,18 @@ class Fallback:
     """Verifies with `remote`; with `local` while that is away, and, where both are the `same`
     model, also when that has turned out to be faster. The conversation goes on in either.
 
-    connect: makes the remote verifier; asked again later where it fails. Between requests it is
+    connect: makes the remote verifier, one that lets time between question and answer or one
+    that does not; asked again later where it fails. Between requests it is
     tried anew after a while. local_s: seconds of a plain step of the local target. notices say
     which one answers and why.
     """
 
     def __init__(
         self,
-        connect: Callable[[], InFlight],
+        connect: Callable[[], Verifier],
         local: Verifier,
         *,
-        same: Callable[[InFlight], bool] = lambda remote: False,
+        same: Callable[[Verifier], bool] = lambda remote: False,
         local_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -40,7 +41,7 @@ class Fallback:
         self._local = local
         self._same = same
         self._clock = clock
-        self._remote: InFlight | None = None
+        self._remote: Verifier | None = None
         self._using: Verifier = local
         self._gone_at: float | None = None
         self._seconds = {True: local_s} if local_s else {}  # a token, by whether it was local
@@ -58,9 +59,14 @@ class Fallback:
         return min(remote, self._local.max_draft)
 
     @property
-    def remote(self) -> InFlight | None:
+    def remote(self) -> Verifier | None:
         """The one far away, while it is there."""
         return self._remote
+
+    @property
+    def round_trip_s(self) -> float:
+        """Of the one far away, while it is there and tells."""
+        return self._remote.round_trip_s if isinstance(self._remote, InFlight) else 0.0
 
     @property
     def is_local(self) -> bool:
@@ -77,10 +83,10 @@ class Fallback:
         if self._is_slower(remote):
             self.notices.append("the local target is faster than the server just now; it answers")
             return self._take_local(request)
-        self._take(remote)
+        self._using = remote
         return self._begin_remote(remote, request)
 
-    def _begin_remote(self, remote: InFlight, request: Request) -> Iterator[int]:
+    def _begin_remote(self, remote: Verifier, request: Request) -> Iterator[int]:
         try:
             yield from remote.begin(request)
         except VerifierUnavailable as error:
@@ -95,22 +101,23 @@ class Fallback:
     def submit(self, draft: Draft) -> None:
         """Send a draft; the local target waits for `result`."""
         self._draft = draft
-        if self._remote and not self.is_local:
+        if isinstance(self._using, InFlight):
             try:
-                self._remote.submit(draft)
+                self._using.submit(draft)
             except VerifierUnavailable as error:
                 self._lose(error)
                 self._begin_again()
 
     def ready(self) -> bool:
         """Whether `result` would not wait for the network."""
-        return self.is_local or self._remote is None or self._remote.ready()
+        return not isinstance(self._using, InFlight) or self._using.ready()
 
     def result(self) -> Verdict:
         """The verdict, by whoever can give it."""
-        if self._remote and not self.is_local:
+        far = self._using
+        if far is not self._local:
             try:
-                return self._remote.result()
+                return far.result() if isinstance(far, InFlight) else far.verify(self._draft)
             except VerifierUnavailable as error:
                 self._lose(error)
                 self._begin_again()
@@ -134,7 +141,7 @@ class Fallback:
             self._remote.close()
         self._local.close()
 
-    def _reach(self) -> InFlight | None:
+    def _reach(self) -> Verifier | None:
         """The remote verifier, if it is there or it is time to try again."""
         if self._remote or (self._gone_at is not None and self._clock() - self._gone_at < _PAUSE_S):
             return self._remote
@@ -156,9 +163,6 @@ class Fallback:
             self._remote.close()
         self._remote, self._using = None, self._local
 
-    def _take(self, remote: InFlight) -> None:
-        self._using = remote
-
     def _take_local(self, request: Request) -> Iterator[int]:
         self._using = self._local
         return self._local.begin(request)
@@ -169,7 +173,7 @@ class Fallback:
             pass
         self._local.accept(self._emitted)
 
-    def _is_slower(self, remote: InFlight) -> bool:
+    def _is_slower(self, remote: Verifier) -> bool:
         """Whether the local target has turned out to be faster, being the same model."""
         if not self._same(remote) or self._n_requests % _TRY_EVERY == 0:
             return False
