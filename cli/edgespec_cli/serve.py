@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from . import options
 from .loading import opened
 from .render import neutral
 
 if TYPE_CHECKING:
+    import edgespec
+    from edgespec.server.sessions import Sessions
     from edgespec.server.settings import ServerSettings
 
 _FILE = click.Path(path_type=Path)
@@ -86,24 +89,11 @@ def serve(ctx: click.Context) -> int:
     params = ctx.params
     settings = _settings(params)
     from edgespec.server import app  # says what is missing where the extra is not installed
-    from edgespec.server.sessions import Limits, serving
 
     _log_as_json(quiet=params["quiet"])
     with contextlib.closing(app.bind(settings)) as sock, opened(params) as engine:
         how = engine.describe()["speculation"]
-        sessions = None
-        if params["parallel"]:
-            limits = Limits(
-                max_sessions=params["max_sessions"],
-                max_prompt_tokens=params["max_prompt_tokens"],
-            )
-            sessions = serving(
-                engine,
-                name=settings.model,
-                n_sequences=params["parallel"],
-                n_ctx=params["ctx_size_sessions"],
-                limits=limits,
-            )
+        sessions, why = _sessions(engine, settings, ctx)
 
         def announce(url: str) -> None:
             click.echo(
@@ -112,9 +102,39 @@ def serve(ctx: click.Context) -> int:
             )
             if sessions is not None:
                 click.echo(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
+            elif why:
+                click.echo(f"verifying for no devices: {why}")
 
         app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
     return 0
+
+
+def _sessions(
+    engine: edgespec.Engine, settings: ServerSettings, ctx: click.Context
+) -> tuple[Sessions | None, str]:
+    """What verifies for devices; None, and why, where this model cannot and nobody insists."""
+    from edgespec import ConfigError, ModelError
+    from edgespec.server.sessions import Limits, serving
+
+    params = ctx.params
+    if not params["parallel"]:
+        return None, ""
+    limits = Limits(
+        max_sessions=params["max_sessions"], max_prompt_tokens=params["max_prompt_tokens"]
+    )
+    try:
+        found = serving(
+            engine,
+            name=settings.model,
+            n_sequences=params["parallel"],
+            n_ctx=params["ctx_size_sessions"],
+            limits=limits,
+        )
+    except (ConfigError, ModelError) as error:
+        if ctx.get_parameter_source("parallel") is not ParameterSource.DEFAULT:
+            raise
+        return None, str(error)
+    return found, ""
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:

@@ -38,7 +38,8 @@ def started(monkeypatch):
     """What `serve` was given, instead of serving."""
     given = []
 
-    def serve(engine, settings, *, sock, on_ready):
+    def serve(engine, settings, *, sock, on_ready, sessions):
+        assert sessions is None  # the toy keeps one sequence
         on_ready(f"http://127.0.0.1:{sock.getsockname()[1]}")
         given.append((engine, settings, sock))
 
@@ -51,7 +52,7 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     assert result.exit_code == 0
     assert re.fullmatch(
         r"serving toy\.gguf at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
-        r"speculation: prompt lookup\n",
+        r"speculation: prompt lookup\nverifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
     engine, settings, sock = started[0]
@@ -59,6 +60,15 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     with pytest.raises(edgespec.EdgeSpecError, match="closed"):
         engine.generate("x")
     assert sock.fileno() == -1
+
+
+def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started):
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "-np", "4")
+    assert result.exit_code == 2
+    assert "keeps one sequence only" in result.stderr
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "-np", "0")
+    assert result.exit_code == 0
+    assert "devices" not in result.stdout
 
 
 def test_options_reach_engine_and_server(edgespec_cli, started):
