@@ -12,7 +12,7 @@ from .chat import Chat
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
 from .connecting import connect
 from .conversion import Conversion, convert
-from .doctor import Finding, diagnose
+from .doctor import Finding, diagnose, diagnose_verifier
 from .engine import Engine
 from .errors import (
     Aborted,
@@ -94,6 +94,7 @@ __all__ = [
     "connect",
     "convert",
     "diagnose",
+    "diagnose_verifier",
     "fitting_drafts",
     "inspect",
     "load",

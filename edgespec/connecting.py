@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import catalogue
 from .config import EngineConfig, SamplingParams, SpeculativeConfig, build
+from .device import processor
 from .engine import Engine
 from .errors import ConfigError
 from .interfaces import Drafter, FileModel, InFlight, Policy, Request, Tokenizer, Verifier
@@ -56,27 +58,70 @@ def connect(
     given = speculative_config
     spec = given if isinstance(given, SpeculativeConfig) else build(SpeculativeConfig, given or {})
     with contextlib.ExitStack() as stack:
+        found = stack.enter_context(
+            reached(
+                url,
+                draft or spec.model,
+                local=local,
+                tokenizer=tokenizer,
+                api_key=api_key,
+                model=model,
+                timeout_s=timeout_s,
+                draft_options=draft_options,
+                **options,
+            )
+        )
+        engine = Engine(
+            Session(found.verifier, _drafters(spec, found), _policy(spec, found)),
+            found.tokenizer,
+            n_ctx=found.verifier.n_ctx,
+            on_busy=config.on_busy,
+            speculation=_speculation(spec, found.draft),
+            description=_describe(url, found),
+        )
+        weakref.finalize(engine, stack.pop_all().close)
+    return engine
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a device works with. verifier: judges drafts; far: the part of it on another machine,
+    None while that is away; local, draft: models of this machine, if any.
+    """
+
+    verifier: Verifier
+    far: Verifier | None
+    local: FileModel | None
+    draft: FileModel | None
+    tokenizer: Tokenizer
+
+
+@contextlib.contextmanager
+def reached(
+    url: str,
+    draft: Reference | None = None,
+    *,
+    local: Reference | None = None,
+    tokenizer: Reference | None = None,
+    api_key: str | None = None,
+    model: str = "",
+    timeout_s: float = 10.0,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Reached]:
+    """A verifier and models themselves, without an engine around them; closed at the end.
+    Arguments and errors are those of `connect`.
+    """
+    config = build(EngineConfig, options)
+    with contextlib.ExitStack() as stack:
         target = _opened(local, config, stack)
         fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
-        small = _opened(draft or spec.model, build(EngineConfig, fields), stack)
+        small = _opened(draft, build(EngineConfig, fields), stack)
         words = _words(target, small, tokenizer, stack)
         reach = _reaching(url, words, api_key, model, timeout_s, config.n_ctx)
         verifier, far = _verifier(reach, target)
         stack.callback(verifier.close)
-        engine = Engine(
-            Session(
-                verifier,
-                _drafters(spec, small, words),
-                _policy(spec, far, target, small, words),
-            ),
-            words,
-            n_ctx=verifier.n_ctx,
-            on_busy=config.on_busy,
-            speculation=_speculation(spec, small),
-            description=_describe(url, far, target, small),
-        )
-        weakref.finalize(engine, stack.pop_all().close)
-    return engine
+        yield Reached(verifier, far, target, small, words)
 
 
 def _opened(
@@ -155,7 +200,7 @@ def _verifier(
     return both, both.remote
 
 
-def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer) -> list[Drafter]:
+def _drafters(spec: SpeculativeConfig, found: Reached) -> list[Drafter]:
     from .drafters.ahead import Ahead
     from .drafters.model import ModelDrafter
     from .drafters.portfolio import sources
@@ -167,8 +212,9 @@ def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer
     lookup = model = None
     if spec.method in ("auto", "suffix", "ngram"):
         lookup = SuffixDrafter(spec.prompt_lookup_min or 2, p_min)
-    if small is not None and spec.method in ("auto", "draft_model"):
-        model = ModelDrafter(small, words.vocab_size, p_min=p_min, acceptance="coupled")
+    if found.draft is not None and spec.method in ("auto", "draft_model"):
+        n_vocab = found.tokenizer.vocab_size
+        model = ModelDrafter(found.draft, n_vocab, p_min=p_min, acceptance="coupled")
     if model is None:
         return [lookup] if lookup else []
     ahead = Ahead(model)
@@ -177,41 +223,34 @@ def _drafters(spec: SpeculativeConfig, small: FileModel | None, words: Tokenizer
     return sources(lookup, ahead)
 
 
-def _policy(
-    spec: SpeculativeConfig,
-    far: Verifier | None,
-    target: FileModel | None,
-    small: FileModel | None,
-    words: Tokenizer,
-) -> Policy:
+def _policy(spec: SpeculativeConfig, found: Reached) -> Policy:
     if spec.fixed:
         from .policies.fixed import FixedDepth
 
         return FixedDepth(spec.fixed[0], spec.min_speculative_tokens)
     from .policies.adaptive import Adaptive
 
-    return Adaptive(_profile(far, target, small, words))
+    return Adaptive(profile_of(found))
 
 
-def _profile(
-    far: Verifier | None, target: FileModel | None, small: FileModel | None, words: Tokenizer
-) -> Profile:
+def profile_of(found: Reached) -> Profile:
     """What a step costs. Of our own server a plain one comes by itself, and a draft goes there and
     back; others are asked for every step.
     """
     from .policies.profile import READING, Curve, Profile
 
-    drafting = curve_of(small, READING) if small else None
+    far = found.far
+    drafting = curve_of(found.draft, READING) if found.draft else None
     if far is None:
-        assert target is not None
-        return Profile(curve_of(target), drafting)
+        assert found.local is not None
+        return Profile(curve_of(found.local), drafting)
     if isinstance(far, InFlight):
         costs, trip = getattr(far, "costs", None) or dict(_ASSUMED), far.round_trip_s
-        found = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
+        steps = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
     else:
-        found = _asked(far, words)
-    widths = tuple(sorted(found))
-    return Profile(Curve((64,), widths, (tuple(found[n] for n in widths),)), drafting)
+        steps = _asked(far, found.tokenizer)
+    widths = tuple(sorted(steps))
+    return Profile(Curve((64,), widths, (tuple(steps[n] for n in widths),)), drafting)
 
 
 def _asked(far: Verifier, words: Tokenizer) -> dict[int, float]:
@@ -238,19 +277,20 @@ def _speculation(spec: SpeculativeConfig, small: FileModel | None) -> str:
     return "prompt lookup and draft model, verified far away"
 
 
-def _describe(
-    url: str, far: Verifier | None, target: FileModel | None, small: FileModel | None
-) -> dict[str, Any]:
+def _describe(url: str, found: Reached) -> dict[str, Any]:
     def one(model: FileModel | None) -> dict[str, Any] | None:
         if model is None:
             return None
-        return {"file": catalogue.label(model.path), "placement": model.placement}
+        return {
+            "file": catalogue.label(model.path),
+            "n_threads": model.n_threads,
+            "placement": model.placement,
+        }
 
+    name = getattr(found.far, "model", getattr(found.far, "name", None))
     return {
-        "verifier": {
-            "url": url,
-            "model": getattr(far, "model", None) or getattr(far, "name", None),
-        },
-        "model": one(target),
-        "draft": one(small),
+        "verifier": {"url": url, "model": name},
+        "model": one(found.local),
+        "draft": one(found.draft),
+        "processor": processor(),
     }

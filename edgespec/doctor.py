@@ -16,11 +16,27 @@ from typing import Any, Literal
 
 from . import catalogue
 from .config import EngineConfig, SamplingParams, build
+from .connecting import Reached, profile_of, reached
 from .device import available_memory, physical_cores, processor, thread_counts
-from .errors import ConfigError, EdgeSpecError, EngineMissing, VocabularyMismatch
+from .errors import (
+    ConfigError,
+    EdgeSpecError,
+    EngineMissing,
+    VerifierRefused,
+    VerifierUnavailable,
+    VocabularyMismatch,
+)
 from .inspection import ModelInfo, fitting_drafts, inspect, room_of
 from .interfaces import FileModel, Threaded
-from .loading import Reference, draft_path, load_draft, model_path, open_model, tuned_options
+from .loading import (
+    Reference,
+    curve_of,
+    draft_path,
+    load_draft,
+    model_path,
+    open_model,
+    tuned_options,
+)
 from .policies.profile import QUICK, READING, Curve, Profile, fill, folder, measure, stored, timed
 from .tuning import SHORT, break_even, race, speedup
 
@@ -75,6 +91,68 @@ def diagnose(
     except EngineMissing as error:
         return [Finding("problem", "engine", str(error), broken=True)]
     return found
+
+
+def diagnose_verifier(
+    url: str, draft: Reference | None = None, *, local: Reference | None = None, **arguments: Any
+) -> list[Finding]:
+    """Findings about this machine and a target on another one. Arguments are those of `connect`.
+    Raises ConfigError for options that cannot be; whatever else goes wrong is a finding.
+    """
+    try:
+        found = list(_machine())
+        with reached(url, draft, local=local, **arguments) as there:
+            return [*found, *_far(there, url)]
+    except ConfigError:
+        raise
+    except VerifierRefused as error:
+        return [*found, Finding("problem", "verifier", str(error), broken=True)]
+    except VerifierUnavailable as error:
+        remedy = "start it, or mend the address; with -m a local model would answer meanwhile"
+        return [*found, Finding("problem", "verifier", str(error), remedy, broken=True)]
+    except EdgeSpecError as error:
+        return [*found, Finding("problem", "verifier", str(error), broken=True)]
+
+
+def _far(there: Reached, url: str) -> Iterator[Finding]:
+    """A target on another machine, and whether drafting for it pays."""
+    if there.far is None:
+        yield Finding(
+            "problem", "verifier", f"nobody answers at {url}", "the local model answers meanwhile"
+        )
+        return
+    profile = profile_of(there)
+    name = getattr(there.far, "model", getattr(there.far, "name", "a model"))
+    trip = getattr(there.far, "round_trip_s", None)
+    away = "" if trip is None else f", {1e3 * trip:.0f} ms away and back"
+    yield Finding("ok", "verifier", f"{name} answers, {there.far.n_ctx} tokens of context{away}")
+    plain = profile.target(1)
+    yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")
+    yield _gains(profile)
+    if there.local:
+        here = curve_of(there.local)(1)
+        which = "the local model" if here < plain else "the server"
+        yield Finding("ok", "local plain", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
+
+
+def _gains(profile: Profile) -> Finding:
+    """What drafting on this machine gains over remote plain decoding."""
+    likely = break_even(profile.target, profile.draft)
+    source = "the draft model" if profile.draft else "lookup"
+    if likely is None:
+        return Finding(
+            "note",
+            "drafting",
+            f"with {source} it loses even if always right: the server decodes by itself",
+            "a nearer server, or a target that widens more cheaply (16-bit, on a GPU), would help",
+        )
+    most, depth = speedup(profile.target, profile.draft)
+    return Finding(
+        "ok" if likely <= LIKELY else "note",
+        "drafting",
+        f"with {source} it pays where tokens are right more often than {likely:.0%}, at most "
+        f"{most:.2f} times ({depth} tokens, all right)",
+    )
 
 
 # --- the machine ------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class BenchGroup(click.Group):
     section="Output", metavar="PNG", help="Also draw a picture.",
 )  # fmt: skip
 @options.speculation_options
+@options.verifier_options
 @options.model_options
 @options.pass_params
 def bench(ctx: click.Context) -> None:
@@ -293,12 +294,13 @@ def _left(began: float, done: int, total: int) -> str:
 
 
 def _header(about: dict[str, Any]) -> dict[str, Any]:
-    draft = about.get("draft") or {}
+    draft, model = about.get("draft") or {}, about.get("model") or {}
+    far = about.get("verifier")
     return {
-        "model": about["model"]["file"],
+        "model": f"{far['model']} at {far['url']}" if far else model["file"],
         "draft": draft.get("file", "none"),
         "speculation": about["speculation"],
-        "threads": about["model"]["n_threads"],
+        "threads": model.get("n_threads"),
         "processor": about["processor"],
         "versions": _versions(),
         "command": " ".join(["edgespec", *(Path(a).name if "/" in a else a for a in sys.argv[1:])]),

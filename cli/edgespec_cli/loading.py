@@ -48,24 +48,28 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
     """
     import edgespec
 
-    local, draft = options["model"], arguments.pop("draft")
+    with status(f"connecting to {neutral(options['verifier'])}"):
+        engine = edgespec.connect(options["verifier"], **verifier_arguments(options, arguments))
+    with engine:
+        yield engine
+
+
+def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `edgespec.connect`, from those of `load`; files are fetched."""
+    from edgespec import catalogue
+
+    local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
     for name in filter(None, (local, draft)):
         fetched(name, offline=options["offline"])
-    tokenizer = None if local or draft else edgespec.catalogue.default_model
-    with status(f"connecting to {neutral(options['verifier'])}"):
-        engine = edgespec.connect(
-            options["verifier"],
-            draft,
-            local=local,
-            tokenizer=tokenizer,
-            api_key=_verifier_key(options["verifier_key_file"]),
-            model=options["verifier_model"] or "",
-            timeout_s=options["verifier_timeout"],
-            **arguments,
-        )
-    with engine:
-        yield engine
+    return dict(arguments) | {
+        "draft": draft,
+        "local": local,
+        "tokenizer": None if local or draft else catalogue.default_model,
+        "api_key": _verifier_key(options["verifier_key_file"]),
+        "model": options["verifier_model"] or "",
+        "timeout_s": options["verifier_timeout"],
+    }
 
 
 def _verifier_key(path: Path | None) -> str | None:

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .errors import FAILURE
-from .loading import fetched
+from .loading import fetched, verifier_arguments
 from .models import table
-from .options import Command, Option, engine_arguments, model_options, pass_params
+from .options import (
+    Command,
+    Option,
+    engine_arguments,
+    model_options,
+    pass_params,
+    verifier_options,
+)
 from .render import Status, neutral, status
 
 if TYPE_CHECKING:
@@ -149,6 +156,7 @@ def _tokens(n: int) -> str:
 
 @click.command(cls=Command)
 @model_options
+@verifier_options
 @click.option(
     "--temp", type=float, default=0.0, cls=Option, section="Sampling",
     help="The temperature that answers are drawn at.  [default: 0]",
@@ -159,15 +167,20 @@ def doctor(ctx: click.Context) -> int:
     """Say what stands in the way of speed here, and what would help.
 
     Looks at the machine and the build; with -m also at a model, what was measured of it, and
-    whether drafting pays. Writes and downloads nothing.
+    whether drafting pays; with --verifier at a target on another machine. Writes nothing, and
+    downloads nothing but models that are named with --verifier.
     """
     import edgespec
 
     params = ctx.params
     with status("looking"):
-        findings = edgespec.diagnose(
-            params["model"], temperature=params["temp"], **_arguments(params)
-        )
+        if params["verifier"]:
+            found = verifier_arguments(params, _arguments(params))
+            findings = edgespec.diagnose_verifier(params["verifier"], **found)
+        else:
+            findings = edgespec.diagnose(
+                params["model"], temperature=params["temp"], **_arguments(params)
+            )
     if params["as_json"]:
         click.echo(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:

@@ -1,0 +1,236 @@
+"""`edgespec.connect` and real weights behind a real server."""
+
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
+from edgespec.interfaces import Part
+from edgespec.loading import open_model
+from edgespec.server.sessions import serving
+
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import Server, free_port
+
+llama_cpp = pytest.importorskip("llama_cpp")
+
+PROMPTS = ["Write a short story about a robot.", "Repeat: one two three one two three one", "Hi"]
+GREEDY = {"max_tokens": 40, "ignore_eos": True}
+DRAWN = GREEDY | {"temperature": 0.8, "top_k": 40, "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def target(smollm2):
+    with edgespec.load(smollm2, None, n_ctx=1024, batch_invariant=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def server(target):
+    with Server(lambda: serving(target, name="smollm2-135m.gguf", n_sequences=4)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("options", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_text_is_that_of_this_machine(server, target, small_draft, options):
+    config = {"num_speculative_tokens": 4, "draft_p_min": 0.0}
+    with edgespec.connect(server.url, small_draft, n_ctx=1024, speculative_config=config) as there:
+        for prompt in PROMPTS:
+            done = there.generate(prompt, **options)
+            target.generate(prompt, max_tokens=1)
+            expected = target.generate(prompt, **options, disable_spec_decode=True)
+            assert done.token_ids == expected.token_ids
+            assert done.stats.num_accepted_draft_tokens
+        assert there.describe()["verifier"] == {"url": server.url, "model": "smollm2-135m.gguf"}
+
+
+def test_auto_decides_by_measured_costs_and_round_trip(server, small_draft):
+    with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
+        verifier, profile = there._session._verifier, there._session._policy._profile
+        assert verifier.costs[1] > 0
+        assert profile.target(2) >= verifier.costs[2] + 0.5 * verifier.round_trip_s
+        assert profile.target(1) == verifier.costs[1]
+        assert profile.draft
+        assert there.generate(PROMPTS[0], max_tokens=20).stats.speedup
+
+
+def test_only_the_vocabulary_of_a_file(server, smollm2):
+    with edgespec.connect(server.url, tokenizer=smollm2) as there:
+        assert there.generate("Hi", max_tokens=3).token_ids
+        assert there.describe()["model"] is there.describe()["draft"] is None
+
+
+def test_several_at_once_on_one_context(server, target, smollm2):
+    """Four sequences and six devices; each text is that of its lone run."""
+    prompts = [f"{name} is a city in" for name in ("Oslo", "Lima", "Pune", "Kyiv", "Bari", "Ulm")]
+    expected = [target.generate(p, **DRAWN, disable_spec_decode=True).token_ids for p in prompts]
+    found = {}
+
+    def run(i):
+        with edgespec.connect(server.url, tokenizer=smollm2, timeout_s=60) as there:
+            found[i] = there.generate(prompts[i], **DRAWN).token_ids
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [found[i] for i in range(len(prompts))] == expected
+
+
+def test_a_local_target_takes_over(target, smollm2):
+    server = Server(lambda: serving(target, name="smollm2-135m.gguf", n_sequences=2))
+    with edgespec.connect(
+        server.url, local=smollm2, timeout_s=0.5, n_ctx=1024, batch_invariant=True
+    ) as there:
+        expected = there.generate(PROMPTS[0], **DRAWN).token_ids
+        assert not there._session._verifier.is_local
+        server.stop()
+        events = list(there.stream(PROMPTS[0], **DRAWN))
+        assert events[-1].completion.token_ids == expected
+        assert any(e.type == "notice" and "local target answers" in e.text for e in events)
+
+
+def test_what_cannot_be_connected(smollm2, small_draft):
+    with pytest.raises(ConfigError, match="vocabulary"):
+        edgespec.connect("ws://127.0.0.1:9")
+    for url in ("http://127.0.0.1:9", "127.0.0.1:9", "wss"):
+        with pytest.raises(ConfigError, match="no address of a verifier"):
+            edgespec.connect(url, small_draft)
+    with pytest.raises(ConfigError, match="names no verifier"):
+        edgespec.connect("triton+http://127.0.0.1:9", small_draft)
+    with pytest.raises(VerifierUnavailable, match="no verification server"):
+        edgespec.connect(f"ws://127.0.0.1:{free_port()}", small_draft)
+    with pytest.raises(VerifierUnavailable):
+        edgespec.connect(f"openai+http://127.0.0.1:{free_port()}", small_draft, timeout_s=0.3)
+
+
+def test_a_draft_of_another_family(smollm2, qwen_pair):
+    with pytest.raises(VocabularyMismatch):
+        edgespec.connect("ws://127.0.0.1:9", qwen_pair[1], tokenizer=smollm2)
+
+
+# --- bench and doctor ---
+
+
+def test_doctor_looks_at_the_server(server, smollm2, small_draft):
+    found = {f.subject: f for f in edgespec.diagnose_verifier(server.url, small_draft)}
+    assert "smollm2-135m.gguf answers, 1024 tokens" in found["verifier"].text
+    assert "tokens/s" in found["remote plain"].text
+    assert "the draft model" in found["drafting"].text
+    found = {f.subject: f for f in edgespec.diagnose_verifier(server.url, local=smollm2)}
+    assert "decodes faster" in found["local plain"].text
+    assert "lookup" in found["drafting"].text
+
+
+def test_doctor_says_what_is_wrong(server, smollm2):
+    away = f"ws://127.0.0.1:{free_port()}"
+    *_, problem = edgespec.diagnose_verifier(away, tokenizer=smollm2)
+    assert problem.broken
+    assert "no verification server" in problem.text
+    *_, problem = edgespec.diagnose_verifier(away, local=smollm2)
+    assert problem.remedy == "the local model answers meanwhile"
+    *_, problem = edgespec.diagnose_verifier(server.url, tokenizer=smollm2, model="another")
+    assert problem.broken
+    assert "not 'another'" in problem.text
+    with pytest.raises(ConfigError):
+        edgespec.diagnose_verifier(server.url)
+
+
+def test_bench_measures_a_target_far_away(server, smollm2):
+    from edgespec.bench import runner, workloads
+
+    questions = [q for q in workloads.edge() if q.category == "file_editing"][:1]
+    with edgespec.connect(server.url, tokenizer=smollm2) as there:
+        answers = list(runner.run(there, questions, max_tokens=16))
+    assert {row["mode"] for row in runner.summary(answers)} >= {"auto", "plain"}
+
+
+def test_the_command_line(server, small_draft):
+    from click.testing import CliRunner
+
+    from edgespec_cli.main import cli
+
+    def run(command, *args, code=0):
+        given = [command, "--verifier", server.url, "-md", str(small_draft), *args]
+        result = CliRunner().invoke(cli, given, prog_name="edgespec")
+        assert result.exit_code == code, result.stderr
+        return result
+
+    assert run("run", "-n", "8", "Say hello.").stdout.strip()
+    assert "smollm2-135m.gguf answers" in run("doctor", "--json").stdout
+    table = run("bench", "--category", "file_editing", "--per-category", "1", "-n", "8")
+    assert f"smollm2-135m.gguf at {server.url}" in table.stdout
+    wrong = run("run", "--verifier-model", "other", "Hi", code=1)
+    assert "has 'smollm2-135m.gguf', not 'other'" in wrong.stderr
+    assert "cannot be read" in run("run", "--verifier-key-file", "nowhere", "Hi", code=2).stderr
+
+
+# --- the sequences below ---
+
+
+def test_sequences_share_a_beginning(smollm2):
+    model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
+    several = model.sequences(3, 512)
+    text, other = [(7 * i + 3) % 4000 for i in range(40)], [(5 * i + 1) % 4000 for i in range(12)]
+    several.decode([Part(0, text)])
+    several.copy(0, 2, 30)
+    rows = several.decode([Part(2, other, 3), Part(1, text[:20], 1)])
+    assert [len(part) for part in rows] == [3, 1]
+    model.decode(text[:30], n_logits=0)
+    alone = model.decode(other, n_logits=3)
+    assert np.abs(rows[0] - alone).max() < 1
+    assert (rows[0].argmax(1) == alone.argmax(1)).all()
+    several.truncate(2, 30)
+    again = several.decode([Part(2, other, 1)])
+    assert again[0][0].argmax() == alone[2].argmax()
+    several.close()
+    model.close()
+
+
+def test_sequences_share_their_room(smollm2):
+    model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
+    several = model.sequences(3, 256)
+    several.decode([Part(0, [5] * 200)])
+    with pytest.raises(edgespec.ContextFull):
+        several.decode([Part(1, [5] * 100)])
+    several.truncate(0, 100)
+    assert len(several.decode([Part(1, [5] * 100, 1)])[0]) == 1
+    several.close()
+    model.close()
+
+
+def test_invariant_sequences_do_not_see_each_other(smollm2):
+    config = edgespec.EngineConfig(n_ctx=256, batch_invariant=True)
+    model = open_model(smollm2, config)
+    several = model.sequences(3, 256)
+    assert not several.shares
+    text = [(7 * i + 3) % 4000 for i in range(40)]
+    several.decode([Part(0, [9] * 30), Part(1, text[:35])])
+    rows = several.decode([Part(0, [9, 9, 9], 3), Part(1, text[35:], 5), Part(2, text, 2)])
+    model.decode(text[:35], n_logits=0)
+    assert np.array_equal(model.decode(text[35:], n_logits=5), rows[1])
+    several.close()
+    model.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"shared": False, "mask": True}, {"alone": 0.5}])
+def test_sequences_of_a_graph(tmp_path, options):
+    onnx_models = pytest.importorskip("onnx_models")
+    model = open_model(onnx_models.save(tmp_path, **options), edgespec.EngineConfig(n_ctx=64))
+    several = model.sequences(3, 64)
+    texts = [[i + 1, 2, 3, 4, i + 2] for i in range(3)]
+    rows = several.decode([Part(i, text, 2) for i, text in enumerate(texts)])
+    several.truncate(1, 3)
+    again = several.decode([Part(1, texts[1][3:], 2), Part(0, [7], 1)])
+    for i, text in enumerate(texts):
+        model.truncate(0)
+        assert np.array_equal(model.decode(text, n_logits=2), rows[i])
+    assert np.allclose(again[0], rows[1], atol=1e-5)
+    several.close()
+    assert model.decode([1]).shape == (1, model.vocab_size), "the weights are the model's"
+    model.close()
