@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ..errors import VerifierError, VerifierUnavailable
+from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
 from ..interfaces import InFlight, Request, Verifier
 from ..types import Draft, Verdict
 
@@ -15,7 +17,37 @@ logger = logging.getLogger("edgespec.fallback")
 
 _FASTER = 1.1  # how much faster the local target must be to be taken
 _TRY_EVERY = 8  # requests: then the slower one of the two is measured again
+_PATIENCE_S = 0.5  # that a request waits for a server that was gone
 _PAUSE_S = 15.0  # until a server that was gone is asked again
+
+
+class _Attempt:
+    """To connect, in a thread of its own."""
+
+    def __init__(self, connect: Callable[[], Verifier]) -> None:
+        self._connect = connect
+        self._found: Verifier | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="edgespec-connect", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._connect()
+        except BaseException as error:
+            self._error = error
+
+    def done(self, timeout_s: float | None) -> bool:
+        """Whether it has ended, after at most so long; None: when it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> Verifier:
+        """What was connected. Raises what came instead."""
+        if self._error:
+            raise self._error
+        assert self._found is not None
+        return self._found
 
 
 class Fallback:
@@ -44,6 +76,7 @@ class Fallback:
         self._remote: Verifier | None = None
         self._using: Verifier = local
         self._gone_at: float | None = None
+        self._attempt: _Attempt | None = None
         self._seconds = {True: local_s} if local_s else {}  # a token, by whether it was local
         self._emitted: list[int] = []
         self._last = 0.0
@@ -137,16 +170,26 @@ class Fallback:
 
     def close(self) -> None:
         """Free both."""
+        if self._attempt and self._attempt.done(_PATIENCE_S):
+            with contextlib.suppress(EdgeSpecError):
+                self._attempt.result().close()
         if self._remote:
             self._remote.close()
         self._local.close()
 
     def _reach(self) -> Verifier | None:
-        """The remote verifier, if it is there or it is time to try again."""
-        if self._remote or (self._gone_at is not None and self._clock() - self._gone_at < _PAUSE_S):
+        """The remote verifier, if it is there or comes back. Who asks does not wait for a network
+        that swallows everything: the attempt goes on beside the local target's answer.
+        """
+        if self._remote or (self._gone_at is not None and self._clock() < self._gone_at + _PAUSE_S):
             return self._remote
+        if self._attempt is None:
+            self._attempt = _Attempt(self._connect)
+        if not self._attempt.done(None if self._gone_at is None else _PATIENCE_S):
+            return None
+        attempt, self._attempt = self._attempt, None
         try:
-            self._remote = self._connect()
+            self._remote = attempt.result()
             if self._gone_at is not None:
                 self.notices.append("the verification server is back")
             self._gone_at = None

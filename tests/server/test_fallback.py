@@ -1,6 +1,8 @@
 """A target far away with one here beside it."""
 
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -91,7 +93,7 @@ def test_the_faster_of_two_equals_answers():
     with Server() as server:
         for same, fast in ((True, 1e-9), (True, 10.0), (False, 1e-9)):
             both = beside(server, same=lambda remote, same=same: same, local_s=fast)
-            both._clock = __import__("time").perf_counter
+            both._clock = time.perf_counter
             with closing(engine(both)) as asked:
                 asked.generate(PROMPT, **OPTIONS[0])
                 assert not both.is_local, "what the server takes is not known yet"
@@ -124,3 +126,26 @@ def test_a_verifier_that_waits_for_each_answer():
         notices, tokens = told(asked.stream(PROMPT, **OPTIONS[0]))
     assert notices == ["gone; the local target answers"]
     assert tuple(tokens) == local(drafts=False).generate(PROMPT, **OPTIONS[0]).token_ids
+
+
+def test_nobody_waits_for_a_network_that_swallows_everything():
+    """The attempt goes on beside the answer; the next request finds what it has found."""
+    reached, may, clock = [], threading.Event(), Clock()
+
+    def reach():
+        reached.append(True)
+        if len(reached) == 1:
+            raise VerifierUnavailable("nobody there")
+        may.wait(10)
+        return LocalVerifier(toy(1))
+
+    both = Fallback(reach, LocalVerifier(toy(1)), clock=clock)
+    with closing(engine(both)) as asked:
+        clock.now += 20
+        for _ in range(2):
+            asked.generate(PROMPT, **OPTIONS[0])
+            assert both.is_local
+        may.set()
+        notices, _ = told(asked.stream(PROMPT, **OPTIONS[0]))
+        assert notices == ["the verification server is back"]
+        assert len(reached) == 2
