@@ -245,7 +245,7 @@ def profile_of(found: Reached) -> Profile:
         assert found.local is not None
         return Profile(curve_of(found.local), drafting)
     if isinstance(far, InFlight):
-        costs, trip = getattr(far, "costs", None) or dict(_ASSUMED), far.round_trip_s
+        costs, trip = getattr(far, "costs", None) or dict(_ASSUMED), far.round_trip_s()
         steps = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
     else:
         steps = _asked(far, found.tokenizer)

@@ -27,7 +27,7 @@ from .errors import (
     VocabularyMismatch,
 )
 from .inspection import ModelInfo, fitting_drafts, inspect, room_of
-from .interfaces import FileModel, Threaded
+from .interfaces import FileModel, InFlight, Threaded
 from .loading import (
     Reference,
     curve_of,
@@ -123,8 +123,10 @@ def _far(there: Reached, url: str) -> Iterator[Finding]:
         return
     profile = profile_of(there)
     name = getattr(there.far, "model", getattr(there.far, "name", "a model"))
-    trip = getattr(there.far, "round_trip_s", None)
-    away = "" if trip is None else f", {1e3 * trip:.0f} ms away and back"
+    far = there.far
+    away = (
+        f", {1e3 * far.round_trip_s():.0f} ms there and back" if isinstance(far, InFlight) else ""
+    )
     yield Finding("ok", "verifier", f"{name} answers, {there.far.n_ctx} tokens of context{away}")
     plain = profile.target(1)
     yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")

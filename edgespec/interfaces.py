@@ -285,14 +285,12 @@ class InFlight(Verifier, Protocol):
     """A verifier far away: `verify` in two halves, with time between them.
 
     notices: what the user should know, in sentences; whoever shows them takes them out.
-    round_trip_s: seconds to the target and back.
     """
 
     notices: list[str]
 
-    @property
     def round_trip_s(self) -> float:
-        """As measured of late."""
+        """Seconds to the target and back, as measured of late."""
 
     def submit(self, draft: Draft) -> None:
         """Send a draft."""
@@ -302,6 +300,9 @@ class InFlight(Verifier, Protocol):
 
     def result(self) -> Verdict:
         """The verdict of what was submitted."""
+
+    def rest(self) -> None:
+        """The answer has ended: nothing more is wanted."""
 
 
 class Policy(Protocol):

@@ -42,6 +42,8 @@ class Session:
         except Aborted:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
+            if self._far:
+                self._far.rest()
             stats.total_s = self._clock() - began
             if self._active(request) and not stats.num_draft_steps:
                 stats.speculation = f"off: {self._policy.reason}"

@@ -53,8 +53,8 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Begin:
     """A context to go on from: `keep` tokens that the server has, of this checksum, then `ids`.
-    The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw.
-    ignore_eos: whether the server may go on behind an end token by itself.
+    The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw. Of
+    params only what bears on a row travels: where an answer ends is the device's to see.
     """
 
     generation: int
@@ -262,7 +262,6 @@ def _write_params(params: SamplingParams) -> bytes:
         struct.pack("<6d", *(getattr(params, name) for name in _FLOATS)),
         varint(params.top_k),
         varint(0 if params.logprobs is None else params.logprobs + 1),
-        struct.pack("<B", params.ignore_eos),
         varint(len(bias)),
         *(varint(token) + struct.pack("<d", value) for token, value in bias),
     ])  # fmt: skip
@@ -273,14 +272,11 @@ def _read_params(reader: Reader) -> SamplingParams:
     values["top_k"] = reader.varint(_ID_LIMIT)
     n_logprobs = reader.varint(1 << 16)
     values["logprobs"] = n_logprobs - 1 if n_logprobs else None
-    ignore_eos = reader.fixed("B")
-    if ignore_eos > 1:
-        raise VerifierFault(f"ignore_eos in a frame is {ignore_eos}, neither 0 nor 1")
-    values["ignore_eos"] = bool(ignore_eos)
     n_bias = reader.varint(1 << 16)
     values["logit_bias"] = {reader.varint(_ID_LIMIT): reader.fixed("d") for _ in range(n_bias)}
-    if any(map(math.isnan, values["logit_bias"].values())):
-        raise VerifierFault("a logit_bias in a frame is not a number")
+    found = values["logit_bias"]
+    if list(found) != sorted(found) or len(found) != n_bias or any(map(math.isnan, found.values())):
+        raise VerifierFault("a logit_bias in a frame is out of order, or not a number")
     try:
         return SamplingParams(**values)
     except ConfigError as error:

@@ -105,7 +105,8 @@ def serve(ctx: click.Context) -> int:
             elif why:
                 click.echo(f"verifying for no devices: {why}")
 
-        app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
+        with contextlib.closing(sessions) if sessions is not None else contextlib.nullcontext():
+            app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
     return 0
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..interfaces import Drafter, Request
+from ..interfaces import Drafter, Foreseeing, Request
 from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
 
 
@@ -56,6 +56,14 @@ class Extended:
         """Tell those that it owns."""
         for drafter in self._owns:
             drafter.accept(tokens, rows)
+
+    def foresee(
+        self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
+    ) -> None:
+        """Those that it owns use the time, if they can."""
+        for drafter in self._owns:
+            if isinstance(drafter, Foreseeing):
+                drafter.foresee(context, draft, limit, until)
 
     def close(self) -> None:
         """Free those that it owns."""

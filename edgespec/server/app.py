@@ -237,7 +237,7 @@ class Server(uvicorn.Server):
                 self._engine.cancel()
             await asyncio.sleep(0.05)
         if self._sessions is not None:
-            self._sessions.close()
+            await asyncio.to_thread(self._sessions.close)
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import wire
@@ -33,8 +33,11 @@ logger = logging.getLogger("edgespec.server")
 Send = Callable[[bytes], None]
 _SHARED = 64  # tokens: a shorter common beginning is read anew
 _SHORT = 128  # tokens of a prompt that are read at once while others wait for verdicts
+_BYTES_AN_ID, _BYTES_BESIDE = 5, 1 << 16  # of the longest BEGIN that may come
 _INBOX = 8  # frames of one session that wait
 _RETRY_MS = 250
+_HASHES = 8  # vocabulary sizes of devices that are remembered
+_LAST_ROUND = 1 << 62
 _PATIENCE_S = 2.0  # so long a session waits for others to rest
 
 
@@ -139,6 +142,7 @@ class Sessions:
         self._costs = tuple(costs)
         self._clock = clock
         self._hashes: dict[int, bytes] = {}
+        self._hash(tokenizer.vocab_size)
         self._sessions: dict[bytes, Session] = {}
         self._seated: dict[int, Session] = {}
         self._changed = threading.Condition()
@@ -201,7 +205,8 @@ class Sessions:
             earned = self.limits.frames_per_s * (now - session.heard)
             session.allowance = min(session.allowance + earned, most) - 1
             session.used = session.heard = now
-            if session.allowance < 0 or len(session.inbox) >= _INBOX:
+            too_much = len(data) > _BYTES_AN_ID * self.n_ctx + _BYTES_BESIDE
+            if session.allowance < 0 or len(session.inbox) >= _INBOX or too_much:
                 self._refuse(session, wire.LIMIT, "more frames came than this server takes")
                 return False
             session.inbox.append((now, data))
@@ -268,6 +273,8 @@ class Sessions:
 
     def _hash(self, n: int) -> bytes:
         if n not in self._hashes:
+            if len(self._hashes) >= _HASHES:
+                del self._hashes[next(reversed(self._hashes))]
             self._hashes[n] = wire.vocabulary_hash(self._tokenizer, n)
         return self._hashes[n]
 
@@ -338,14 +345,26 @@ class Sessions:
                 if session.inbox
             ]
         for session, came, data in arrived:
-            self._take(session, came, data)
+            with self._failing_alone(session):
+                self._take(session, came, data)
         parts = self._parts()
         if not parts:
             return bool(arrived)
         rows = self._evaluate(parts)
         for (session, part), found in zip(parts, rows, strict=False):
-            self._advance(session, part, found)
+            with self._failing_alone(session):
+                self._advance(session, part, found)
         return True
+
+    @contextlib.contextmanager
+    def _failing_alone(self, session: Session) -> Iterator[None]:
+        """A bug met by one session is not the others' loss."""
+        try:
+            yield
+        except Exception:
+            logger.exception("a session failed")
+            self._unseat(session)
+            self._fail(session, wire.INTERNAL, "the server failed; its log says where")
 
     def _tidy(self) -> None:
         """Sessions that left rest; what nobody came back for is given up."""
@@ -410,10 +429,10 @@ class Sessions:
         if frame.round == session.round and session.answer:
             self._send_raw(session, session.answer)
             return
-        if session.verify and session.round >= session.until:
-            raise VerifierFault("a VERIFY came before the last one was answered")
         if frame.round <= max(session.round, session.until):
             raise VerifierFault(f"round {frame.round} came, which has been given away already")
+        if frame.round >= _LAST_ROUND:
+            raise VerifierFault(f"round {frame.round} came; the last one is {_LAST_ROUND - 1}")
         if len(frame.ids) > self.max_draft or frame.ahead > self.limits.max_ahead:
             raise VerifierFault(
                 f"a draft of {len(frame.ids)} tokens and {frame.ahead} ahead came; this server "
@@ -444,7 +463,7 @@ class Sessions:
             session.until = min(frame.round, session.round + self.limits.max_ahead)
             if asleep:
                 session.came = self._clock()
-                self._go_on(session, session.context.tokens[-1])
+                self._go_on(session)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         if ids and max(ids) >= self._sequences.vocab_size:
@@ -468,7 +487,7 @@ class Sessions:
 
     def _parts(self) -> list[tuple[Session, Part]]:
         """Verifications first, then prompts, the session that has waited longest first."""
-        waiting = [session for session in self._sessions.values() if session.busy]
+        waiting = [session for session in list(self._sessions.values()) if session.busy]
         waiting.sort(key=lambda session: (session.verify is None, session.came))
         room, rows = self._sequences.max_batch, self._sequences.max_rows
         crowd = sum(session.verify is not None for session in waiting) > 1
@@ -479,7 +498,8 @@ class Sessions:
             part = self._part(session, room, crowd)
             if part.tokens and part.n_logits <= rows:
                 parts.append((session, part))
-                room, rows = room - len(part.tokens), rows - part.n_logits
+                if self._sequences.shares:  # others have each part for themselves
+                    room, rows = room - len(part.tokens), rows - part.n_logits
             elif not session.verify:
                 session.reading = False
                 self._progress(session, len(session.context))
@@ -546,6 +566,7 @@ class Sessions:
             tokens = (*verify.ids[:n], token)
             logprobs = judge.logprobs(rows, tokens) or ()
         except DecodeError as error:
+            self._keep(session, len(context) - 1)
             self._fail(session, wire.UNSUPPORTED, str(error))
             return
         context.extend(tokens)
@@ -557,15 +578,13 @@ class Sessions:
         session.round, session.came, session.used = verify.round, now, now
         self._count(verify, n)
         self._send_raw(session, session.answer)
-        self._go_on(session, token)
+        self._go_on(session)
 
-    def _go_on(self, session: Session, token: int) -> None:
-        """The next token without being asked, if it may."""
-        assert session.begun
-        ended = self._tokenizer.is_eog(token) and not session.begun.params.ignore_eos
+    def _go_on(self, session: Session) -> None:
+        """The next token without being asked, if it may. Where an answer ends, the device knows."""
         length, next_round = len(session.context), session.round + 1
         session.reading, session.verify = False, None
-        if next_round <= session.until and not ended and length <= self.n_ctx:
+        if next_round <= session.until and length <= self.n_ctx:
             session.verify = wire.Verify(next_round, length, 0, 0, ())
         else:
             session.until = session.round
@@ -601,13 +620,15 @@ class Sessions:
         return True
 
     def _borrow(self, session: Session) -> None:
-        """The longest beginning that another session has in its cache, if it costs nothing."""
+        """The longest beginning that another session of the same owner has in its cache, if it
+        costs nothing. Of others nobody is to learn what their prompts begin with.
+        """
         if session.sequence is None or not self._sequences.shares:
             return
         wanted = session.context.tokens[:-1]
         best, source = session.cached + _SHARED - 1, None
         for sequence, other in self._seated.items():
-            if other is not session:
+            if other is not session and other.owner == session.owner:
                 n = common_prefix(other.context.tokens[: other.cached], wanted)
                 if n > best:
                     best, source = n, sequence
@@ -655,7 +676,7 @@ class Sessions:
             self._refuse(session, code, message)
 
     def _progress(self, session: Session, n_done: int) -> None:
-        if session.begun and not session.verify:
+        if session.begun:
             self._send(session, wire.Progress(session.begun.generation, n_done))
 
     def _send(self, session: Session, frame: wire.Frame) -> None:

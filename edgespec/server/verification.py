@@ -18,6 +18,7 @@ from .sessions import Session, Sessions
 PATH = "/v1/verify"
 _UNSENT = 256  # frames that wait for a device to read them
 _SEND_TIMEOUT_S = 30.0
+_OPEN_TIMEOUT_S = 10.0
 _FORGET = 1000  # the close code of a device that will not come back
 _TRY_LATER = 1013
 _POLICY = 1008
@@ -66,12 +67,14 @@ class _Connection:
         session = None
         code = 1006
         try:
-            first = await self._read()
+            first = await asyncio.wait_for(self._read(), _OPEN_TIMEOUT_S)
             session = await run_in_threadpool(self._sessions.open, first, self.send, owner)
             if session:
                 code = await self._listen(session, writing)
         except WebSocketDisconnect as gone:
             code = gone.code
+        except asyncio.TimeoutError:  # nobody said who they are
+            pass
         finally:
             if session:
                 self._sessions.leave(session, self.send, forget=code == _FORGET)

@@ -83,7 +83,11 @@ class Fallback:
         self._n_requests = 0
         self.notices: list[str] = []
         self._reach()
-        self.n_ctx = min(local.n_ctx, self._remote.n_ctx) if self._remote else local.n_ctx
+
+    @property
+    def n_ctx(self) -> int:
+        """Of who answers; the local one takes what is too long for the other."""
+        return self._using.n_ctx
 
     @property
     def max_draft(self) -> int:
@@ -96,10 +100,14 @@ class Fallback:
         """The one far away, while it is there."""
         return self._remote
 
-    @property
     def round_trip_s(self) -> float:
         """Of the one far away, while it is there and tells."""
-        return self._remote.round_trip_s if isinstance(self._remote, InFlight) else 0.0
+        return self._remote.round_trip_s() if isinstance(self._remote, InFlight) else 0.0
+
+    def rest(self) -> None:
+        """The answer has ended."""
+        if isinstance(self._using, InFlight):
+            self._using.rest()
 
     @property
     def is_local(self) -> bool:
@@ -113,8 +121,11 @@ class Fallback:
         remote = self._reach()
         if remote is None:
             return self._take_local(request)
+        if len(request.prompt) > remote.n_ctx:
+            return self._take_local(request)
         if self._is_slower(remote):
-            self.notices.append("the local target is faster than the server just now; it answers")
+            if not self.is_local:
+                self.notices.append("the local target is faster than the server; it answers")
             return self._take_local(request)
         self._using = remote
         return self._begin_remote(remote, request)
@@ -161,7 +172,7 @@ class Fallback:
         """What was emitted."""
         self._using.accept(tokens)
         now = self._clock()
-        if self._emitted and tokens:  # the first step waits for the prompt
+        if self._emitted and tokens and self._last:  # the first step waits for the prompt
             seconds = (now - self._last) / len(tokens)
             known = self._seconds.get(self.is_local, seconds)
             self._seconds[self.is_local] = known + 0.1 * (seconds - known)
@@ -215,6 +226,7 @@ class Fallback:
         for _ in self._local.begin(self._request):
             pass
         self._local.accept(self._emitted)
+        self._last = 0.0  # what the change took says nothing of either
 
     def _is_slower(self, remote: Verifier) -> bool:
         """Whether the local target has turned out to be faster, being the same model."""

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import wire
@@ -98,22 +99,18 @@ class RemoteVerifier:
         self._round_trips: deque[float] = deque(maxlen=_RECENT)
         self.bytes_sent = self.bytes_received = 0
         self.notices: list[str] = []
-        opened = self._connect()
-        self.n_ctx = opened.n_ctx
-        self.max_draft = opened.max_draft
-        self.model = opened.model
-        self.costs = {n: us * 1e-6 for n, us in opened.costs}
+        self._connect()
 
-    @property
     def round_trip_s(self) -> float:
         """Median of the last waits, less what the server says that it took; of a ping before the
         first of them.
         """
         if self._round_trips:
             return statistics.median(self._round_trips)
-        begun, connection = self._clock(), self._connection
-        if connection:
-            connection.ping().wait(self._timeout_s)
+        begun = self._clock()
+        if self._connection:
+            with contextlib.suppress(ConnectionClosed, OSError):
+                self._connection.ping().wait(self._timeout_s)
         return self._clock() - begun
 
     def begin(self, request: Request) -> Iterator[int]:
@@ -136,7 +133,8 @@ class RemoteVerifier:
         return self._prefill()
 
     def _prefill(self) -> Iterator[int]:
-        n, total = self._known, len(self._context)
+        n, total, needs = self._known, len(self._context), 0
+        self._began = self._clock()
         self._n_unread = total - n
         self._again(self._send_begin, lambda: None)
         yield n
@@ -147,8 +145,12 @@ class RemoteVerifier:
                 self._n_unread = total - frame.n_done
                 yield min(frame.n_done, total)
             elif isinstance(frame, wire.Need):
+                needs += 1
+                self._check_needs(needs)
                 self._trust(frame)
-                self._send_begin()
+                self._again(self._send_begin, lambda: None)
+            elif isinstance(frame, wire.Busy):
+                return  # what is left goes with the first VERIFY
 
     def verify(self, draft: Draft) -> Verdict:
         """Have a draft judged. A plain step takes the next token that the server emits."""
@@ -157,25 +159,39 @@ class RemoteVerifier:
 
     def submit(self, draft: Draft) -> None:
         """Send a draft; `result` waits for its verdict."""
+        n = next((i for i, t in enumerate(draft.tokens) if t >= self._n_vocab), None)
+        if n is not None:  # padding of the draft model's vocabulary
+            draft = replace(draft, tokens=draft.tokens[:n])
         self._in_flight, self._began = draft, self._clock()
         if draft.tokens or self._next > self._until:
             self._again(lambda: self._send_verify(draft))
         elif self._until - self._next < self._n_ahead() // 2:
-            self._until = self._next - 1 + self._n_ahead()
+            most = self._next - 1 + self._max_ahead
+            self._until = min(self._next + self._n_ahead(), most)
             with contextlib.suppress(VerifierUnavailable):  # `result` finds out and asks again
                 self._send(wire.More(self._until))
 
     def ready(self) -> bool:
         """Whether the verdict is there, or something that has to be looked at first."""
-        if self._connection is None or self._arrived:
-            return True
-        try:
-            self._arrived.append(self._connection.recv(timeout=0))
-        except TimeoutError:
-            return False
-        except (ConnectionClosed, OSError):
-            return True
+        while self._connection and not self._arrived:
+            try:
+                data = self._connection.recv(timeout=0)
+            except TimeoutError:
+                return False
+            except (ConnectionClosed, OSError):
+                break
+            if not self._is_past(data):
+                self._arrived.append(data)
         return True
+
+    def _is_past(self, data: bytes | str) -> bool:
+        """Whether a message is an answer that nobody waits for any more."""
+        with contextlib.suppress(VerifierFault):
+            frame = wire.decode(data)
+            if isinstance(frame, wire.Answer) and frame.round != self._next:
+                self.bytes_received += len(data) + _framing(len(data))
+                return True
+        return False
 
     def result(self) -> Verdict:
         """The verdict of what was submitted. Raises Aborted."""
@@ -207,10 +223,12 @@ class RemoteVerifier:
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted. Behind an end token nothing more is wanted."""
+        """What was emitted."""
         self._context.extend(tokens)
-        ended = tokens and self._tokenizer.is_eog(tokens[-1])
-        if ended and not self._request.params.ignore_eos and self._next <= self._until:
+
+    def rest(self) -> None:
+        """The answer has ended: the server need not go on by itself."""
+        if self._next <= self._until:
             self._next = self._until + 1
             with contextlib.suppress(VerifierUnavailable):  # then it has stopped anyway
                 self._send(wire.Cancel())
@@ -237,9 +255,7 @@ class RemoteVerifier:
                     return frame
             elif isinstance(frame, wire.Need):
                 needs += 1
-                if needs > _MANY:
-                    self._drop()
-                    raise VerifierFault(f"{self._host} asks for the same context again and again")
+                self._check_needs(needs)
                 self._trust(frame)
                 self._again(ask_again, ask_again)
             elif isinstance(frame, wire.Busy):
@@ -250,6 +266,11 @@ class RemoteVerifier:
                 raise VerifierFault(
                     f"{self._host} sent {type(frame).__name__.upper()} instead of a verdict"
                 )
+
+    def _check_needs(self, needs: int) -> None:
+        if needs > _MANY:
+            self._drop()
+            raise VerifierFault(f"{self._host} asks for the same context again and again")
 
     def _trust(self, need: wire.Need) -> None:
         """The server has less than was thought, or something else."""
@@ -305,7 +326,7 @@ class RemoteVerifier:
 
     # --- the connection ---
 
-    def _connect(self) -> wire.Opened:
+    def _connect(self) -> None:
         """Connect and open, or resume. Raises VerifierUnavailable, VerifierRefused."""
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
         try:
@@ -318,6 +339,7 @@ class RemoteVerifier:
                     open_timeout=self._timeout_s,
                     close_timeout=1,
                     max_size=1 << 22,
+                    max_queue=128,
                 )
             )
         except (InvalidURI, ValueError) as error:
@@ -334,23 +356,24 @@ class RemoteVerifier:
         if self._connection.subprotocol != wire.SUBPROTOCOL:
             self._drop()
             raise VerifierRefused(f"{self._host} does not speak {wire.SUBPROTOCOL}")
-        return self._open()
+        self._open()
 
     def _turned_away(self, status: int) -> Exception:
         if status in (401, 403):
             return VerifierRefused(f"{self._host} refuses the key; give one that it knows")
-        if status in (429, 502, 503, 504):
+        if status == 429 or status >= 500:
             return VerifierUnavailable(f"{self._host} has no room now (HTTP {status})")
         return VerifierRefused(
             f"{self._host} is no verification server: it answered with HTTP {status}"
         )
 
-    def _open(self) -> wire.Opened:
+    def _open(self) -> None:
         ours = self._vocab_size
         self._send(wire.Open(wire.VERSION, self._token, ours, self._hash, self._wanted))
         frame = self._receive(self._timeout_s)
-        if isinstance(frame, wire.Busy):
+        if not isinstance(frame, wire.Opened):
             self._drop()
+        if isinstance(frame, wire.Busy):
             raise VerifierUnavailable(f"{self._host}: {frame.message}", frame.retry_ms / 1e3)
         opened = wire.expect(wire.Opened, frame)
         theirs = opened.vocab_size
@@ -362,10 +385,11 @@ class RemoteVerifier:
             )
         if opened.token != self._token:
             self._known, self._until, self._next = 0, -1, 0
-        self._token = opened.token
+        self._token, self._wanted = opened.token, opened.model
+        self.n_ctx, self.max_draft, self.model = opened.n_ctx, opened.max_draft, opened.model
+        self.costs = {n: us * 1e-6 for n, us in opened.costs}
         self._max_ahead = opened.max_ahead
         self._n_vocab = min(ours, theirs)
-        return opened
 
     def _again(self, action: Callable[[], Any], resume: Callable[[], Any] | None = None) -> Any:
         """`action`; where the connection is lost meanwhile a new one, `resume` (if there is
@@ -391,7 +415,7 @@ class RemoteVerifier:
 
     def _reconnect(self) -> None:
         """A new connection within the time that a server may be away."""
-        end, pause = self._clock() + self._timeout_s, _POLL_S
+        end, pause = (self._lost_at or self._clock()) + self._timeout_s, _POLL_S
         while True:
             try:
                 self._connect()
@@ -433,6 +457,8 @@ class RemoteVerifier:
         while True:
             if self._connection is None:
                 raise VerifierUnavailable(f"there is no connection to {self._host}")
+            if timeout_s is None:
+                self._stop_if_asked()
             if self._arrived:
                 data = self._arrived.popleft()
                 break
@@ -440,8 +466,6 @@ class RemoteVerifier:
                 data = self._connection.recv(timeout=_POLL_S)
                 break
             except TimeoutError:
-                if timeout_s is None:
-                    self._stop_if_asked()
                 if self._clock() > end:
                     self._drop()
                     raise VerifierUnavailable(

@@ -77,7 +77,7 @@ def plain(ids, n):
 def test_the_target_goes_on_by_itself_as_far_as_it_may():
     sessions = made()
     device = Device(sessions)
-    device.begin([1, 2, 3], ignore_eos=True)
+    device.begin([1, 2, 3])
     device.verify(0, ahead=5)
     settle(sessions)
     assert device.text() == plain([1, 2, 3], 6)
@@ -96,7 +96,7 @@ def test_the_target_goes_on_by_itself_as_far_as_it_may():
 def test_a_draft_drops_what_the_target_went_on_with():
     sessions = made()
     device = Device(sessions)
-    device.begin([1, 2, 3], ignore_eos=True, presence_penalty=0.5)
+    device.begin([1, 2, 3], presence_penalty=0.5)
     device.verify(0, ahead=6)
     settle(sessions)
     first = device.text()
@@ -108,13 +108,61 @@ def test_a_draft_drops_what_the_target_went_on_with():
     assert last.token == first[5], "penalties count what was kept, not what was dropped"
 
 
-def test_end_tokens_end_it():
+def test_where_an_answer_ends_is_the_devices_to_see():
     sessions = made()
     device = Device(sessions)
     device.begin([1, 2, 3], logit_bias={27: 100.0})
-    device.verify(0, ahead=10)
+    device.verify(0, ahead=4)
     settle(sessions)
-    assert device.text() == [27]
+    assert device.text() == [27] * 5
+
+
+def test_a_round_near_the_end_of_numbers_harms_nobody():
+    sessions = made()
+    device, other = Device(sessions), Device(sessions)
+    other.begin([1, 2, 3])
+    device.begin([1, 2, 3])
+    device.verify(2**64 - 1, ahead=1)
+    other.verify(0, ahead=2)
+    settle(sessions)
+    assert "round 18446744073709551615" in device.all(wire.Error)[0].message
+    assert other.text() == plain([1, 2, 3], 3)
+
+
+def test_a_bug_that_one_session_meets_is_not_the_others_loss(monkeypatch):
+    sessions = made()
+    ill, well = Device(sessions), Device(sessions)
+    for device in (ill, well):
+        device.begin([1, 2, 3])
+        device.verify(0)
+    advance = sessions._advance
+
+    def fail(session, part, rows):
+        if session is ill.session:
+            raise RuntimeError("a bug")
+        advance(session, part, rows)
+
+    monkeypatch.setattr(sessions, "_advance", fail)
+    settle(sessions)
+    assert ill.all(wire.Error)[0].code == wire.INTERNAL
+    assert well.text() == plain([1, 2, 3], 1)
+
+
+def test_nobody_learns_what_others_prompts_begin_with():
+    sessions = made()
+    for owner in ("one", "two"):
+        device = Device(sessions, owner=owner)
+        device.begin([5] * 100)
+        settle(sessions)
+    assert device.all(wire.Progress)[0].n_done == 0
+    assert sessions.counts.shared_tokens == 0
+
+
+def test_a_frame_too_large_for_any_context():
+    sessions = made()
+    device = Device(sessions)
+    assert not sessions.receive(device.session, device.hear, b"\x02" + bytes(100_000))
+    assert device.all(wire.Error)[0].code == wire.LIMIT
 
 
 def test_a_prompt_is_read_once_for_all_that_begin_with_it():
@@ -227,7 +275,7 @@ def test_more_devices_than_sequences_all_have_their_turn():
 def test_resumed_over_another_connection():
     sessions = made()
     device = Device(sessions)
-    device.begin([1, 2, 3], ignore_eos=True)
+    device.begin([1, 2, 3])
     device.verify(0, ahead=3)
     settle(sessions)
     said = device.text()
@@ -235,7 +283,7 @@ def test_resumed_over_another_connection():
     again = Device(sessions, device.session.token)
     assert again.session is device.session
     again.context = [1, 2, 3]
-    again.begin(said, keep=3, checksum=wire.checksum([1, 2, 3]), n_prompt=3, ignore_eos=True)
+    again.begin(said, keep=3, checksum=wire.checksum([1, 2, 3]), n_prompt=3)
     read = sessions.counts.prompt_tokens
     again.verify(4)
     settle(sessions)

@@ -23,7 +23,7 @@ GREEDY = SamplingParams()
 DRAWN = SamplingParams(
     temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.1,
     presence_penalty=0.5, frequency_penalty=-0.25, logit_bias={7: -math.inf, 151643: 2.5},
-    logprobs=2, ignore_eos=True,
+    logprobs=2,
 )  # fmt: skip
 LOGPROBS = (Logprob(-0.5, ((5, -0.5), (151643, -1.25))), Logprob(-2.0))
 FRAMES = {
@@ -117,7 +117,6 @@ def test_what_is_wrong_is_said(data, said):
     (0, struct.pack("<d", math.nan), "temperature"),
     (8, struct.pack("<d", 0.0), "top_p"),
     (48, b"\x00\x66", "logprobs"),
-    (50, b"\x02", "ignore_eos"),
 ])  # fmt: skip
 def test_impossible_settings(offset, value, said):
     data = bytearray(wire.encode(wire.Begin(0, 0, 0, 1, GREEDY, 0, (5,))))
@@ -219,7 +218,7 @@ def vectors():
 
 WIRED = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "top_k", "logprobs", "ignore_eos", "logit_bias",
+    "frequency_penalty", "top_k", "logprobs", "logit_bias",
 )  # fmt: skip
 
 
