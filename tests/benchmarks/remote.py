@@ -160,11 +160,11 @@ def trips(name, target, draft, *, file):
             row["local plain"] = answers(local, prompts, disable_spec_decode=True)
             print(trip, row["local plain"], file=sys.stderr)
             table[str(trip)] = row
+            save(f"remote_trips_{name}", {  # a run that is cut keeps what it has
+                "target": target, "draft": draft, "tokens": N_TOKENS, "questions": N_QUESTIONS,
+                "round_trip_ms": table,
+            })  # fmt: skip
         proxy.close()
-    save(f"remote_trips_{name}", {
-        "target": target, "draft": draft, "tokens": N_TOKENS, "questions": N_QUESTIONS,
-        "round_trip_ms": table,
-    })  # fmt: skip
 
 
 def devices(name, target, *, file):

@@ -11,6 +11,7 @@ import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
 from edgespec.interfaces import Part
 from edgespec.loading import open_model
+from edgespec.policies.fixed import FixedDepth
 from edgespec.server.sessions import serving
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -55,7 +56,17 @@ def test_auto_decides_by_measured_costs_and_round_trip(server, small_draft):
         assert profile.target(2) >= verifier.costs[2] + 0.5 * verifier.round_trip_s()
         assert profile.target(1) == verifier.costs[1]
         assert profile.draft
-        assert there.generate(PROMPTS[0], max_tokens=20).stats.speedup
+        assert there.generate(PROMPTS[0], **GREEDY).stats.speedup
+
+
+def test_auto_drafts_ahead(server, small_draft):
+    """Sources as `connect` puts them together; the policy made to want drafts."""
+    with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
+        session = there._session
+        assert session._foreseeing
+        session._policy = FixedDepth(4)
+        sources = there.generate(PROMPTS[0], **GREEDY).stats.drafts_by_source
+        assert any(name.startswith("ahead") for name in sources), sources
 
 
 def test_only_the_vocabulary_of_a_file(server, smollm2):
