@@ -39,8 +39,9 @@ class Extended:
         """The first one's draft with the second one's behind it."""
         head = self._first.propose(context, limit, floors)
         n = len(head.tokens)
+        name = f"{head.source}+{self._second.name}"
         if not n or n == limit:
-            return replace(head, source=self.name)
+            return replace(head, source=name)
         behind = floors.behind(n, head.survival)
         tail = self._second.propose([*context, *head.tokens], limit - n, behind)
         evaluated = (*head.evaluated, *tail.evaluated)
@@ -50,7 +51,7 @@ class Extended:
         if head.probs is not None or tail.probs is not None:
             probs = (*_probs(head), *_probs(tail))
         survival = head.survival * tail.survival
-        return Draft((*head.tokens, *tail.tokens), self.name, probs, survival, evaluated)
+        return Draft((*head.tokens, *tail.tokens), name, probs, survival, evaluated)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
         """Tell those that it owns."""
