@@ -130,8 +130,8 @@ def test_without_the_extra_it_says_what_to_install(edgespec_cli, monkeypatch):
 def process(program, edgespec_cli) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONWARNINGS": "error", "EDGESPEC_API_KEY": "key"}
     made = subprocess.Popen(
-        [*program, "serve", "-m", "toy.gguf", "--port", "0", "-np", "0"], env=environment, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*program, "serve", "-m", "toy.gguf", "--port", "0", "-np", "0"],
+        env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         yield made
