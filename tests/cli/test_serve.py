@@ -131,7 +131,8 @@ def process(program, edgespec_cli) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONWARNINGS": "error", "EDGESPEC_API_KEY": "key"}
     made = subprocess.Popen(
         [*program, "serve", "-m", "toy.gguf", "--port", "0", "-np", "0"],
-        env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         yield made
