@@ -404,8 +404,11 @@ class Sessions:
     def _begin(self, session: Session, frame: wire.Begin) -> None:
         context, total = session.context, frame.keep + len(frame.ids)
         longest = min(self.n_ctx, self.limits.max_prompt_tokens or self.n_ctx)
-        if total > longest:
-            raise ContextFull(f"a context of {total} tokens came, this server takes {longest}")
+        if total > self.n_ctx or frame.n_prompt > longest:  # a resumed answer is no prompt
+            raise ContextFull(
+                f"a prompt of {frame.n_prompt} tokens in a context of {total} came; this server "
+                f"takes {longest} in {self.n_ctx}"
+            )
         if not 1 <= frame.n_prompt <= total:
             raise VerifierFault(f"BEGIN says {frame.n_prompt} of {total} tokens are prompt")
         self._check_ids(frame.ids)

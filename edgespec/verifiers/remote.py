@@ -74,6 +74,7 @@ class RemoteVerifier:
         timeout_s: float = 10.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        url = url.rstrip("/")
         self._url = url if "/" in url.partition("://")[2] else f"{url}/v1/verify"
         self._host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
         self._api_key = api_key

@@ -404,6 +404,15 @@ def test_a_prompt_longer_than_this_server_takes():
     assert device.all(wire.Error)[0].code == wire.CONTEXT_FULL
 
 
+def test_what_was_said_is_no_prompt_when_a_session_is_resumed():
+    sessions = made(max_prompt_tokens=10)
+    device = Device(sessions)
+    device.begin([1] * 30, n_prompt=10)
+    device.verify(0)
+    settle(sessions)
+    assert device.text() == plain([1] * 30, 1)
+
+
 def test_a_model_that_cannot_be_cut():
     from edgespec import ConfigError
 
