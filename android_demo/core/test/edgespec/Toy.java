@@ -49,9 +49,10 @@ final class Toy implements Vocabulary {
     static int[] encode(List<Message> messages) {
         IntList found = new IntList();
         for (Message message : messages) {
-            found.add(TURN);
+            boolean answer = message.role.equals("assistant");
+            found.add(answer ? OPENING : TURN);
             add(found, message.content);
-            found.add(TURN_END);
+            found.add(answer ? END : TURN_END);
         }
         found.add(OPENING);
         return found.toArray();
