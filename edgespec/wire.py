@@ -444,3 +444,19 @@ def vocabulary_hash(tokenizer: Tokenizer, n: int) -> bytes:
         text = tokenizer.token_text(token)
         digest.update(struct.pack("<I", len(text)) + text)
     return digest.digest()[:16]
+
+
+def vocabulary(tokenizer: Tokenizer, digest: bytes) -> bytes:
+    """What a device without a tokenizer needs: which tokens end an answer and what each adds to
+    a text. digest: the `vocabulary_hash` of all entries.
+    """
+    every = range(tokenizer.vocab_size)
+    ends = [token for token in every if tokenizer.is_eog(token)]
+    written = bytearray([VERSION])
+    written += varint(tokenizer.vocab_size) + digest + varint(len(ends))
+    for token in ends:
+        written += varint(token)
+    for token in every:
+        piece = tokenizer.piece(token)
+        written += varint(len(piece)) + piece
+    return bytes(written)

@@ -17,6 +17,7 @@ from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Row, Rows
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
 _ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # accepted, by class
+_GLANCE = 32  # tokens: more are not read on the chance that what is under way is accepted
 _RECENT = 24  # drafts that the recent past consists of
 _STARTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # assumed, by class
 
@@ -137,13 +138,19 @@ class ModelDrafter:
         its row), until there is no more time. Nothing is drawn but by coupled sampling.
         """
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
-        pending = self._catch_up(context, limit) if greedy or self._coupled else None
         found: list[tuple[int, int]] = []
-        if pending is None or len(pending) > self._model.capabilities.max_batch // 2:
+        n = len(context) - self._start
+        if n - self._known > _GLANCE or n + limit > self._model.n_ctx:
+            return found
+        if not (greedy or self._coupled):
+            return found
+        pending = self._catch_up(context, limit)
+        if pending is None:
             return found
         while len(found) < limit and not until():
             ahead = [token for token, _ in found]
             row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            self._known = self._n_context - self._start  # the draft behind it may yet be rejected
             token, sure = self._likeliest(row, ahead, True)
             if not greedy:
                 q = self._sampler.distribution(row, ahead)
@@ -193,7 +200,7 @@ class ModelDrafter:
             self._start = max(0, len(context) - n_ctx // 2)
             self._known = 0
         n = self._cache.align(context, offset=self._start, known=self._known)
-        self._known = len(context) - self._start - 1
+        self._known = n
         pending = list(context[self._start + n :])
         if len(pending) + limit > n_ctx or max(pending) >= self._model.vocab_size:
             return None

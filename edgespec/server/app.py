@@ -32,6 +32,7 @@ try:
     from .metrics import Metrics
     from .openai import OpenAI
     from .turns import Turns
+    from .words import Words
 except ImportError as error:
     raise EngineMissing(
         f"the server needs the package {error.name}; install it with "
@@ -65,7 +66,9 @@ def create_app(
         routes = [*routes, verification.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(turns, metrics, settings)
-    served = [*operations.routes(), *OpenAI(engine, settings, turns, metrics).routes(), *routes]
+    words = Words(engine, settings)
+    openai = OpenAI(engine, settings, words, turns, metrics)
+    served = [*operations.routes(), *openai.routes(), *words.routes(), *routes]
     names = _names(served)
 
     @contextlib.asynccontextmanager

@@ -98,7 +98,9 @@ class Form:
         raise NotImplementedError
 
     def _is_end(self, token: int) -> bool:
-        """End tokens are no part of the text; a request that goes on behind them sees them."""
+        """End tokens are no part of the text: only who asks for ids sees them."""
+        if self.ids_for_tokens:
+            return False
         return not self.tokenizer.piece(token) and self.tokenizer.is_eog(token)
 
     def _name(self, token: int) -> str:

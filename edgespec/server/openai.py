@@ -15,16 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from .. import templates
-from ..chat import encode
 from ..engine import Engine
 from ..types import Completion, Event
 from . import parameters
-from .errors import ApiError, bad_value, closing, told
+from .errors import bad_value, closing, told
 from .forms import ChatForm, Form, TextForm, usage
 from .metrics import Metrics
 from .settings import ServerSettings
 from .turns import Turns
+from .words import Words, body
 
 T = TypeVar("T")
 Item = tuple[int, Event]
@@ -35,17 +34,22 @@ class OpenAI:
     """The endpoints."""
 
     def __init__(
-        self, engine: Engine, settings: ServerSettings, turns: Turns, metrics: Metrics
+        self,
+        engine: Engine,
+        settings: ServerSettings,
+        words: Words,
+        turns: Turns,
+        metrics: Metrics,
     ) -> None:
         from .. import __version__
 
         self._engine = engine
         self._settings = settings
+        self._words = words
         self._turns = turns
         self._metrics = metrics
         self._fingerprint = f"edgespec-{__version__}"
         self._created = int(time.time())
-        self._template = engine.tokenizer.chat_template or templates.CHATML
 
     def routes(self) -> list[Route]:
         """All under /v1."""
@@ -62,24 +66,24 @@ class OpenAI:
 
     async def model(self, request: Request) -> Response:
         """The same by name."""
-        self._check_model(request.path_params["model"])
+        self._words.check_model(request.path_params["model"])
         return JSONResponse(self._described())
 
     async def chat(self, request: Request) -> Response:
         """A conversation goes on."""
-        given = parameters.read(await _body(request), parameters.CHAT, "messages")
-        self._check_model(given.get("model"))
+        given = parameters.read(await body(request), parameters.CHAT, "messages")
+        self._words.check_model(given.get("model"))
         fields = parameters.sampling(given, parameters.CHAT, self._settings.sampling)
-        prompt = await run_in_threadpool(self._rendered, given["messages"])
+        prompt = await run_in_threadpool(self._words.conversation, given["messages"])
         form = self._form(ChatForm, given, wants_logprobs="logprobs" in fields)
         return await self._answer(request, given, form, [prompt], fields)
 
     async def completions(self, request: Request) -> Response:
         """A text goes on."""
-        given = parameters.read(await _body(request), parameters.COMPLETIONS, "prompt")
-        self._check_model(given.get("model"))
+        given = parameters.read(await body(request), parameters.COMPLETIONS, "prompt")
+        self._words.check_model(given.get("model"))
         fields = parameters.sampling(given, parameters.COMPLETIONS, self._settings.sampling)
-        prompts = await run_in_threadpool(self._encoded, given["prompt"])
+        prompts = await run_in_threadpool(self._words.prompts, given["prompt"])
         form = self._form(TextForm, given, wants_logprobs="logprobs" in fields)
         return await self._answer(request, given, form, prompts, fields)
 
@@ -94,51 +98,6 @@ class OpenAI:
             "max_model_len": self._engine.n_ctx,
             "speculation": self._engine.describe()["speculation"],
         }
-
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self._settings.model:
-            raise ApiError(
-                404,
-                f"the model {name[:80]!r} is not served here; this server has "
-                f"{self._settings.model!r}",
-                param="model",
-                code="model_not_found",
-            )
-
-    def _rendered(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Token ids of a conversation."""
-        tokenizer = self._engine.tokenizer
-        plain = [{"role": _role(m["role"]), "content": _text(m["content"])} for m in messages]
-        text = templates.render(self._template, plain, tokenizer.special())
-        return self._fitting(encode(tokenizer, text), "messages")
-
-    def _encoded(self, prompt: Any) -> list[list[int]]:
-        """Token ids of each prompt."""
-        texts_or_ids = prompt if isinstance(prompt, list) else [prompt]
-        kinds = {type(item) for item in texts_or_ids}
-        if len(kinds) > 1:
-            raise bad_value("prompt", "prompt mixes texts, token ids and lists; give one kind")
-        prompts = [prompt] if kinds == {int} else texts_or_ids
-        if len(prompts) > self._settings.max_prompts:
-            raise bad_value(
-                "prompt",
-                f"{len(prompts)} prompts in one request; this server takes "
-                f"{self._settings.max_prompts}",
-            )
-        return [self._fitting(self._engine.encode(each), "prompt") for each in prompts]
-
-    def _fitting(self, prompt: list[int], param: str) -> list[int]:
-        most = self._engine.n_ctx
-        if self._settings.max_prompt_tokens:
-            most = min(most, self._settings.max_prompt_tokens)
-        if len(prompt) > most:
-            raise bad_value(
-                param,
-                f"the prompt has {len(prompt)} tokens; this server takes {most} "
-                f"(the model's context is {self._engine.n_ctx}): shorten it",
-                "context_length_exceeded",
-            )
-        return prompt
 
     def _form(self, kind: Callable[..., Form], given: dict[str, Any], wants_logprobs: bool) -> Form:
         return kind(
@@ -334,19 +293,3 @@ async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _body(request: Request) -> bytes:
-    """JSON alone: a web page of somewhere else cannot send it without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
-    return await request.body()
-
-
-def _role(role: str) -> str:
-    return "system" if role == "developer" else role
-
-
-def _text(content: str | list[dict[str, str]]) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)

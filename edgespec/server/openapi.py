@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .parameters import CHAT, COMPLETIONS, Parameter
+from .parameters import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Parameter
 from .settings import ServerSettings
 
 _ERROR = {
@@ -56,6 +56,25 @@ _USAGE = {
         "prompt_tokens_details": {"type": "object"},
     },
 }
+_ANSWER = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+    "properties": {"choices": {"type": "array", "minItems": 1}, "usage": _USAGE},
+}
+_TOKENS = {
+    "type": "object",
+    "required": ["count", "max_model_len", "tokens"],
+    "properties": {
+        "count": {"type": "integer"},
+        "max_model_len": {"type": "integer"},
+        "tokens": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+_TEXT = {
+    "type": "object",
+    "required": ["prompt"],
+    "properties": {"prompt": {"type": "string"}},
+}
 _WHY = {
     400: "A field is missing, unknown, out of range or not supported; `param` names it",
     401: "The API key is missing or wrong",
@@ -83,8 +102,17 @@ def document(settings: ServerSettings) -> dict[str, Any]:
             "/openapi.json": {"get": _reading("This description", {"type": "object"})},
             "/v1/models": {"get": _reading("What is served", _MODELS)},
             "/v1/models/{model}": {"get": _model(settings)},
-            "/v1/chat/completions": {"post": _asking("A conversation goes on", CHAT, "messages")},
-            "/v1/completions": {"post": _asking("A text goes on", COMPLETIONS, "prompt")},
+            "/v1/chat/completions": {
+                "post": _answering("A conversation goes on", CHAT, "messages")
+            },
+            "/v1/completions": {"post": _answering("A text goes on", COMPLETIONS, "prompt")},
+            "/tokenize": {
+                "post": _asking("Token ids", TOKENIZE, ("prompt", "messages"), _json(_TOKENS))
+            },
+            "/detokenize": {
+                "post": _asking("The text of token ids", DETOKENIZE, ("tokens",), _json(_TEXT))
+            },
+            "/v1/vocabulary": {"get": _vocabulary()},
         },
         "components": {"schemas": {"Error": _ERROR}},
     }
@@ -115,30 +143,47 @@ def _model(settings: ServerSettings) -> dict[str, Any]:
     return _reading("What is served under a name", _MODEL, 404) | {"parameters": [parameter]}
 
 
-def _asking(summary: str, table: Mapping[str, Parameter], required: str) -> dict[str, Any]:
+def _vocabulary() -> dict[str, Any]:
+    found = _reading("What each token adds to a text, see docs/protocol.md", None)
+    found["responses"]["200"]["content"] = {"application/octet-stream": {}}
+    found["responses"]["304"] = {"description": "As `If-None-Match` has it"}
+    return found
+
+
+def _answering(summary: str, table: Mapping[str, Parameter], required: str) -> dict[str, Any]:
+    found = _asking(summary, table, (required,), _json(_ANSWER) | {"text/event-stream": {}})
+    found["responses"] |= _errors(429, 503)
+    return found
+
+
+def _asking(
+    summary: str, table: Mapping[str, Parameter], required: tuple[str, ...], content: dict[str, Any]
+) -> dict[str, Any]:
+    """required: one of these fields."""
+    bodies = [_body(table, name, set(required) - {name}) for name in required]
+    body = bodies[0] if len(bodies) == 1 else {"oneOf": bodies}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": _json(body)},
+        "responses": {"200": {"description": "The answer", "content": content}}
+        | _errors(400, 401, 403, 404, 405, 413, 415, 500),
+    }
+
+
+def _body(table: Mapping[str, Parameter], required: str, others: set[str]) -> dict[str, Any]:
     properties = {
         name: parameter.schema if name == required else _nullable(parameter.schema)
         for name, parameter in table.items()
+        if name not in others
     }
-    body = {
+    return {
         "type": "object", "required": [required], "additionalProperties": False,
         "properties": properties,
     }  # fmt: skip
-    whole = {
-        "type": "object",
-        "required": ["id", "object", "created", "model", "choices", "usage"],
-        "properties": {"choices": {"type": "array", "minItems": 1}, "usage": _USAGE},
-    }
-    content = {
-        "application/json": {"schema": whole},
-        "text/event-stream": {},
-    }
-    return {
-        "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": {"description": "The answer", "content": content}}
-        | _errors(400, 401, 403, 404, 405, 413, 415, 429, 500, 503),
-    }
+
+
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
 
 
 def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,16 +190,38 @@ COMPLETIONS: dict[str, Parameter] = {
     "suffix": _only("text is only continued", type="null"),
 }  # fmt: skip
 
+TOKENIZE: dict[str, Parameter] = {
+    "model": _COMMON["model"],
+    "prompt": Parameter({"type": "string", "description": "A text"}),
+    "messages": Parameter({**CHAT["messages"].schema, "description": "Or a conversation"}),
+    "add_special_tokens": _boolean("Begin a text as the model wants it begun (default: true)"),
+    "add_generation_prompt": _boolean("End a conversation with the opening of the assistant's "
+                                      "turn (default: true)"),
+    "content": _ignored("string"),  # llama-server's names, from clients that send both
+    "add_special": _ignored("boolean"),
+    "parse_special": _ignored("boolean"),
+}  # fmt: skip
+DETOKENIZE: dict[str, Parameter] = {
+    "model": _COMMON["model"],
+    "tokens": Parameter(_TOKENS | {"description": "Token ids"}),
+}
 
-def read(body: bytes, table: Mapping[str, Parameter], required: str) -> dict[str, Any]:
-    """The fields that a request names. Raises ApiError naming the first that is wrong."""
+
+def read(body: bytes, table: Mapping[str, Parameter], *required: str) -> dict[str, Any]:
+    """The fields that a request names, exactly one of `required` among them. Raises ApiError
+    naming the first that is wrong.
+    """
     given = {name: v for name, v in schema.parse(body).items() if v is not None}
     for name, value in given.items():
         if name not in table:
             raise _unknown(name, table)
         _check(name, value, table[name].schema)
-    if required not in given:
-        raise bad_value(required, f"the field {required!r} is missing", "missing_parameter")
+    found = [name for name in required if name in given]
+    if not found:
+        names = " or ".join(map(repr, required))
+        raise bad_value(required[0], f"the field {names} is missing", "missing_parameter")
+    if len(found) > 1:
+        raise bad_value(found[1], f"give {found[0]!r} or {found[1]!r}, not both")
     return given
 
 

@@ -76,6 +76,15 @@ DIALECTS = {
         bias=True,
         independent=True,
     ),
+    "edgespec": Dialect(
+        "edgespec",
+        {
+            "logprobs": 0, "return_tokens_as_token_ids": True, "ignore_eos": True,
+            "repetition_penalty": 1.0, "disable_spec_decode": True,
+        },
+        {"top_k": 0, "min_p": 0.0},
+        bias=True,
+    ),
     "tensorrt_llm": Dialect(
         "TensorRT-LLM",
         {"detokenize": False, "ignore_eos": True, "repetition_penalty": 1.0},

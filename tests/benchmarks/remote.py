@@ -6,10 +6,11 @@
 
 equality: greedy and coupled text through the server against the same target in this process, token
 for token (--batch-invariant on both sides). trips: tokens/s, share of time waiting and bytes a
-token for round trips of 0 to 200 ms. devices: 1 to 8 of them at once, with drafts and plain.
+token for round trips of 0 to 200 ms; server and device have half of the cores each, as if they were
+two machines. devices: 1 to 8 of them at once, with drafts and plain.
 
-Device and server share the cores of one machine here. Threads of either that went on spinning
-after an evaluation would take them from the other, so they are told not to.
+Otherwise device and server share the cores of one machine here. Threads of either that went on
+spinning after an evaluation would take them from the other, so they are told not to.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ N_TOKENS, N_QUESTIONS = 64, 4
 
 
 @contextlib.contextmanager
-def served(target: str, *options: str):
-    """`edgespec serve` in a process of its own; its port."""
+def served(target: str, *options: str, cores: set[int] | None = None):
+    """`edgespec serve` in a process of its own, on these cores only; its port."""
     command = [
         sys.executable, "-m", "edgespec_cli", "serve", "-m", str(model(target)), "-md", "none",
         "--port", "0", "-c", "4096", "-q", *options,
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+    )
     try:
         assert process.stdout
         url = process.stdout.readline().split(" at ")[1].split()[0]
@@ -141,7 +147,15 @@ def trips(name, target, draft, *, file):
         "remote plain": ({"method": "none"}, {}),
     }
     table = {}
-    with served(target) as port, edgespec.load(model(target), None, n_ctx=4096) as local:
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    threads = ("-t", str(half), "-tb", str(half))
+    os.sched_setaffinity(0, cores[half:])
+    alone = {"n_ctx": 4096, "n_threads": len(cores) - half}
+    with (
+        served(target, *threads, cores=set(cores[:half])) as port,
+        edgespec.load(model(target), None, **alone) as local,
+    ):
         prompts = questions(file, local, N_QUESTIONS)
         proxy = Proxy(port)
         url = f"ws://127.0.0.1:{proxy.port}"
@@ -150,7 +164,7 @@ def trips(name, target, draft, *, file):
             row = {}
             for way, (config, how) in ways.items():
                 with contextlib.closing(
-                    edgespec.connect(url, model(draft), n_ctx=4096, speculative_config=config)
+                    edgespec.connect(url, model(draft), speculative_config=config, **alone)
                 ) as far:
                     if how:
                         far._session._foreseeing = []
@@ -162,7 +176,7 @@ def trips(name, target, draft, *, file):
             table[str(trip)] = row
             save(f"remote_trips_{name}", {  # a run that is cut keeps what it has
                 "target": target, "draft": draft, "tokens": N_TOKENS, "questions": N_QUESTIONS,
-                "round_trip_ms": table,
+                "cores": {"server": half, "device": len(cores) - half}, "round_trip_ms": table,
             })  # fmt: skip
         proxy.close()
 

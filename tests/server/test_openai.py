@@ -264,3 +264,25 @@ def test_bos_is_written_once(client_of, engine, say, monkeypatch):
     engine.tokenizer.chat_template = "{{ bos_token }}user\n{{ messages[0].content }}"
     client_of().post(CHAT, json=say("hello", max_tokens=1))
     assert seen == [("<s>", {"add_special": False})]
+
+
+def test_the_server_as_a_target_of_fan_out(running, engine, say):
+    """Devices that know no WebSocket verify through /v1/completions, end tokens included."""
+    from edgespec.drafters.suffix import SuffixDrafter
+    from edgespec.engine import Engine
+    from edgespec.policies.fixed import FixedDepth
+    from edgespec.session import Session
+    from edgespec.verifiers.engines import connect
+
+    with running(engine) as server:
+        verifier = connect("openai+" + server.url, engine.tokenizer)
+        assert verifier.name == "edgespec"
+        session = Session(verifier, [SuffixDrafter(2)], FixedDepth(3))
+        with Engine(session, engine.tokenizer, n_ctx=verifier.n_ctx) as device:
+            for said in ("hello", "again", "umlaut"):
+                prompt = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
+                ours = engine.generate(prompt, max_tokens=100)
+                theirs = device.generate(prompt, max_tokens=100)
+                assert theirs.token_ids == ours.token_ids
+                assert theirs.finish_reason == ours.finish_reason == "stop"
+            assert theirs.stats.num_accepted_draft_tokens == 0

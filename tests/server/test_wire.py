@@ -210,6 +210,12 @@ def vectors():
             {"entries": vocab[:n], "hash": wire.vocabulary_hash(ToyTokenizer(vocab), n).hex()}
             for n in (0, 2, 4)
         ],
+        "vocabularies": [
+            {
+                "pieces": vocab, "ends": [2],
+                "hex": wire.vocabulary(ToyTokenizer(vocab, eog=[2]), HASH).hex(),
+            },
+        ],
         "refused": [
             data.hex() for data in (b"", b"\x07", b"\x04\x80\x00", b"\x05\x00", b"\x82\x01")
         ],

@@ -193,3 +193,19 @@ def test_reads_the_text_as_it_is_behind_a_rejected_lookup():
     context = [*prompt, 9, 8, 7, 6, 5]
     drafter.propose(context, 1)
     assert drafter._model._tokens == context
+
+
+@pytest.mark.parametrize("length", [3, 20, 200])
+@pytest.mark.parametrize("emitted", [[50], [3, 50], [3, 4, 5, 6]])
+def test_what_it_has_to_read_is_known_behind_a_look_ahead(length, emitted):
+    """Another source's draft is under way meanwhile; a long prompt is left alone."""
+    prompt = [*([9] * (length - 3)), *PROMPT]
+    drafter = made(prompt)
+    ahead = drafter.look_ahead([*prompt, 3, 4, 5], 4, lambda: False)
+    assert bool(ahead) == (length < 32)
+    drafter.accept(emitted, None)
+    context = [*prompt, *emitted]
+    n_pending, before = drafter.offer(context, 1).n_pending, drafter._model.n_evaluated
+    drafter.propose(context, 1, SHOW)
+    assert drafter._model.n_evaluated - before == n_pending
+    assert drafter._model._tokens[: len(context)] == context

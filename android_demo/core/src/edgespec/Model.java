@@ -8,7 +8,7 @@ import java.util.List;
  * A small model on the device, greedy, with one sequence of tokens in its cache. Not thread-safe:
  * one thread at a time.
  */
-public interface Model extends Closeable {
+public interface Model extends Vocabulary, Closeable {
     /** What to call it before a person. */
     String name();
 
@@ -37,10 +37,4 @@ public interface Model extends Closeable {
 
     /** The conversation under the model's chat template, with the opening of the assistant's turn. */
     int[] encodeChat(List<Message> messages) throws IOException;
-
-    /** The bytes that a token adds to a text; none for control tokens. */
-    byte[] piece(int id);
-
-    /** Whether a token ends an answer. */
-    boolean isEnd(int id);
 }
