@@ -167,7 +167,8 @@ static bool open_file(JNIEnv *env, struct native_model *model, const char *path,
     params.n_gpu_layers = 0; /* drafting is bound by its round trips; a GPU is not asked for */
     model->weights = llama_model_load_from_file(path, params);
     if (!model->weights) {
-        fail(env, IO_EXCEPTION, "%s", reason());
+        fail(env, IO_EXCEPTION, "the engine cannot load it (%s); copy the file again, or take "
+             "another model", reason());
         return false;
     }
     if (!is_usable(env, model->weights))
