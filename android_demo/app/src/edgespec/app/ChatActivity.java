@@ -117,8 +117,10 @@ public final class ChatActivity extends Activity {
     public boolean onOptionsItemSelected(MenuItem item) {
         int id = item.getItemId();
         if (id == R.id.settings) {
-            settings.fill(Choices.load(preferences));
-            openSettings(true);
+            if (!settingsAreOpen()) {
+                settings.fill(Choices.load(preferences));
+                openSettings(true);
+            }
         } else if (id == R.id.new_conversation) {
             app.conversation.reset();
         } else if (id == R.id.show_drafts) {

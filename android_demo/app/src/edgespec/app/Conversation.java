@@ -22,6 +22,8 @@ import java.util.concurrent.Executors;
 final class Conversation {
     /** Most tokens of an answer. */
     static final int MAX_TOKENS = 512;
+    /** Tokens that the cache of the model on the phone holds. */
+    private static final int MODEL_CONTEXT = 4096;
     /** How often a coming answer is written to the file, in nanoseconds. */
     private static final long SAVED_EVERY_NS = 2000000000L;
 
@@ -35,10 +37,10 @@ final class Conversation {
     private Stats stats;
     private boolean saved = true;
 
-    // Of the worker alone, but for cancelling:
+    // Changed by the worker alone; others only cancel.
     private volatile Chat chat;
+    private volatile NativeModel model;
     private Choices chatChoices;
-    private NativeModel model;
     private String modelTried = "";
 
     Conversation(Context context, Changes changes, File file) {
@@ -86,15 +88,11 @@ final class Conversation {
             return;
         }
         answer.stopped = true;
-        final Chat of = chat;
-        if (of != null) {
-            // Not here: Android throws at whoever touches the network on the main thread.
-            new Thread("edgespec-cancel") {
-                @Override
-                public void run() {
-                    of.cancel();
-                }
-            }.start();
+        if (chat != null) {
+            chat.cancel();
+        }
+        if (model != null) {
+            model.cancel(); // a long prompt is one evaluation
         }
     }
 
@@ -171,7 +169,7 @@ final class Conversation {
                 chat.send(question, coming);
             }
         } catch (RuntimeException error) {
-            coming.onError("The app failed: " + error + ". What was said is kept.");
+            coming.onError("The app has a fault, please report it: " + error + ". What was said is kept.");
         } finally {
             coming.end();
         }
@@ -206,11 +204,7 @@ final class Conversation {
             if (path.isEmpty()) {
                 return;
             }
-            if (NativeModel.isBundled()) {
-                model = NativeModel.open(new File(path));
-            } else {
-                coming.onNote(context.getString(R.string.no_native));
-            }
+            model = NativeModel.open(new File(path), MODEL_CONTEXT);
         } catch (IOException error) {
             coming.onNote(reason(error));
         }
@@ -249,7 +243,9 @@ final class Conversation {
 
         @Override
         public void onError(String sentence) {
-            add(new Entry(Entry.ERROR, sentence));
+            if (!stopped) { // what is torn down by a stop is no news
+                add(new Entry(Entry.ERROR, sentence));
+            }
         }
 
         @Override

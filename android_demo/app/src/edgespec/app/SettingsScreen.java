@@ -112,8 +112,8 @@ final class SettingsScreen {
     /** Shows how a copy of a model goes. */
     void refresh() {
         String state = modelFile.state();
-        if (!NativeModel.isBundled()) {
-            state = context.getString(R.string.no_native);
+        if (NativeModel.unavailable() != null) {
+            state = NativeModel.unavailable();
         } else if (state.isEmpty()) {
             state = context.getString(R.string.model_why);
         }
