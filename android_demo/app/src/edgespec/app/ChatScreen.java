@@ -165,7 +165,7 @@ final class ChatScreen {
 
     private String figures(Stats stats, boolean answering) {
         Resources words = context.getResources();
-        if (stats == null) {
+        if (stats == null || stats.tokens == 0) {
             return words.getString(answering ? R.string.waiting : R.string.no_figures);
         }
         String line = words.getString(R.string.rate, stats.tokensPerSecond) + " · ";
