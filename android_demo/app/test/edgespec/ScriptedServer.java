@@ -79,6 +79,12 @@ public final class ScriptedServer implements Closeable {
         allowed.release(verdicts);
     }
 
+    /** From now on only so many. */
+    public void allowOnly(int verdicts) {
+        allowed.drainPermits();
+        allowed.release(verdicts);
+    }
+
     /** The prompts that were tokenized, each message as "role: content" in a line. */
     public List<String> questions() {
         return questions;

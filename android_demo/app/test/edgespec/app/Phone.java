@@ -180,6 +180,12 @@ final class Phone {
         return views;
     }
 
+    /** The text of the newest entry of the conversation. */
+    String lastText() {
+        List<Entry> all = app.conversation.entries();
+        return all.get(all.size() - 1).text.toString();
+    }
+
     /** All texts on the screen, from above. */
     List<String> texts() {
         List<String> texts = new ArrayList<String>();
