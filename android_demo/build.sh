@@ -33,6 +33,8 @@ archives=(
 android=build/tools/usr/share/java/com.android.android-23.jar
 dx=build/tools/usr/share/java/com.android.dx.jar
 
+quick=(-o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20)
+
 say() { printf '%s\n' "build.sh: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
@@ -53,7 +55,7 @@ get_packages() {
         fail "packages are missing. Run: sudo apt-get install --no-install-recommends ${missing[*]}"
     say "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq && apt-get install -qq -y --no-install-recommends "${missing[@]}"; } \
+    { apt-get "${quick[@]}" update -qq && apt-get "${quick[@]}" install -qq -y --no-install-recommends "${missing[@]}"; } \
         >build/apt.log 2>&1 || {
         tail -n 5 build/apt.log >&2
         fail "apt-get could not install ${missing[*]}; all it said is in android_demo/build/apt.log."
@@ -94,21 +96,23 @@ download() {
     local apt=$PWD/build/tools/apt from
     from=$(mirror)
     if [ -z "$from" ] && [ "$(id -u)" = 0 ]; then
-        apt-get update -qq >build/apt.log 2>&1 || true
+        apt-get "${quick[@]}" update -qq >build/apt.log 2>&1 || true
         from=$(mirror)
     fi
     [ -n "$from" ] || fail "no mirror of Debian is configured on this machine (see apt-get indextargets);" \
         "name one in EDGESPEC_DEBIAN_MIRROR."
+    rm -rf "$apt"
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
     echo "deb $from $previous main" >"$apt/sources.list"
-    local options=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    local options=("${quick[@]}" -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
     say "fetching ${*%%=*} of Debian's previous release"
     { apt-get "${options[@]}" update -qq && (cd build/tools && apt-get "${options[@]}" download -qq "$@"); } \
         >build/apt.log 2>&1 || {
         tail -n 5 build/apt.log >&2
-        fail "${*%%=*} could not be fetched from $previous. If this machine's mirror has that release no" \
-            "more, name one that has in EDGESPEC_DEBIAN_MIRROR; all apt-get said is in android_demo/build/apt.log."
+        fail "${*%%=*} could not be fetched from $previous. Is there a network? If this machine's mirror has" \
+            "that release no more, name one that has in EDGESPEC_DEBIAN_MIRROR. All that apt-get said is in" \
+            "android_demo/build/apt.log."
     }
     rm -rf "$apt"
 }
