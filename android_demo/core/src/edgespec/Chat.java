@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 
 /**
  * One conversation. {@link #send} blocks; {@link #cancel}, {@link #messages} and {@link #close} may be
@@ -60,12 +61,13 @@ public final class Chat implements Closeable {
             } catch (IOException error) {
                 output.finish("error");
                 listener.onError(sentence(error.getMessage()));
-            } finally {
+            } catch (RuntimeException error) {
                 output.finish("error");
-                output.flush(listener);
-                if (!output.text().isEmpty()) {
-                    add(new Message("assistant", output.text()));
-                }
+                listener.onError(sentence("the app has a fault, please report it: " + error));
+            }
+            output.flush(listener);
+            if (!output.text().isEmpty()) {
+                add(new Message("assistant", output.text()));
             }
             Stats stats = figures.stats(output.size(), output.finishReason());
             listener.onStats(stats);
@@ -153,7 +155,7 @@ public final class Chat implements Closeable {
         }, listener);
         lastPrompt = prompt;
         drafting.begin(prompt, earlier);
-        output.speak(server.vocabulary());
+        output.speak(server.vocabulary(), false);
         new Session(verifier, stop).run(prompt, drafting, output, figures, listener);
     }
 
@@ -197,7 +199,7 @@ public final class Chat implements Closeable {
         IntList context = new IntList(prompt);
         context.addAll(said);
         figures.source = "device";
-        output.speak(settings.model);
+        output.speak(settings.model, isSame());
         Verifier here = new LocalVerifier(cache(), stop);
         new Session(here, stop).run(context.toArray(), Drafting.NONE, output, figures, listener);
     }
@@ -275,12 +277,11 @@ public final class Chat implements Closeable {
         return kept;
     }
 
-    /** With a capital letter and a full stop, as a person reads it. */
+    /** With a full stop, and a capital letter where it does not begin with an address. */
     private static String sentence(String message) {
         String text = message == null || message.isEmpty() ? "it failed without saying why" : message;
-        char first = text.charAt(0);
-        String start = Character.isLetter(first) && text.indexOf(':') != text.indexOf('.')
-                ? text : text;
-        return start.endsWith(".") ? start : start + ".";
+        boolean address = text.split(" ")[0].contains(":");
+        String start = address ? text.substring(0, 1) : text.substring(0, 1).toUpperCase(Locale.ROOT);
+        return start + text.substring(1) + (text.endsWith(".") ? "" : ".");
     }
 }

@@ -39,7 +39,7 @@ final class Json {
             char c = text.charAt(i);
             if (c == '"' || c == '\\') {
                 out.append('\\').append(c);
-            } else if (c < ' ' || Character.isSurrogate(c)) {
+            } else if (c < ' ') {
                 out.append(String.format("\\u%04x", (int) c));
             } else {
                 out.append(c);

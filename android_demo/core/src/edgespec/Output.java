@@ -33,12 +33,19 @@ final class Output {
         }
     }
 
-    /** Whose tokens come now. Bytes of a character that another's tokens left incomplete are lost. */
-    void speak(Vocabulary vocabulary) {
+    /**
+     * Whose tokens come now.
+     *
+     * @param goesOn whether they are the same tokens as those before: then half a character goes on
+     *     too, else its bytes are lost
+     */
+    void speak(Vocabulary vocabulary, boolean goesOn) {
         this.vocabulary = vocabulary;
-        decoder = FrameWriter.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPLACE)
-                .onUnmappableCharacter(CodingErrorAction.REPLACE);
-        incomplete = new byte[0];
+        if (!goesOn || decoder == null) {
+            decoder = FrameWriter.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPLACE)
+                    .onUnmappableCharacter(CodingErrorAction.REPLACE);
+            incomplete = new byte[0];
+        }
     }
 
     /** All text that may be shown. */

@@ -5,7 +5,7 @@ package edgespec;
  *
  * <pre>
  * plain:    1 / cost(1)
- * depth n:  (1 + survival(1) + … + survival(n)) / (drafting + round trip + cost(n + 1))
+ * depth n:  (1 + survival(1) + ... + survival(n)) / (drafting + round trip + cost(n + 1))
  * </pre>
  *
  * Plain tokens come by themselves, so they have no round trip; a draft pays one. A draft has to
