@@ -30,6 +30,9 @@ long sysconf(int name) {
     case 0x60:
     case 0x61:
         return 1; /* processors */
+    case 0x62:
+    case 0x63:
+        return 1 << 20; /* pages of memory: 4 GB */
     default:
         fprintf(stderr, "bionic_names.c: sysconf(%d) is not known\n", name);
         abort();
