@@ -283,7 +283,7 @@ public class ChatActivityTest {
         server.close();
         phone.setServer(server.address(), KEY);
         phone.ask(QUESTION);
-        untilShown("127.0.0.1:" + server.port());
+        untilShown(server.name());
         untilIdle();
         assertTrue(phone.shows("No answer yet"));
     }
@@ -310,8 +310,8 @@ public class ChatActivityTest {
         untilIdle();
         phone.comeBack();
         assertTrue(phone.shows("The lamp is"));
-        assertTrue(phone.texts().toString(), phone.shows("127.0.0.1:" + server.port()));
-        try (ScriptedServer again = new ScriptedServer(KEY, server.port(), "And now?", "Now it is green.")) {
+        assertTrue(phone.texts().toString(), phone.shows(server.name()));
+        try (ScriptedServer again = server.again("And now?", "Now it is green.")) {
             again.allow(ALL);
             phone.ask("And now?");
             untilShown("Now it is green.");
