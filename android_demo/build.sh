@@ -4,6 +4,7 @@
 #   build.sh --native    with the native library for a model on the phone (jni/build.sh)
 #   build.sh --tools     only gets the tools: packages, and two archives of the previous release
 #   build.sh --packages  only prints the packages, one a line
+# --tools and --packages can be given together with --native, whose packages are others.
 # Exit status: 0; 1 something is missing or does not build; 2 an unknown option; 3 a downloaded file
 # is not the one expected.
 #
@@ -23,6 +24,12 @@ needs=(
     "$framework android-framework-res"
     "/usr/share/java/junit4.jar junit4"
     "enjarify enjarify"
+)
+native_needs=(
+    "clang clang"
+    "ld.lld lld"
+    "readelf binutils"
+    "npm npm"
 )
 # dx and the classes of Android 6 are no longer in Debian 12; both are of Debian 11.
 previous=bullseye
@@ -128,15 +135,18 @@ compile() {
         --output=build/dex/classes.dex build/classes
 }
 
-# The native library lies compressed in the APK, as extractNativeLibs in the manifest says.
+# The native library lies compressed in the APK, as extractNativeLibs in the manifest says, and the
+# licences of what is in it beside it.
 package() {
-    rm -rf build/lib build/unaligned.apk
+    rm -rf build/lib build/assets build/unaligned.apk
     aapt package -f -M app/AndroidManifest.xml -S app/res -I "$framework" -F build/unaligned.apk
     (cd build/dex && aapt add ../unaligned.apk classes.dex >/dev/null)
     if [ -n "$native" ]; then
-        mkdir -p build/lib/arm64-v8a
+        mkdir -p build/lib/arm64-v8a build/assets
         cp build/native/arm64-v8a/*.so build/lib/arm64-v8a/
-        (cd build && aapt add unaligned.apk lib/arm64-v8a/*.so >/dev/null)
+        cp build/native/llama.rn/LICENSE build/assets/llama.rn-LICENSE.txt
+        cp build/native/llama.rn/cpp/LICENSE build/assets/llama.cpp-LICENSE.txt
+        (cd build && aapt add unaligned.apk lib/arm64-v8a/*.so assets/*.txt >/dev/null)
     fi
     zipalign -f -p 4 build/unaligned.apk "$apk"
     rm build/unaligned.apk
@@ -162,19 +172,25 @@ for option in "$@"; do
     case $option in
         --native) native=yes ;;
         --tools) only=tools ;;
-        --packages) printf '%s\n' "${needs[@]#* }"; exit ;;
+        --packages) only=packages ;;
         *) say "unknown option $option; there are --native, --tools and --packages."; exit 2 ;;
     esac
 done
+
+[ -z "$native" ] || needs+=("${native_needs[@]}")
+if [ "$only" = packages ]; then
+    printf '%s\n' "${needs[@]#* }"
+    exit
+fi
 
 SECONDS=0
 mkdir -p build/tools
 get_packages
 get_archives
-[ -z "$only" ] || exit 0
+[ "$only" != tools ] || exit 0
 
 apk=build/edgespec-demo.apk
-[ -z "$native" ] || jni/build.sh
+[ -z "$native" ] || jni/build.sh || fail "the native library could not be built; jni/build.sh says why above."
 compile
 package
 sign

@@ -15,6 +15,7 @@ public final class DemoApp extends Application {
     @Override
     public void onCreate() {
         super.onCreate();
+        getExternalFilesDir(null); // makes the folder that adb push can write a model to
         changes = new Changes();
         conversation = new Conversation(this, changes, new File(getFilesDir(), "conversation"));
         modelFile = new ModelFile(this, changes, new File(getFilesDir(), "model.gguf"));

@@ -12,6 +12,10 @@ public abstract class Context {
 
     public abstract File getCacheDir();
 
+    public File getExternalFilesDir(String type) {
+        return getFilesDir();
+    }
+
     public abstract ComponentName startService(Intent service);
 
     public abstract boolean stopService(Intent service);

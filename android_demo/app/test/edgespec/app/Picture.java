@@ -16,10 +16,10 @@ import javax.imageio.ImageIO;
  * <p>Arguments: the file to write; the address and key of a real server, or nothing for a scripted one.
  */
 public final class Picture {
-    private static final String LONG = "Correct the spelling: The robot drives to the dor, opens the dor and "
-            + "drives thru the dor.";
-    private static final String CORRECTED = "The robot drives to the door, opens the door and drives through "
-            + "the door.";
+    private static final String LONG = "Say this again: The red robot drives to the door and waits there "
+            + "until somebody opens it.";
+    private static final String REPEATED = "The red robot drives to the door and waits there until somebody "
+            + "opens it.";
     private static final String SHORT = "Name the capital of France.";
     private static final String CAPITAL = "The capital of France is Paris.";
     private static final int GAP = 24;
@@ -29,7 +29,7 @@ public final class Picture {
 
     public static void main(String[] arguments) throws IOException {
         File folder = Files.createTempDirectory("edgespec-picture").toFile();
-        ScriptedServer scripted = new ScriptedServer("", LONG, CORRECTED, SHORT, CAPITAL);
+        ScriptedServer scripted = new ScriptedServer("", LONG, REPEATED, SHORT, CAPITAL);
         boolean real = arguments.length > 1;
         final Phone phone = new Phone(new File("app/res"), folder);
         phone.launch();
