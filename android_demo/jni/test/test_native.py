@@ -8,6 +8,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import llama_cpp.llama_cpp as lib
+import numpy as np
 import pytest
 
 from edgespec import chat, templates, wire
@@ -16,13 +18,14 @@ from edgespec.config import EngineConfig
 
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 MODEL = FOLDER / "smollm2-135m.gguf"
+EMULATED = "qemu" in os.environ["EDGESPEC_NATIVE_DRIVER"]
 N_CTX = 512
 F32, F16, Q8_0 = 0, 1, 8
 IO = "java.io.IOException"
 ARGUMENT = "java.lang.IllegalArgumentException"
 QUESTION = [
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "Explain in a few sentences why the sky is blue."},
+    {"role": "system", "content": "Be helpful."},
+    {"role": "user", "content": "Why is the sky blue?"},
 ]
 TEXTS = [
     "",
@@ -95,11 +98,19 @@ def closed():
     driver.end()  # also says so where memory leaked
 
 
+@pytest.fixture(scope="module")
+def opened():
+    driver = Driver()
+    driver.open()
+    yield driver
+    driver.ask("close")
+    driver.end()
+
+
 @pytest.fixture
-def native(closed):
-    closed.open()
-    yield closed
-    closed.ask("close")
+def native(opened):
+    opened.ask("truncate", 0)
+    return opened
 
 
 def open_python(path):
@@ -114,6 +125,19 @@ def python():
     return open_python(MODEL)
 
 
+@pytest.fixture
+def float_model(tmp_path):
+    """The model with its weights as 32-bit floats. Kernels for quantised weights round what they
+    multiply with, each in its own way: two processors then disagree at near ties.
+    """
+    path = tmp_path / "f32.gguf"
+    params = lib.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = lib.LLAMA_FTYPE_ALL_F32, True
+    assert lib.llama_model_quantize(str(MODEL).encode(), str(path).encode(), params) == 0
+    yield path
+    path.unlink()  # half a gigabyte
+
+
 @pytest.fixture(scope="module")
 def prompt(python):
     rendered = templates.render(
@@ -123,47 +147,53 @@ def prompt(python):
 
 
 def greedy(decode, prompt, n):
-    tokens = decode(prompt)
+    """So many tokens behind the prompt; the last one is not in the cache then."""
+    tokens = list(decode(prompt))
     while len(tokens) < n:
         tokens += decode(tokens[-1:])
     return tokens
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m.gguf", "smollm2-135m-f32.gguf"])
-def test_32_greedy_tokens_are_those_of_llama_cpp_here(name, prompt, closed):
-    if not (FOLDER / name).exists():
-        pytest.skip(f"{name} is not in $EDGESPEC_TEST_MODELS")
-    python = open_python(FOLDER / name)
-    expected = greedy(lambda tokens: [int(python.decode(tokens)[0].argmax())], prompt, 32)
-    closed.open(FOLDER / name)
-    assert greedy(closed.decode, prompt, 32) == expected
+def python_greedy(python, prompt, n):
+    python.truncate(0)
+    return greedy(lambda tokens: [int(python.decode(tokens)[0].argmax())], prompt, n)
+
+
+def test_32_greedy_tokens_are_those_of_llama_cpp_here(closed, float_model, prompt):
+    expected = python_greedy(open_python(float_model), prompt, 32)
     assert len(set(expected)) > 16  # a sentence, not one word again and again
+    closed.open(float_model)
+    assert greedy(closed.decode, prompt, 32) == expected
     closed.ask("close")
 
 
-def test_rows_are_those_of_single_steps(native, prompt):
-    ids = prompt + greedy(native.decode, prompt, 60)
-    native.ask("truncate", 0)
-    assert len(ids) > 64 + 20  # more than one evaluation
-    native.decode(ids[:20])
-    single = [native.decode([token])[0] for token in ids[20:]]
-    native.ask("truncate", 0)
-    together = native.decode(ids, len(ids) - 20)
-    assert len(together) == len(single)
-    # kernels of other widths round otherwise: a near tie or two may fall to the other side
-    assert sum(a != b for a, b in zip(together, single, strict=True)) <= 2
+def test_rows_are_those_of_llama_cpp_here(native, python, prompt):
+    """Of the quantised model, in two evaluations, and but for near ties."""
+    answer = python_greedy(python, prompt, 50)
+    ids = prompt + answer
+    assert len(prompt) < 64 < len(ids)
+    rows = native.decode(ids, len(answer) + 1)[:-1]
+    python.truncate(0)
+    near = 0
+    for i, token in enumerate(answer):
+        logits = python.decode(prompt if i == 0 else answer[i - 1 : i])[0]
+        second, first = np.sort(logits)[-2:]
+        near += first - second < 0.5
+        assert rows[i] == token or first - second < 0.5, f"row {i}"
+    assert near < len(answer) / 2
 
 
-def test_what_was_cut_is_forgotten(native, prompt):
-    answer = greedy(native.decode, prompt, 8)
-    assert native.n_past() == len(prompt) + 7
-    native.ask("truncate", len(prompt))
-    assert native.n_past() == len(prompt)
+def test_what_was_cut_is_forgotten(native, python):
+    ids = python.tokenizer.encode("The capital of France is")
+    answer = greedy(native.decode, ids, 6)
+    assert native.n_past() == len(ids) + 5
+    native.ask("truncate", len(ids))
+    assert native.n_past() == len(ids)
     native.decode([1, 2, 3])
-    native.ask("truncate", len(prompt))
-    native.ask("truncate", len(prompt) + 5)  # there is nothing to forget
-    assert native.n_past() == len(prompt)
-    assert greedy(native.decode, answer[:1], 7) == answer[1:]
+    native.ask("truncate", len(ids))
+    native.ask("truncate", len(ids) + 5)  # there is nothing to forget
+    assert native.n_past() == len(ids)
+    assert greedy(native.decode, answer[:1], 5) == answer[1:]
 
 
 def test_the_vocabulary_is_pythons(native, python):
@@ -197,34 +227,43 @@ def test_conversations_become_pythons_tokens(native, prompt, python):
     assert native.chat(messages) == chat.encode(python.tokenizer, rendered)
 
 
-def test_other_caches_and_threads_answer_too(closed, prompt):
-    """F32 is for tests; these are what a phone uses. Their numbers differ a little."""
-    closed.open(type_k=F16, type_v=F16, flash_attention=1, threads=2)
-    first = closed.decode(prompt)
-    closed.ask("close")
-    closed.open(type_k=Q8_0, type_v=Q8_0, flash_attention=1)
-    assert closed.decode(prompt) == first
-    closed.ask("close")
+def test_other_caches_and_threads_answer_too(closed, python):
+    """F32 is for tests; these are what a phone uses."""
+    ids = python.tokenizer.encode("The capital of France is")
+    for settings in (
+        {"type_k": F16, "type_v": F16, "threads": 2},
+        {"type_k": Q8_0, "type_v": Q8_0},
+    ):
+        closed.open(flash_attention=1, **settings)
+        assert python.tokenizer.piece(closed.decode(ids)[0]) == b" Paris"
+        closed.ask("close")
 
 
-def test_a_stopped_decode_leaves_the_cache_as_it_was(native, prompt):
-    answer = greedy(native.decode, prompt, 4)
-    n_past = native.n_past()
+def test_a_stopped_decode_leaves_the_cache_as_it_was(native, python):
+    ids = python.tokenizer.encode("The capital of France is")
+    answer = greedy(native.decode, ids, 4)
+    native.ask("truncate", len(ids))
     with pytest.raises(JavaError, match="stopped while 300 tokens were read") as caught:
         native.ask("decode_cancelled", 1, *[100] * 300)
     assert caught.value.kind == "java.io.InterruptedIOException"
-    assert native.n_past() == n_past
-    native.ask("truncate", len(prompt))
+    assert native.n_past() == len(ids)
     assert greedy(native.decode, answer[:1], 3) == answer[1:]
 
 
-def test_a_full_context_is_said_and_can_be_cut(native):
-    native.decode([100] * 500)
-    with pytest.raises(JavaError, match="no room in the cache for 13 tokens behind 500 of 512") as e:
-        native.decode([100] * 13)
+def test_a_full_context_is_said(native):
+    native.decode([100] * 3)
+    with pytest.raises(JavaError, match="no room in the cache for 510 tokens behind 3 of 512") as e:
+        native.decode([100] * 510)
     assert e.value.kind == IO
-    assert native.n_past() == 500
-    assert native.decode([100] * 12)
+    assert native.n_past() == 3
+    assert native.decode([100])
+
+
+@pytest.mark.skipif(EMULATED, reason="takes minutes under qemu")
+def test_a_context_can_be_filled_and_cut(native):
+    native.decode([100] * 512)
+    with pytest.raises(JavaError, match="no room in the cache for 1 tokens behind 512 of 512"):
+        native.decode([100])
     native.ask("truncate", 3)
     assert native.decode([100])
 
@@ -274,7 +313,11 @@ def test_a_file_that_is_no_model_is_said(closed, tmp_path):
     cut.write_bytes(MODEL.read_bytes()[:5_000_000])
     text = tmp_path / "text.gguf"
     text.write_text("not a model at all, " * 10)
-    for path, reason in [(cut, "tensor|corrupt|bounds"), (text, "magic|GGUF"), (tmp_path / "none", ".")]:
+    for path, reason in [
+        (cut, "tensor|corrupt|bounds"),
+        (text, "magic|GGUF"),
+        (tmp_path / "none", "."),
+    ]:
         with pytest.raises(JavaError, match=reason) as caught:
             closed.open(path)
         assert caught.value.kind == IO
@@ -289,6 +332,8 @@ def test_settings_that_cannot_be_are_said(closed):
     assert caught.value.kind == ARGUMENT
     with pytest.raises(JavaError, match="caches of types 1 and 7"):
         closed.open(type_k=F16, type_v=7)
-    with pytest.raises(JavaError, match="no context of 512 tokens could be made .*V cache") as caught:
+    with pytest.raises(
+        JavaError, match=r"no context of 512 tokens could be made .*V cache"
+    ) as caught:
         closed.open(type_v=Q8_0)  # not without flash attention
     assert caught.value.kind == IO
