@@ -335,8 +335,9 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 
 def _missing_path(text: str, path: Path) -> str:
     if path.is_dir():
-        inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5]) or "none"
-        return f"{text!r} is a folder without an .onnx file; .gguf files in it: {inside}"
+        inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
+        remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
+        return f"{text!r} is a folder without an .onnx file; {remedy}"
     message = f"there is no file {text!r}; {_closest(text)}"
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.(gguf|onnx)(@.+)?", text):
         message += f" If it is a file of the hub: hf:{text}"

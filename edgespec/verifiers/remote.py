@@ -352,7 +352,8 @@ class RemoteVerifier:
             raise self._turned_away(error.response.status_code) from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise VerifierUnavailable(
-                f"no verification server answers at {self._host}: {_reason(error)}"
+                f"no verification server answers at {self._host}: {_reason(error)} "
+                "(does `edgespec serve` run there?)"
             ) from error
         if self._connection.subprotocol != wire.SUBPROTOCOL:
             self._drop()

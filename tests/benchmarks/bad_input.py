@@ -16,6 +16,7 @@ from pathlib import Path
 from common import model
 
 SOURCE = model("smollm2-135m")
+TWIN = model("smollm2-135m-onnx-int4")
 
 
 def files(folder: Path) -> None:
@@ -31,6 +32,13 @@ def files(folder: Path) -> None:
     (folder / "long.txt").write_text("one two three " * 400)
     other = model("gemma-3-270m")
     (folder / "gemma.gguf").symlink_to(other)
+    (folder / "bad").mkdir()
+    (folder / "bad/photo.onnx").write_bytes(b"\x89PNG\r\n\x1a\n not a graph")
+    (folder / "twin").symlink_to(TWIN.parent)
+    (folder / "bare").mkdir()
+    for path in TWIN.parent.iterdir():
+        if not path.name.startswith("tokenizer"):
+            (folder / "bare" / path.name).symlink_to(path)
 
 
 CASES = [
@@ -61,6 +69,15 @@ CASES = [
     ("unknown chat command", "chat -m good.gguf", "/sing\n"),
     ("load of no chat", "chat -m good.gguf", "/load good.gguf\n"),
     ("inspect of no GGUF", "inspect photo.gguf", ""),
+    ("no graph", "run -m bad/photo.onnx hello", ""),
+    ("a graph without its tokenizer", "run -m bare/model.onnx hello", ""),
+    ("unknown provider", "run -m twin/model.onnx --provider cudaa hello", ""),
+    ("provider that is not there", "run -m twin/model.onnx --provider cuda hello", ""),
+    ("no server there", "run --verifier ws://127.0.0.1:9 -md good.gguf hello", ""),
+    ("no such kind of server", "run --verifier triton+http://127.0.0.1:9 -md good.gguf hello", ""),
+    ("no address of a verifier", "run --verifier 127.0.0.1:9 -md good.gguf hello", ""),
+    ("unguarded server", "serve -m good.gguf --host 0.0.0.0", ""),
+    ("no address to listen at", "serve -m good.gguf --insecure --host 192.0.2.1", ""),
     ("pull of an unknown name", "pull gpt-9", ""),
 ]  # fmt: skip
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 from delaying import Proxy
 
 TRIPS_MS = (0, 20, 50, 100, 200)
-N_TOKENS, N_QUESTIONS = 64, 4
+N_TOKENS, N_QUESTIONS = 64, 6
 
 
 @contextlib.contextmanager

@@ -440,14 +440,14 @@ def test_first_messages_that_are_none(server):
 
 
 def test_random_frames_leave_the_server_well(server):
-    """Whatever comes, the session may end, and others do not notice."""
+    """10,000 frames. Whatever comes, the session may end, and others do not notice."""
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.one_of(
         st.binary(max_size=30),
         st.sampled_from([begin(), begin([5] * 40), verify(0), verify(1, [3], ahead=9),
                          wire.encode(wire.More(7)), wire.encode(wire.Cancel())]),
-    ), max_size=6))  # fmt: skip
+    ), min_size=5, max_size=6))  # fmt: skip
     def run(messages):
         with raw(server) as socket:
             try:

@@ -1,5 +1,6 @@
 package edgespec;
 
+import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.util.Arrays;
@@ -126,6 +127,6 @@ final class FrameReader {
     }
 
     private static String unsigned(long value) {
-        return Long.toUnsignedString(value);
+        return BigInteger.valueOf(value >>> 1).shiftLeft(1).or(BigInteger.valueOf(value & 1)).toString();
     }
 }

@@ -91,10 +91,20 @@ final class WebSocket implements Closeable {
             throws IOException {
         SSLSocket socket = (SSLSocket) factory.createSocket(plain, address.bareHost(), address.port, true);
         SSLParameters parameters = socket.getSSLParameters();
-        parameters.setEndpointIdentificationAlgorithm("HTTPS");
+        checkHostName(parameters);
         socket.setSSLParameters(parameters);
         socket.startHandshake();
         return socket;
+    }
+
+    /** By reflection: Android has the method since 7 (API 24), the classes built against are older. */
+    private static void checkHostName(SSLParameters parameters) throws IOException {
+        try {
+            SSLParameters.class.getMethod("setEndpointIdentificationAlgorithm", String.class)
+                    .invoke(parameters, "HTTPS");
+        } catch (ReflectiveOperationException error) {
+            throw new IOException("this device cannot check the name in a certificate", error);
+        }
     }
 
     private void shakeHands(Address address, String key) throws IOException {
