@@ -8,10 +8,6 @@ final class StopFlag {
         this.asked = asked;
     }
 
-    boolean isSet() {
-        return asked;
-    }
-
     void check() throws VerifierException.Cancelled {
         if (asked) {
             throw new VerifierException.Cancelled();
