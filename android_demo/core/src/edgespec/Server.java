@@ -136,7 +136,6 @@ final class Server {
         try {
             if (body != null) {
                 http.setDoOutput(true);
-                http.setFixedLengthStreamingMode(body.length);
                 OutputStream out = http.getOutputStream();
                 out.write(body);
                 out.close();

@@ -122,6 +122,35 @@ public class ChatTest {
     }
 
     @Test
+    public void whatTheServerHasEmittedIsNotThrownAway() throws Exception {
+        StopFlag stop = new StopFlag();
+        Server far = new Server(server.url(), "", null, 5000);
+        far.loadVocabulary(5000, stop);
+        RemoteVerifier verifier = new RemoteVerifier(far, "", new Sampling(), 0, 5000, 5000, stop);
+        SuffixDrafter lookup = new SuffixDrafter(2, 0);
+        Drafting.Far drafting = new Drafting.Far(verifier, lookup, null);
+        IntList context = new IntList(Toy.encode(Arrays.asList(new Message("user", ASKED))));
+        drafting.begin(context.toArray(), new int[0]);
+        verifier.begin(context.toArray(), 200);
+        for (int i = 0; i < 10; i++) {
+            verifier.submit(new int[0]);
+            int[] tokens = verifier.result().tokens;
+            context.addAll(tokens);
+            verifier.accept(tokens);
+            drafting.accept(tokens, new Figures(), new Recorder());
+        }
+        while (!verifier.ready()) {
+            Thread.sleep(1);
+        }
+        Draft found = lookup.propose(8);
+        Offer[] offers = {new Offer(found.survival, found.tokens.length, 0)};
+        Policy policy = new Policy(verifier.costs());
+        assertTrue("a draft would pay", policy.choose(offers, verifier.roundTripS()).depth > 0);
+        assertEquals("but the next token is there", 0, drafting.draft(context, 8).length);
+        verifier.close();
+    }
+
+    @Test
     public void onlyWholeCharactersAreShown() {
         for (String piece : ask("na\u00efve \u4f60\u597d").pieces) {
             assertFalse(piece, piece.contains("\ufffd"));
@@ -315,6 +344,13 @@ public class ChatTest {
         settings.key = "right";
         chat = null;
         said(Toy.answer(ASKED), ask(ASKED));
+    }
+
+    @Test
+    public void aKeyThatIsTakenAway() {
+        ask(ASKED);
+        server.key = "another";
+        failed("refuses the key; give one that it knows", ask("next"));
     }
 
     @Test

@@ -57,6 +57,14 @@ public class PolicyTest {
     }
 
     @Test
+    public void unsureTokensAreLeftOut() {
+        Costs costs = costs(1, 30000, 8, 60000);
+        assertEquals(1, choose(costs, 0, sure(0.3, 8, 8, 0)).depth);
+        assertEquals(0, choose(costs, 0, sure(0.1, 8, 8, 0)).depth);
+        assertEquals(8, choose(costs, 0, sure(0.99, 8, 8, 0)).depth);
+    }
+
+    @Test
     public void draftingTimeHasToBeEarned() {
         Costs flat = costs(1, 100000, 32, 110000);
         assertEquals(0, choose(flat, 0, sure(0.7, 8, 0, 0.2)).depth);
