@@ -1,4 +1,7 @@
-"""The app's core in Java against the real server on loopback: text equal to this process's own."""
+"""The app's core in Java against the real server on loopback: text equal to a local run in Python.
+
+`python tests/android/test_loopback.py MODEL` prints that local run's texts.
+"""
 
 import contextlib
 import json
@@ -21,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "android_demo" / "core"
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()
 KEY, N_TOKENS, N_CTX = "loopback-key", 48, 2048
+DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,11 @@ def classes(tmp_path_factory):
     command = ["javac", "-encoding", "UTF-8", "-source", "8", "-target", "8", "-Xlint:-options"]
     subprocess.run([*command, "-d", folder, *sources], check=True)
     return folder
+
+
+def environment():
+    """Of server and local run: threads that wait leave the cores to the other programs here."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"}
 
 
 class Server:
@@ -48,14 +57,13 @@ class Server:
         self._process = None
 
     def start(self):
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "edgespec_cli", "serve", "-m", str(self._model), "-md",
                 "none", "--port", str(self.port), "--api-key-file", str(self._keys), "-c",
                 str(N_CTX), "--batch-invariant", "-np", "2", "-q",
             ],
-            stdout=subprocess.PIPE, text=True, env=environment,
+            stdout=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
         assert self._process.stdout
         assert " at " in self._process.stdout.readline(), "the server did not start"
@@ -76,18 +84,32 @@ def server(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(smollm2):
-    """What the same target says in this process, without drafts, from an empty cache."""
-    with edgespec.load(smollm2, None, n_ctx=N_CTX, batch_invariant=True) as engine:
-        texts = []
-        for question in QUESTIONS:
-            turn = [{"role": "user", "content": question}]
-            tokenizer = engine.tokenizer
-            rendered = templates.render(tokenizer.chat_template, turn, tokenizer.special())
-            prompt = tokenizer.encode(rendered, add_special=False)
-            engine.generate([prompt[-1]], max_tokens=1)
-            done = engine.generate(prompt, max_tokens=N_TOKENS, disable_spec_decode=True)
-            texts.append(done.text)
-        return texts
+    """Of a local run, in a process of its own for the sake of how its threads wait."""
+    command = [sys.executable, __file__, smollm2]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def local_texts(model):
+    """What the target says in this process, without drafts, each time from an empty cache: greedy
+    to all questions, and drawn to the first ones.
+    """
+    ways = {"greedy": (QUESTIONS, {}), "drawn": (QUESTIONS[:N_DRAWN], DRAWN)}
+    with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
+        return {
+            way: [local_text(engine, question, **sampling) for question in questions]
+            for way, (questions, sampling) in ways.items()
+        }
+
+
+def local_text(engine, question, **sampling):
+    tokenizer = engine.tokenizer
+    turn = [{"role": "user", "content": question}]
+    rendered = templates.render(tokenizer.chat_template, turn, tokenizer.special())
+    prompt = tokenizer.encode(rendered, add_special=False)
+    engine.generate([prompt[-1]], max_tokens=1)
+    asked = {"max_tokens": N_TOKENS, "disable_spec_decode": True, **sampling}
+    return engine.generate(prompt, **asked).text
 
 
 @contextlib.contextmanager
@@ -131,13 +153,22 @@ def answer(process, question):
 def test_the_text_of_the_target(classes, server, expected):
     drafted = accepted = 0
     with device(classes, server.url, "--key", KEY) as process:
-        for question, text in zip(QUESTIONS, expected, strict=True):
+        for question, text in zip(QUESTIONS, expected["greedy"], strict=True):
             said, lines = answer(process, question)
             assert not [line for line in lines if "error" in line]
             assert said == text, question
             drafted += lines[-1]["drafted"]
             accepted += lines[-1]["accepted"]
     print(f"{len(QUESTIONS)} equal, {accepted} of {drafted} drafted tokens accepted")
+
+
+def test_drawn_text(classes, server, expected):
+    """Draws depend on seed and position, so a device gets what a local run with the seed gives."""
+    drawn = [word for name, value in DRAWN.items() for word in (f"--{name}", str(value))]
+    with device(classes, server.url, "--key", KEY, *drawn) as process:
+        said = [answer(process, question)[0] for question in QUESTIONS[:N_DRAWN]]
+    assert said == expected["drawn"]
+    assert said != expected["greedy"][:N_DRAWN]
 
 
 def test_a_conversation(classes, server):
@@ -166,10 +197,10 @@ def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expect
                     server.start()
         assert killed
         assert len(text) > len(killed)
-        assert expected[i].startswith(killed)
+        assert expected["greedy"][i].startswith(killed)
         assert not [line for line in lines if "error" in line or "note" in line]
         assert lines[-1]["done"] in ("stop", "length")
-        equal += text == expected[i]
+        equal += text == expected["greedy"][i]
     print(f"{equal} of 4 killed answers equal")
     assert equal >= 3
 
@@ -191,3 +222,7 @@ def test_no_server(classes):
     assert said == ""
     (line,) = (line["error"] for line in lines if "error" in line)
     assert line.startswith(f"No verification server answers at {url[5:]}: ")
+
+
+if __name__ == "__main__":
+    json.dump(local_texts(sys.argv[1]), sys.stdout)
