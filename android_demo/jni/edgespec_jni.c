@@ -454,6 +454,17 @@ static bool copy_messages(JNIEnv *env, jobjectArray texts, jint n,
     return true;
 }
 
+/* The template in the model's file; nothing where there is none. */
+JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *env, jclass type,
+                                                                        jlong handle) {
+    (void)type;
+    struct native_model *model = opened(env, handle);
+    if (!model)
+        return NULL;
+    const char *template = llama_model_chat_template(model->weights, NULL);
+    return template ? new_bytes(env, template, (jint)strlen(template)) : new_bytes(env, "", 0);
+}
+
 /* Ids of role, content, role, content, … with the opening of the assistant's turn. */
 JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_encodeChat(
     JNIEnv *env, jclass type, jlong handle, jobjectArray texts) {

@@ -68,11 +68,11 @@ run_java() {
     local options=() option
     rm -rf "$classes" "$here/files"
     mkdir -p "$classes" "$here/files"
-    javac -nowarn -source 8 -target 8 -Xlint:-options -encoding UTF-8 -cp "$junit" -d "$classes" \
-        ../core/src/edgespec/Message.java ../core/src/edgespec/Model.java \
+    javac -source 8 -target 8 -Xlint:-options -encoding UTF-8 -cp "$junit" -d "$classes" \
+        -sourcepath ../core/src -implicit:class \
         ../app/src/edgespec/app/NativeModel.java test/edgespec/app/NativeModelTest.java
     while read -r option; do options+=("$option"); done < <("$python" test/expected.py "$model")
-    [ ${#options[@]} = 5 ] || return 1
+    [ ${#options[@]} = 6 ] || return 1
     LD_LIBRARY_PATH=$packages/llama_cpp/lib java -Xcheck:jni -Djava.library.path="$here" \
         -Dfolder="$here/files" "${options[@]}" -cp "$classes:$junit" \
         org.junit.runner.JUnitCore edgespec.app.NativeModelTest | tee "$here/java.log"

@@ -2,7 +2,7 @@
  *
  *   open HEX_PATH n_ctx n_threads type_k type_v flash_attention · close · sizes · truncate n
  *   decode n_rows id… · decode_cancelled n_rows id… · encode add_special HEX · chat HEX HEX …
- *   piece id · end id · entries
+ *   template · piece id · end id · entries
  *
  * answers "ok RESULT" or "throw CLASS SENTENCE". Texts are hexadecimal, "-" is an empty one. A
  * call that JNI does not allow ends the program.
@@ -28,6 +28,7 @@ void Java_edgespec_app_NativeModel_cancel(JNIEnv *, jclass, jlong);
 void Java_edgespec_app_NativeModel_truncate(JNIEnv *, jclass, jlong, jint);
 jintArray Java_edgespec_app_NativeModel_encode(JNIEnv *, jclass, jlong, jbyteArray, jboolean);
 jintArray Java_edgespec_app_NativeModel_encodeChat(JNIEnv *, jclass, jlong, jobjectArray);
+jbyteArray Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *, jclass, jlong);
 jbyteArray Java_edgespec_app_NativeModel_piece(JNIEnv *, jclass, jlong, jint);
 jboolean Java_edgespec_app_NativeModel_isEnd(JNIEnv *, jclass, jlong, jint);
 jbyteArray Java_edgespec_app_NativeModel_entries(JNIEnv *, jclass, jlong);
@@ -292,6 +293,8 @@ static void obey(const char *command) {
         print_array(Java_edgespec_app_NativeModel_encode(env, NULL, handle, text, add_special));
     } else if (!strcmp(command, "chat")) {
         print_array(Java_edgespec_app_NativeModel_encodeChat(env, NULL, handle, rest_as_texts()));
+    } else if (!strcmp(command, "template")) {
+        print_array(Java_edgespec_app_NativeModel_chatTemplate(env, NULL, handle));
     } else if (!strcmp(command, "piece")) {
         print_array(Java_edgespec_app_NativeModel_piece(env, NULL, handle, next_int()));
     } else if (!strcmp(command, "end")) {

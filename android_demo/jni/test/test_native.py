@@ -215,6 +215,7 @@ def test_texts_become_pythons_tokens(native, python, add_special):
 
 
 def test_conversations_become_pythons_tokens(native, prompt, python):
+    assert native.octets("template").decode() == python.tokenizer.chat_template
     assert native.chat(QUESTION) == prompt
     messages = [
         *QUESTION,
@@ -297,6 +298,7 @@ def test_bad_arguments_are_said(native, words, sentence):
         ("truncate", 0),
         ("encode", 1, "41"),
         ("chat", "41", "41"),
+        ("template",),
         ("piece", 5),
         ("end", 5),
         ("entries",),

@@ -81,6 +81,18 @@ public class NativeModelTest {
     }
 
     @Test
+    public void aConversationWithoutSystemMessageGetsTheTemplatesOwn() throws IOException {
+        opened();
+        assertArrayEquals(ids("bare"), model.encodeChat(Arrays.asList(message("user", "Why?"))));
+        assertEquals("You are Qwen.", NativeModel.defaultSystem(
+                "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- messages[0].content }}{%- else %}"
+                        + "{{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}{%- endif %}"));
+        assertNull(NativeModel.defaultSystem(
+                "{{ '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"));
+        assertNull(NativeModel.defaultSystem(""));
+    }
+
+    @Test
     public void theVocabularyIsPythons() throws IOException {
         opened();
         StringBuilder hex = new StringBuilder();
