@@ -1,7 +1,7 @@
 /* Calls the shim's JNI functions as a Java machine would, one line of input at a time:
  *
  *   open HEX_PATH n_ctx n_threads type_k type_v flash_attention · close · sizes · truncate n
- *   decode n_rows id… · decode_cancelled n_rows id… · encode add_special HEX · chat HEX HEX …
+ *   decode n_rows id… · decode_cancelled ms n_rows id… · encode add_special HEX · chat HEX HEX …
  *   template · piece id · end id · entries
  *
  * answers "ok RESULT" or "throw CLASS SENTENCE". Texts are hexadecimal, "-" is an empty one. A
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 jint JNI_OnLoad(JavaVM *, void *);
 jlong Java_edgespec_app_NativeModel_open(JNIEnv *, jclass, jbyteArray, jint, jint, jint, jint,
@@ -222,23 +223,25 @@ static void print_array(void *array) {
     putchar('\n');
 }
 
-/* Stops the decode under way, as a person who presses a button again and again. */
+/* Stops the decode under way after some milliseconds, again and again, as an impatient person. */
 
 static atomic_bool decoding;
 
-static void *press_stop(void *unused) {
+static void *press_stop(void *ms) {
+    usleep((useconds_t)(*(const jint *)ms * 1000));
     while (atomic_load(&decoding))
         Java_edgespec_app_NativeModel_cancel(env, NULL, handle);
-    return unused;
+    return NULL;
 }
 
-static void decode(int cancelled) {
+static void decode(bool cancelled) {
+    jint ms = cancelled ? next_int() : 0;
     jint n_rows = next_int();
     jintArray ids = rest_as_ints();
     pthread_t presser;
     atomic_store(&decoding, true);
     if (cancelled)
-        check(!pthread_create(&presser, NULL, press_stop, NULL), "a thread");
+        check(!pthread_create(&presser, NULL, press_stop, &ms), "a thread");
     jintArray rows = Java_edgespec_app_NativeModel_decode(env, NULL, handle, ids, n_rows);
     atomic_store(&decoding, false);
     if (cancelled)
