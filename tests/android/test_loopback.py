@@ -1,4 +1,7 @@
-"""The app's core in Java against the real server on loopback: text equal to this process's own."""
+"""The app's core in Java against the real server on loopback: text equal to a local run in Python.
+
+`python tests/android/test_loopback.py MODEL` prints that local run's texts.
+"""
 
 import contextlib
 import json
@@ -35,6 +38,11 @@ def classes(tmp_path_factory):
     return folder
 
 
+def environment():
+    """Of server and local run: threads that wait leave the cores to the other programs here."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"}
+
+
 class Server:
     """`edgespec serve` in a process of its own, which may be killed and begun again."""
 
@@ -48,14 +56,13 @@ class Server:
         self._process = None
 
     def start(self):
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "edgespec_cli", "serve", "-m", str(self._model), "-md",
                 "none", "--port", str(self.port), "--api-key-file", str(self._keys), "-c",
                 str(N_CTX), "--batch-invariant", "-np", "2", "-q",
             ],
-            stdout=subprocess.PIPE, text=True, env=environment,
+            stdout=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
         assert self._process.stdout
         assert " at " in self._process.stdout.readline(), "the server did not start"
@@ -76,8 +83,15 @@ def server(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(smollm2):
-    """What the same target says in this process, without drafts, from an empty cache."""
-    with edgespec.load(smollm2, None, n_ctx=N_CTX, batch_invariant=True) as engine:
+    """Of a local run, in a process of its own for the sake of how its threads wait."""
+    command = [sys.executable, __file__, smollm2]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def local_texts(model):
+    """What the target says in this process, without drafts, each time from an empty cache."""
+    with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
         texts = []
         for question in QUESTIONS:
             turn = [{"role": "user", "content": question}]
@@ -191,3 +205,7 @@ def test_no_server(classes):
     assert said == ""
     (line,) = (line["error"] for line in lines if "error" in line)
     assert line.startswith(f"No verification server answers at {url[5:]}: ")
+
+
+if __name__ == "__main__":
+    json.dump(local_texts(sys.argv[1]), sys.stdout)

@@ -45,7 +45,7 @@ class Recording:
         return self
 
     def answer(self, tokens, limits):
-        """The answer is known; drafts of the limits in turn, as much of them accepted as is right."""
+        """An answer that is known: drafts of the limits in turn, accepted as far as right."""
         tokens, step = list(tokens), 0
         while tokens:
             draft = self.propose(limits[step % len(limits)])
@@ -89,9 +89,7 @@ def cases():
     for vocab, seed in ((2, 0), (3, 1), (8, 2)):
         rng = random.Random(seed)
         text = [rng.randrange(vocab) for _ in range(260)]
-        yield (
-            Recording(f"random, {vocab} tokens").begin(text[:60]).answer(text[60:], [4, 1, 12])
-        )
+        yield (Recording(f"random, {vocab} tokens").begin(text[:60]).answer(text[60:], [4, 1, 12]))
     yield Recording("a real text").begin(real[:170]).answer(real[170:], [8, 31])
     yield Recording("limit 0").begin([1, 2, 3, 1, 2]).answer([3, 1], [0])
 

@@ -1,6 +1,7 @@
 package edgespec;
 
 import java.io.IOException;
+import java.util.Arrays;
 
 /** Who drafts for a target, if anybody: here nobody does. */
 class Drafting {
@@ -57,7 +58,7 @@ class Drafting {
                 return Draft.NONE.tokens;
             }
             return plan.index == 1 ? model.propose(tokens, plan.depth)
-                    : java.util.Arrays.copyOf(found.tokens, plan.depth);
+                    : Arrays.copyOf(found.tokens, plan.depth);
         }
 
         @Override

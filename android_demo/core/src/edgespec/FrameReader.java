@@ -1,6 +1,5 @@
 package edgespec;
 
-import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.util.Arrays;
@@ -79,8 +78,7 @@ final class FrameReader {
     int number(long limit) throws ProtocolException {
         long value = varint();
         if (value < 0 || value >= limit) {
-            throw new ProtocolException("a number in a frame is too large: " + unsigned(value)
-                    + " where less than " + limit + " is allowed");
+            throw new ProtocolException("a number in a frame is too large: less than " + limit + " is allowed");
         }
         return (int) value;
     }
@@ -124,9 +122,5 @@ final class FrameReader {
             value |= (found[i] & 0xFFL) << 8 * i;
         }
         return value;
-    }
-
-    private static String unsigned(long value) {
-        return BigInteger.valueOf(value >>> 1).shiftLeft(1).or(BigInteger.valueOf(value & 1)).toString();
     }
 }

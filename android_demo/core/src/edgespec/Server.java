@@ -124,6 +124,7 @@ final class Server {
         http.setReadTimeout(timeoutMs);
         http.setUseCaches(false);
         http.setInstanceFollowRedirects(false); // the key is for this server
+        http.setRequestProperty("Connection", "close"); // one kept from minutes ago may be dead by now
         if (!key.isEmpty()) {
             http.setRequestProperty("Authorization", "Bearer " + key);
         }

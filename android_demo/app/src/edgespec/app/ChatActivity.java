@@ -87,7 +87,9 @@ public final class ChatActivity extends Activity {
             preferences.edit().putString("model", path).apply();
             settings.showModel(path);
         }
-        settings.refresh();
+        if (settingsAreOpen()) {
+            settings.refresh();
+        }
     }
 
     private void sendOrStop() {
@@ -140,6 +142,9 @@ public final class ChatActivity extends Activity {
         settings.root.setVisibility(open ? View.VISIBLE : View.GONE);
         chat.root.setVisibility(open ? View.GONE : View.VISIBLE);
         setTitle(open ? R.string.settings : R.string.app_name);
+        if (open) {
+            settings.refresh();
+        }
     }
 
     private boolean settingsAreOpen() {

@@ -2,6 +2,7 @@ package edgespec.app;
 
 import android.content.Context;
 import android.content.res.Resources;
+import android.text.InputType;
 import android.text.SpannableString;
 import android.text.Spanned;
 import android.text.style.ForegroundColorSpan;
@@ -45,6 +46,8 @@ final class ChatScreen {
         message = new EditText(context);
         message.setId(R.id.message);
         message.setHint(R.string.message);
+        message.setInputType(InputType.TYPE_CLASS_TEXT | InputType.TYPE_TEXT_FLAG_CAP_SENTENCES
+                | InputType.TYPE_TEXT_FLAG_MULTI_LINE);
         message.setMaxLines(6); // it scrolls behind them
         Ui.touchable(message);
         Ui.style(message, 16, R.color.text);

@@ -5,11 +5,14 @@ import android.text.Editable;
 import android.text.InputType;
 import java.awt.Color;
 import java.awt.Graphics2D;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 
 public class EditText extends TextView {
     private CharSequence hint = "";
     private boolean password;
+    private boolean oneLine;
 
     public EditText(Context context) {
         super(context);
@@ -63,10 +66,22 @@ public class EditText extends TextView {
 
     public void setInputType(int type) {
         password = (type & InputType.TYPE_TEXT_VARIATION_PASSWORD) != 0;
+        oneLine = (type & InputType.TYPE_TEXT_FLAG_MULTI_LINE) == 0;
     }
 
     public boolean fakeIsPassword() {
         return password;
+    }
+
+    /** Written text may be longer than the field, which moves it then; a hint does not move. */
+    @Override
+    public List<String> fakeBroken() {
+        return text.length() > 0 ? new ArrayList<String>() : super.fakeBroken();
+    }
+
+    @Override
+    protected boolean isOneLine() {
+        return oneLine;
     }
 
     @Override

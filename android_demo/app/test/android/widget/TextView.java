@@ -105,7 +105,7 @@ public class TextView extends View {
                 lines.add(new int[] {start, i});
                 start = i + 1;
                 lastSpace = -1;
-            } else if (metrics.stringWidth(all.substring(start, i + 1)) > room && i > start
+            } else if (!isOneLine() && metrics.stringWidth(all.substring(start, i + 1)) > room && i > start
                     && all.charAt(i) != ' ') {
                 int end = lastSpace > start ? lastSpace : i;
                 lines.add(new int[] {start, end});
@@ -123,7 +123,7 @@ public class TextView extends View {
     public List<String> fakeBroken() {
         List<String> broken = new ArrayList<String>();
         FontMetrics metrics = metrics();
-        for (String word : shown().split("\\s+")) {
+        for (String word : isOneLine() ? new String[] {shown()} : shown().split("\\s+")) {
             if (metrics.stringWidth(word) > width - 2 * paddingX - indent()) {
                 broken.add(word);
             }
@@ -139,6 +139,7 @@ public class TextView extends View {
         super.fakeDraw(on);
         on.setRenderingHint(RenderingHints.KEY_TEXT_ANTIALIASING,
                 RenderingHints.VALUE_TEXT_ANTIALIAS_ON);
+        on.clipRect(0, 0, width, height);
         FontMetrics metrics = metrics();
         on.setFont(metrics.getFont());
         int top = Math.max(paddingY, (height - lines.size() * metrics.getHeight()) / 2);
@@ -161,6 +162,11 @@ public class TextView extends View {
             x += metrics.stringWidth(piece);
             from = to;
         }
+    }
+
+    /** Whether the text is not broken, and cut where the view ends. */
+    protected boolean isOneLine() {
+        return false;
     }
 
     /** How far a line is moved to stand in the middle; only buttons do that. */
