@@ -91,9 +91,6 @@ final class Conversation {
         if (chat != null) {
             chat.cancel();
         }
-        if (model != null) {
-            model.cancel(); // a long prompt is one evaluation
-        }
     }
 
     /** Forgets everything that was said and begins anew. */
