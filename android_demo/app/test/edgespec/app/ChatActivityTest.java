@@ -59,6 +59,17 @@ public class ChatActivityTest {
     }
 
     private void untilIdle() {
+        untilEnded();
+        phone.until("the screen knows that no answer is coming", new Phone.Condition() {
+            @Override
+            public boolean holds() {
+                return phone.text(R.id.send).equals("Send");
+            }
+        });
+    }
+
+    /** Whether or not a screen shows it. */
+    private void untilEnded() {
         phone.until("no answer is coming", new Phone.Condition() {
             @Override
             public boolean holds() {
@@ -208,7 +219,7 @@ public class ChatActivityTest {
         assertTrue(phone.app.fakeServices.contains("AnswerService"));
         phone.leave();
         server.allow(ALL);
-        untilIdle();
+        untilEnded();
         assertFalse("nobody draws on a screen that is not seen", phone.shows("Done"));
         assertFalse("the service ends with the answer", phone.app.fakeServices.contains("AnswerService"));
         phone.comeBack();
@@ -313,9 +324,7 @@ public class ChatActivityTest {
     public void aServerThatDiesLeavesWhatItSaid() throws IOException {
         begin(3, "The lamp is");
         server.close();
-        phone.leave(); // the time that a server is waited for need not be looked at
         untilIdle();
-        phone.comeBack();
         assertTrue(phone.shows("The lamp is"));
         assertTrue(phone.texts().toString(), phone.shows(server.name()));
         try (ScriptedServer again = server.again("And now?", "Now it is green.")) {
