@@ -101,6 +101,27 @@ public class ChatTest {
     }
 
     @Test
+    public void betweenTwoDraftsTheServerDoesNotGoOn() {
+        ask(ASKED);
+        Frame.Verify before = null;
+        int together = 0;
+        for (Frame frame : server.heard) {
+            if (frame instanceof Frame.Verify) {
+                Frame.Verify verify = (Frame.Verify) frame;
+                boolean both = before != null && before.ids.length > 0 && verify.ids.length > 0;
+                if (both) {
+                    together++;
+                    assertEquals(0, verify.ahead);
+                } else {
+                    assertTrue("a first draft may be followed by plain steps", verify.ahead > 0);
+                }
+                before = verify;
+            }
+        }
+        assertTrue("so many drafts came one after another: " + together, together > 0);
+    }
+
+    @Test
     public void onlyWholeCharactersAreShown() {
         for (String piece : ask("na\u00efve \u4f60\u597d").pieces) {
             assertFalse(piece, piece.contains("\ufffd"));
@@ -230,16 +251,31 @@ public class ChatTest {
         said(Toy.answer("next"), ask("next"));
     }
 
-    @Test
+    @Test(timeout = 30000)
     public void cancelWhileTheServerSaysNothing() throws Exception {
         server.silent = true;
+        cancelledAfter(3);
+        server.silent = false;
+        said(Toy.answer("next"), ask("next"));
+    }
+
+    @Test(timeout = 30000)
+    public void cancelWhileItIsAskedForTokenIds() throws Exception {
+        server.stalls = true;
+        cancelledAfter(3);
+        server.stalls = false;
+        said(Toy.answer("next"), ask("next"));
+    }
+
+    /** Asks, and cancels when the server has had so many requests. */
+    private void cancelledAfter(final int requests) throws Exception {
         settings.timeoutMs = 60000;
         chat();
         Thread canceller = new Thread() {
             @Override
             public void run() {
                 try {
-                    while (server.count(Frame.Verify.class) == 0) {
+                    while (server.requests.size() < requests) {
                         Thread.sleep(5);
                     }
                 } catch (InterruptedException error) {
@@ -252,8 +288,7 @@ public class ChatTest {
         Recorder heard = ask(ASKED);
         canceller.join();
         assertEquals("cancelled", last(heard).finishReason);
-        server.silent = false;
-        said(Toy.answer("next"), ask("next"));
+        assertTrue(heard.errors.isEmpty());
     }
 
     @Test

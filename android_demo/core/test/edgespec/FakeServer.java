@@ -29,6 +29,8 @@ final class FakeServer extends RawServer {
     volatile String status = "";
     volatile long delayMs = 0;
     volatile boolean silent;
+    /** Whether requests for token ids get no answer. */
+    volatile boolean stalls;
     /** Complaints about what devices sent. */
     final List<String> faults = Collections.synchronizedList(new ArrayList<String>());
     final List<Frame> heard = Collections.synchronizedList(new ArrayList<Frame>());
@@ -79,6 +81,8 @@ final class FakeServer extends RawServer {
             boolean same = tag.equals(connection.headers.get("if-none-match"));
             connection.respond(same ? "304 Not Modified" : "200 OK", "ETag: " + tag + "\r\n",
                     same ? new byte[0] : Toy.vocabulary());
+        } else if (connection.request.startsWith("POST /tokenize") && stalls) {
+            connection.in.readUnsignedByte(); // none comes: until the device has had enough
         } else if (connection.request.startsWith("POST /tokenize")) {
             tokenize(connection);
         } else if (!status.isEmpty()) {

@@ -121,7 +121,7 @@ public class WebSocketTest {
                 connection.receive();
             }
         });
-        String asked = new String(heard.take(), "UTF-8");
+        String asked = new String(heard.poll(5, TimeUnit.SECONDS), "UTF-8");
         assertTrue(asked, asked.startsWith("GET /v1/verify HTTP/1.1"));
         assertTrue(asked, asked.contains("authorization=Bearer a-key"));
         assertTrue(asked, asked.contains("sec-websocket-protocol=edgespec.verify.v1"));
@@ -148,7 +148,7 @@ public class WebSocketTest {
             }
             found.send(message);
             assertArrayEquals(message, found.receive(5000));
-            assertArrayEquals(new byte[] {2}, heard.take());
+            assertArrayEquals(new byte[] {2}, heard.poll(5, TimeUnit.SECONDS));
         }
         assertNull("nothing comes unasked", found.receive(20));
     }
@@ -167,7 +167,7 @@ public class WebSocketTest {
             }
         });
         assertArrayEquals(new byte[] {1, 2, 3, 4}, found.receive(5000));
-        assertArrayEquals("a pong with the ping's payload", new byte[] {10, 9}, heard.take());
+        assertArrayEquals("a pong with the ping's payload", new byte[] {10, 9}, heard.poll(5, TimeUnit.SECONDS));
     }
 
     @Test
