@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batching import ends
 from ..config import EngineConfig
 from ..device import available_memory, physical_cores, processor
 from ..errors import (
@@ -278,20 +279,8 @@ class LlamaCppModel:
         self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
     ) -> Rows:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
-        if self._n_past + len(tokens) > self.n_ctx:
-            raise ContextFull(
-                f"{len(tokens)} tokens do not fit behind {self._n_past} in a context of "
-                f"{self.n_ctx}; load the model with a larger n_ctx or shorten the prompt"
-            )
-        if n_logits > min(self.capabilities.max_rows, len(tokens)):
-            raise ValueError(
-                f"{n_logits} rows of {len(tokens)} tokens; at most "
-                f"{self.capabilities.max_rows} a call"
-            )
         done = 0
-        while len(tokens) - done > self.capabilities.max_batch:
-            # a chunk must not end between the wanted rows
-            end = min(done + self.capabilities.max_batch, len(tokens) - max(1, n_logits))
+        for end in ends(self, len(tokens), n_logits):
             self._decode_chunk(tokens[done:end], 0, abort)
             done = end
         if self._apart and 0 < n_logits < len(tokens) - done:

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..batching import ends
 from ..catalogue import label, size_of
 from ..config import EngineConfig
 from ..device import physical_cores, processor, thread_counts
 from ..errors import (
     Aborted,
     ConfigError,
-    ContextFull,
     DecodeError,
     EngineMissing,
     ModelError,
@@ -161,17 +161,8 @@ class OnnxModel:
         self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
     ) -> Rows:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
-        if self._n_past + len(tokens) > self.n_ctx:
-            raise ContextFull(
-                f"{len(tokens)} tokens do not fit behind {self._n_past} in a context of "
-                f"{self.n_ctx}; load the model with a larger n_ctx or shorten the prompt"
-            )
-        if n_logits > min(MAX_ROWS, len(tokens)):
-            raise ValueError(f"{n_logits} rows of {len(tokens)} tokens; at most {MAX_ROWS} a call")
-        done, size = 0, self.capabilities.max_batch
-        while len(tokens) - done > size:
-            # a chunk must not end between the wanted rows
-            end = min(done + size, len(tokens) - max(1, n_logits))
+        done = 0
+        for end in ends(self, len(tokens), n_logits):
             self._evaluate(tokens[done:end], 0, abort)
             done = end
         return self._evaluate(tokens[done:] if done else tokens, n_logits, abort)

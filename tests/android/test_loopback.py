@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "android_demo" / "core"
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()
 KEY, N_TOKENS, N_CTX = "loopback-key", 48, 2048
+DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +91,25 @@ def expected(smollm2):
 
 
 def local_texts(model):
-    """What the target says in this process, without drafts, each time from an empty cache."""
+    """What the target says in this process, without drafts, each time from an empty cache: greedy
+    to all questions, and drawn to the first ones.
+    """
+    ways = {"greedy": (QUESTIONS, {}), "drawn": (QUESTIONS[:N_DRAWN], DRAWN)}
     with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
-        texts = []
-        for question in QUESTIONS:
-            turn = [{"role": "user", "content": question}]
-            tokenizer = engine.tokenizer
-            rendered = templates.render(tokenizer.chat_template, turn, tokenizer.special())
-            prompt = tokenizer.encode(rendered, add_special=False)
-            engine.generate([prompt[-1]], max_tokens=1)
-            done = engine.generate(prompt, max_tokens=N_TOKENS, disable_spec_decode=True)
-            texts.append(done.text)
-        return texts
+        return {
+            way: [local_text(engine, question, **sampling) for question in questions]
+            for way, (questions, sampling) in ways.items()
+        }
+
+
+def local_text(engine, question, **sampling):
+    tokenizer = engine.tokenizer
+    turn = [{"role": "user", "content": question}]
+    rendered = templates.render(tokenizer.chat_template, turn, tokenizer.special())
+    prompt = tokenizer.encode(rendered, add_special=False)
+    engine.generate([prompt[-1]], max_tokens=1)
+    asked = {"max_tokens": N_TOKENS, "disable_spec_decode": True, **sampling}
+    return engine.generate(prompt, **asked).text
 
 
 @contextlib.contextmanager
@@ -145,13 +153,22 @@ def answer(process, question):
 def test_the_text_of_the_target(classes, server, expected):
     drafted = accepted = 0
     with device(classes, server.url, "--key", KEY) as process:
-        for question, text in zip(QUESTIONS, expected, strict=True):
+        for question, text in zip(QUESTIONS, expected["greedy"], strict=True):
             said, lines = answer(process, question)
             assert not [line for line in lines if "error" in line]
             assert said == text, question
             drafted += lines[-1]["drafted"]
             accepted += lines[-1]["accepted"]
     print(f"{len(QUESTIONS)} equal, {accepted} of {drafted} drafted tokens accepted")
+
+
+def test_drawn_text(classes, server, expected):
+    """Draws depend on seed and position, so a device gets what a local run with the seed gives."""
+    drawn = [word for name, value in DRAWN.items() for word in (f"--{name}", str(value))]
+    with device(classes, server.url, "--key", KEY, *drawn) as process:
+        said = [answer(process, question)[0] for question in QUESTIONS[:N_DRAWN]]
+    assert said == expected["drawn"]
+    assert said != expected["greedy"][:N_DRAWN]
 
 
 def test_a_conversation(classes, server):
@@ -180,10 +197,10 @@ def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expect
                     server.start()
         assert killed
         assert len(text) > len(killed)
-        assert expected[i].startswith(killed)
+        assert expected["greedy"][i].startswith(killed)
         assert not [line for line in lines if "error" in line or "note" in line]
         assert lines[-1]["done"] in ("stop", "length")
-        equal += text == expected[i]
+        equal += text == expected["greedy"][i]
     print(f"{equal} of 4 killed answers equal")
     assert equal >= 3
 

@@ -34,7 +34,7 @@ public class ChatTest {
         server = new FakeServer();
         settings = new Settings();
         settings.server = server.url();
-        settings.timeoutMs = 3000;
+        settings.timeoutMs = 5000;
     }
 
     @After
@@ -140,6 +140,7 @@ public class ChatTest {
 
     private void cutEverywhere(boolean forget, ToyModel model) throws IOException {
         settings.model = model;
+        int resumed = 0;
         for (int n = 3; ; n++) { // before OPENED it is a server that is not there
             server.forget();
             server.cutAfter.set(n);
@@ -161,11 +162,11 @@ public class ChatTest {
             assertEquals("cut after " + n, Arrays.<String>asList(), server.faults);
             assertTrue("the server answers again and again, no model steps in", heard.notes.isEmpty());
             chat.close();
+            resumed += server.count(Frame.Open.class) - 1;
             if (server.cutAfter.get() > 0) {
-                assertTrue("so many cuts were tried: " + n, n > 10);
+                assertTrue("so many cuts were survived: " + resumed + " of " + n, resumed > 10);
                 return;
             }
-            assertEquals("cut after " + n, 2, server.count(Frame.Open.class));
         }
     }
 
@@ -258,10 +259,9 @@ public class ChatTest {
     @Test
     public void aServerThatSaysNothingIsAway() {
         server.silent = true;
-        settings.timeoutMs = 150;
-        failed("has not answered for 0.15 s", ask(ASKED));
+        settings.timeoutMs = 800;
+        failed("has not answered for 0.8 s", ask(ASKED));
         server.silent = false;
-        settings.timeoutMs = 3000;
         said(Toy.answer("next"), ask("next"));
     }
 
@@ -360,7 +360,7 @@ public class ChatTest {
     }
 
     private void goesOn() throws IOException {
-        settings.timeoutMs = 300;
+        settings.timeoutMs = 1000;
         server.delayMs = 2;
         server.costs = new long[][] {{1, 1000}, {2, 50000}}; // plain: one token after another
         Recorder heard = new Recorder() {
@@ -450,9 +450,9 @@ public class ChatTest {
 
     @Test
     public void busyForTooLong() {
-        settings.timeoutMs = 100;
+        settings.timeoutMs = 800;
         for (int i = 0; i < 9; i++) {
-            server.firstSay.add(new Frame.Busy(60, "the cache is full"));
+            server.firstSay.add(new Frame.Busy(300, "the cache is full"));
         }
         failed("has no room: the cache is full", ask(ASKED));
     }

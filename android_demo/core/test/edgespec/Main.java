@@ -12,8 +12,8 @@ import java.util.Locale;
  * The core on a command line, for tests: asks every line of its input and prints what the listener
  * hears as JSON lines. Each question is a conversation of its own unless --chat is given.
  *
- * <pre>java edgespec.Main --server ws://... [--key K] [--max-tokens N] [--timeout MS] [--folder F]
- * [--chat] &lt; questions</pre>
+ * <pre>java edgespec.Main --server ws://... [--key K] [--max-tokens N] [--temperature T] [--seed S]
+ * [--timeout MS] [--folder F] [--chat] &lt; questions</pre>
  */
 public final class Main {
     private Main() {
@@ -42,6 +42,10 @@ public final class Main {
             settings.key = value;
         } else if (name.equals("--max-tokens")) {
             settings.maxTokens = Integer.parseInt(value);
+        } else if (name.equals("--temperature")) {
+            settings.temperature = Double.parseDouble(value);
+        } else if (name.equals("--seed")) {
+            settings.seed = Long.parseLong(value);
         } else if (name.equals("--timeout")) {
             settings.timeoutMs = Integer.parseInt(value);
         } else if (name.equals("--folder")) {

@@ -55,6 +55,10 @@ abstract class RawServer implements Closeable {
                 final Socket socket = listening.accept();
                 socket.setTcpNoDelay(true);
                 sockets.add(socket);
+                if (listening.isClosed()) {
+                    cut(); // it came while the server was being closed
+                    return;
+                }
                 Thread thread = new Thread("test-connection") {
                     @Override
                     public void run() {

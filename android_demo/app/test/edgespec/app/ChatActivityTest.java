@@ -183,6 +183,7 @@ public class ChatActivityTest {
         phone.ask("And now?");
         untilShown("Now it is green.");
         untilIdle();
+        assertEquals("it was not waited for until it counted as lost", 1, server.connections());
     }
 
     // Rotation, background, the end of the process
@@ -229,7 +230,8 @@ public class ChatActivityTest {
         phone.ask("And now?");
         untilShown("Now it is green.");
         untilIdle();
-        assertTrue(server.questions().get(1).contains(ANSWER));
+        assertEquals("user: " + QUESTION + "\nassistant: " + ANSWER + "\nuser: And now?\n",
+                server.questions().get(1));
     }
 
     @Test
@@ -245,10 +247,15 @@ public class ChatActivityTest {
 
     @Test
     public void aDamagedFileIsSaidAndDoesNoHarm() throws IOException {
-        Files.write(new File(folder.getRoot(), "conversation").toPath(), new byte[] {1, 0, 0, 0, 0, 9, 1});
-        phone.endProcess();
-        phone.launch();
-        assertTrue(phone.shows("The saved conversation could not be read"));
+        byte[][] damaged = {
+            {}, {2, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 9, 1}, {1, 0, 0, 0, 0, 1, 1, 127, -1, -1, -1},
+        };
+        for (byte[] bytes : damaged) {
+            Files.write(new File(folder.getRoot(), "conversation").toPath(), bytes);
+            phone.endProcess();
+            phone.launch();
+            assertTrue(phone.shows("The saved conversation could not be read"));
+        }
         begin(ALL, "Done");
     }
 
@@ -415,7 +422,7 @@ public class ChatActivityTest {
     public void whatIsNoModelIsNotTaken() throws IOException {
         File picked = folder.newFile("some.gguf");
         try (OutputStream out = new FileOutputStream(picked)) {
-            out.write("GGU".getBytes());
+            out.write("GGML is another format".getBytes());
         }
         pick(picked);
         phone.until("the copy has ended", new Phone.Condition() {
@@ -478,6 +485,7 @@ public class ChatActivityTest {
         StringBuilder heard = new StringBuilder();
         for (String piece : View.fakeAnnounced) {
             heard.append(heard.length() == 0 ? "" : " ").append(piece);
+            assertTrue(piece, piece.endsWith(".") || piece.endsWith("Done"));
         }
         assertEquals("all of it, once", ANSWER, heard.toString());
         assertTrue(View.fakeAnnounced.toString(), View.fakeAnnounced.size() <= 5);
