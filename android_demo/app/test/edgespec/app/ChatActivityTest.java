@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 
 import android.view.View;
 import android.widget.EditText;
+import android.widget.ScrollView;
 import android.widget.TextView;
 import edgespec.ScriptedServer;
 import java.io.File;
@@ -156,6 +157,31 @@ public class ChatActivityTest {
         untilIdle();
         assertEquals("user: " + QUESTION + "\nassistant: " + ANSWER + "\nuser: And now?\n",
                 server.questions().get(1));
+    }
+
+    @Test
+    public void theEndIsFollowedUnlessSomebodyReadsAbove() {
+        begin(ALL, "Done");
+        untilIdle();
+        for (int i = 0; i < 4; i++) {
+            phone.ask(QUESTION);
+            untilIdle();
+        }
+        ScrollView scroll = null;
+        for (View view : phone.views()) {
+            scroll = view instanceof ScrollView ? (ScrollView) view : scroll;
+        }
+        int end = phone.find(R.id.entries).getHeight() - scroll.getHeight();
+        assertTrue("there is more than fits", end > 0);
+        assertEquals(end, scroll.getScrollY());
+        server.allowOnly(2);
+        phone.ask("And now?");
+        untilShown("Now it");
+        scroll.scrollTo(0, 10);
+        server.allow(ALL);
+        untilShown("Now it is green.");
+        untilIdle();
+        assertEquals(10, scroll.getScrollY());
     }
 
     @Test
