@@ -138,15 +138,14 @@ compile() {
 # The native library lies compressed in the APK, as extractNativeLibs in the manifest says, and the
 # licences of what is in it beside it.
 package() {
-    rm -rf build/lib build/assets build/unaligned.apk
-    aapt package -f -M app/AndroidManifest.xml -S app/res -I "$framework" -F build/unaligned.apk
+    rm -rf build/lib build/unaligned.apk
+    aapt package -f -M app/AndroidManifest.xml -S app/res -I "$framework" -F build/unaligned.apk \
+        ${native:+-A build/native/assets}
     (cd build/dex && aapt add ../unaligned.apk classes.dex >/dev/null)
     if [ -n "$native" ]; then
-        mkdir -p build/lib/arm64-v8a build/assets
+        mkdir -p build/lib/arm64-v8a
         cp build/native/arm64-v8a/*.so build/lib/arm64-v8a/
-        cp build/native/llama.rn/LICENSE build/assets/llama.rn-LICENSE.txt
-        cp build/native/llama.rn/cpp/LICENSE build/assets/llama.cpp-LICENSE.txt
-        (cd build && aapt add unaligned.apk lib/arm64-v8a/*.so assets/*.txt >/dev/null)
+        (cd build && aapt add unaligned.apk lib/arm64-v8a/*.so >/dev/null)
     fi
     zipalign -f -p 4 build/unaligned.apk "$apk"
     rm build/unaligned.apk

@@ -17,7 +17,7 @@ cd "$(dirname "$0")"
 java_home=/usr/share/java
 junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar
 
-# run NAME CLASSES: the tests of core and app whose names end in Test, against these classes.
+# junit CLASSES TEST…: runs these tests against these classes.
 junit() {
     local classes=$1
     shift
@@ -46,7 +46,12 @@ dex() {
     junit build/dex.jar $(tests_in core/test) $(tests_in app/test)
 }
 
-native() { jni/test.sh; }
+native() {
+    local status=0
+    jni/test.sh || status=$?
+    [ $status = 77 ] || return $status
+    skipped+=" native (jni/test.sh says above what is missing)"
+}
 
 picture() {
     java -Djava.awt.headless=true -cp "build/test:build/classes:$junit" edgespec.app.Picture picture.png "$@"
@@ -72,12 +77,15 @@ done
 SECONDS=0
 [ -z "$build" ] || ./build.sh
 compile_tests
+passed= skipped= unasked=
 for part in "${parts[@]}"; do
     echo "== $part"
+    before=$skipped
     "$part" "${arguments[@]}"
+    [ "$before" != "$skipped" ] || passed+=" $part"
 done
-skipped=
 for part in core dex app native; do
-    [[ " ${parts[*]} " == *" $part "* ]] || skipped+=" $part"
+    [[ " ${parts[*]} " == *" $part "* ]] || unasked+=" $part"
 done
-echo "test.sh: passed: ${parts[*]}; not asked for:${skipped:- none}; $SECONDS s"
+echo "test.sh: passed:${passed:- nothing}; skipped:${skipped:- nothing}; not asked for:${unasked:- nothing};" \
+    "$SECONDS s"

@@ -3,6 +3,7 @@
 # Android, and the JNI shim over it. They are put where ../build.sh --native takes them from:
 #
 #   ../build/native/arm64-v8a/{librnllama_v8.so, libedgespec_jni.so}
+#   ../build/native/assets/licences.txt, which must go with them
 #
 # Exit code 77: something is missing that must be installed or fetched first; it says what.
 set -euo pipefail
@@ -52,6 +53,20 @@ fetch() {
     mkdir -p "$unpacked"
     tar -xzf "$work/$package_file" -C "$unpacked" --strip-components=1 package/LICENSE \
         package/cpp package/android/src/main/jniLibs/arm64-v8a/librnllama_v8.so
+}
+
+write_licences() {
+    mkdir -p "$work/assets"
+    {
+        echo "The native library is llama.cpp as the npm package $package ships it."
+        printf '\n--- llama.rn\n\n'
+        cat "$unpacked/LICENSE"
+        printf '\n--- llama.cpp and ggml\n\n'
+        cat "$unpacked/cpp/LICENSE"
+        printf '\nUnder the same terms: minja, Copyright 2024 Google LLC; JSON for Modern C++, '
+        printf 'Copyright 2013-2025 Niels Lohmann.\n\n--- anyascii\n\n'
+        sed -n '2,/^\*\//p' "$unpacked/cpp/anyascii.h" | sed '$d'
+    } >"$work/assets/licences.txt"
 }
 
 compile() {
@@ -111,6 +126,7 @@ mkdir -p "$libraries"
 fetch
 rm -f "$libraries"/*
 cp "$unpacked/android/src/main/jniLibs/arm64-v8a/librnllama_v8.so" "$libraries"
+write_licences
 compile
 check
 report

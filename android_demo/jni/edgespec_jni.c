@@ -18,12 +18,16 @@
 #define BAD_ARGUMENT "java/lang/IllegalArgumentException"
 #define BAD_STATE "java/lang/IllegalStateException"
 #define OUT_OF_MEMORY "java/lang/OutOfMemoryError"
+#define NO_CHAT_MODEL "it does not continue texts; take a chat model"
 
 enum {
     /* Tokens an evaluation. The engine reserves logits for all of them: 64 rows of a vocabulary
        of 152,000 are 39 MB, its own default of 512 would be 311 MB. */
     MAX_BATCH = 64,
     MAX_SENTENCE = 512,
+    /* Of what llama_decode answers. */
+    FULL = 1,
+    ABORTED = 2,
 };
 
 struct native_model {
@@ -137,7 +141,7 @@ static bool is_cache_type(jint type) {
 /* Whether a conversation can be had with it at all; throws if not. */
 static bool is_usable(JNIEnv *env, const struct llama_model *weights) {
     if (llama_model_has_encoder(weights) || !llama_model_has_decoder(weights))
-        fail(env, IO_EXCEPTION, "it does not continue texts; take a chat model");
+        fail(env, IO_EXCEPTION, NO_CHAT_MODEL);
     else if (llama_model_is_recurrent(weights) || llama_model_is_hybrid(weights))
         fail(env, IO_EXCEPTION, "its memory cannot be cut, which drafting needs; take a model "
              "without a recurrent state");
@@ -177,6 +181,10 @@ static bool open_file(JNIEnv *env, struct native_model *model, const char *path,
     if (!model->context) {
         fail(env, IO_EXCEPTION, "no context of %d tokens could be made (%s); take a smaller one",
              n_ctx, reason());
+        return false;
+    }
+    if (!llama_get_memory(model->context)) { /* models that only embed have none */
+        fail(env, IO_EXCEPTION, NO_CHAT_MODEL);
         return false;
     }
     model->vocab = llama_model_get_vocab(model->weights);
@@ -274,9 +282,9 @@ static int evaluate(struct native_model *model, const jint *tokens, int n, int p
 }
 
 static void fail_decode(JNIEnv *env, const struct native_model *model, int code, int n_tokens) {
-    if (code == 2)
+    if (code == ABORTED)
         fail(env, INTERRUPTED, "stopped while %d tokens were read", n_tokens);
-    else if (code == 1)
+    else if (code == FULL)
         fail(env, IO_EXCEPTION, "no room in the cache for %d tokens behind %d of %d; open the "
              "model with a larger context or start a new conversation",
              n_tokens, model->n_past, model->n_ctx);
@@ -319,7 +327,7 @@ static bool can_decode(JNIEnv *env, const struct native_model *model, const jint
         if (!in_vocabulary(env, model, tokens[i]))
             return false;
     if (n_tokens > model->n_ctx - model->n_past) {
-        fail_decode(env, model, 1, n_tokens);
+        fail_decode(env, model, FULL, n_tokens);
         return false;
     }
     return true;
@@ -452,6 +460,17 @@ static bool copy_messages(JNIEnv *env, jobjectArray texts, jint n,
         *(i % 2 ? &messages[i / 2].content : &messages[i / 2].role) = text;
     }
     return true;
+}
+
+/* The template in the model's file; nothing where there is none. */
+JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *env, jclass type,
+                                                                        jlong handle) {
+    (void)type;
+    struct native_model *model = opened(env, handle);
+    if (!model)
+        return NULL;
+    const char *template = llama_model_chat_template(model->weights, NULL);
+    return template ? new_bytes(env, template, (jint)strlen(template)) : new_bytes(env, "", 0);
 }
 
 /* Ids of role, content, role, content, … with the opening of the assistant's turn. */

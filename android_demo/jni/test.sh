@@ -22,6 +22,8 @@ libraries=$work/arm64-v8a
 here=$work/here
 musl=$work/musl
 guest=$work/guest
+# one of the first 64-bit phones' processors: nothing newer may be needed
+emulator="qemu-aarch64 -cpu cortex-a53 -L '$musl/root' -E 'LD_LIBRARY_PATH=$guest' '$guest/driver'"
 
 missing() {
     echo "jni/test.sh: skipped: $*" >&2
@@ -68,11 +70,11 @@ run_java() {
     local options=() option
     rm -rf "$classes" "$here/files"
     mkdir -p "$classes" "$here/files"
-    javac -nowarn -source 8 -target 8 -Xlint:-options -encoding UTF-8 -cp "$junit" -d "$classes" \
-        ../core/src/edgespec/Message.java ../core/src/edgespec/Model.java \
+    javac -source 8 -target 8 -Xlint:-options -encoding UTF-8 -cp "$junit" -d "$classes" \
+        -sourcepath ../core/src -implicit:class \
         ../app/src/edgespec/app/NativeModel.java test/edgespec/app/NativeModelTest.java
     while read -r option; do options+=("$option"); done < <("$python" test/expected.py "$model")
-    [ ${#options[@]} = 5 ] || return 1
+    [ ${#options[@]} = 6 ] || return 1
     LD_LIBRARY_PATH=$packages/llama_cpp/lib java -Xcheck:jni -Djava.library.path="$here" \
         -Dfolder="$here/files" "${options[@]}" -cp "$classes:$junit" \
         org.junit.runner.JUnitCore edgespec.app.NativeModelTest | tee "$here/java.log"
@@ -85,7 +87,7 @@ run_java() {
 # --- qemu: musl's loader runs Android's library; apt checks what it fetches against Debian's keys
 fetch_musl() {
     [ ! -f "$musl/root/lib/ld-musl-aarch64.so.1" ] || return 0
-    local options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64
+    local options=(-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o APT::Architecture=arm64 -o APT::Architectures=arm64
         -o APT::Sandbox::User=root -o Dir::State::Lists="$musl/lists" -o Dir::State::status=/dev/null
         -o Dir::Cache="$musl/cache" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
     local package
@@ -113,23 +115,26 @@ build_guest() {
         -L"$loader" -lc "$objects/crtn.o" -o "$guest/driver"
 }
 
-need
 chosen=${*:-here java qemu}
-if [[ $chosen = *here* || $chosen = *java* ]]; then
-    build_here
+for kind in $chosen; do
+    [[ $kind =~ ^(here|java|qemu)$ ]] || {
+        echo "jni/test.sh: $kind is not one of here, java, qemu" >&2
+        exit 2
+    }
+done
+need
+if [[ $chosen = *qemu* ]]; then
+    ./build.sh
+    fetch_musl
+    build_guest
 fi
+build_here
 for kind in $chosen; do
     echo "== $kind"
     case $kind in
-    here) run_pytest "$here/driver" ;;
+    here) run_pytest "'$here/driver'" ;;
     java) run_java ;;
-    qemu)
-        ./build.sh
-        fetch_musl
-        build_guest
-        run_pytest "qemu-aarch64 -L $musl/root -E LD_LIBRARY_PATH=$guest $guest/driver"
-        ;;
-    *) echo "jni/test.sh: $kind is not one of here, java, qemu" >&2 && exit 2 ;;
+    qemu) run_pytest "$emulator" ;;
     esac
 done
 echo "the native half passes ($chosen) in $((SECONDS - started)) s"

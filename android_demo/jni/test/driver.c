@@ -1,8 +1,8 @@
 /* Calls the shim's JNI functions as a Java machine would, one line of input at a time:
  *
  *   open HEX_PATH n_ctx n_threads type_k type_v flash_attention · close · sizes · truncate n
- *   decode n_rows id… · decode_cancelled n_rows id… · encode add_special HEX · chat HEX HEX …
- *   piece id · end id · entries
+ *   decode n_rows id… · decode_cancelled ms n_rows id… · encode add_special HEX · chat HEX HEX …
+ *   template · piece id · end id · entries
  *
  * answers "ok RESULT" or "throw CLASS SENTENCE". Texts are hexadecimal, "-" is an empty one. A
  * call that JNI does not allow ends the program.
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 jint JNI_OnLoad(JavaVM *, void *);
 jlong Java_edgespec_app_NativeModel_open(JNIEnv *, jclass, jbyteArray, jint, jint, jint, jint,
@@ -28,6 +29,7 @@ void Java_edgespec_app_NativeModel_cancel(JNIEnv *, jclass, jlong);
 void Java_edgespec_app_NativeModel_truncate(JNIEnv *, jclass, jlong, jint);
 jintArray Java_edgespec_app_NativeModel_encode(JNIEnv *, jclass, jlong, jbyteArray, jboolean);
 jintArray Java_edgespec_app_NativeModel_encodeChat(JNIEnv *, jclass, jlong, jobjectArray);
+jbyteArray Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *, jclass, jlong);
 jbyteArray Java_edgespec_app_NativeModel_piece(JNIEnv *, jclass, jlong, jint);
 jboolean Java_edgespec_app_NativeModel_isEnd(JNIEnv *, jclass, jlong, jint);
 jbyteArray Java_edgespec_app_NativeModel_entries(JNIEnv *, jclass, jlong);
@@ -221,23 +223,25 @@ static void print_array(void *array) {
     putchar('\n');
 }
 
-/* Stops the decode under way, as a person who presses a button again and again. */
+/* Stops the decode under way after some milliseconds, again and again, as an impatient person. */
 
 static atomic_bool decoding;
 
-static void *press_stop(void *unused) {
+static void *press_stop(void *ms) {
+    usleep((useconds_t)(*(const jint *)ms * 1000));
     while (atomic_load(&decoding))
         Java_edgespec_app_NativeModel_cancel(env, NULL, handle);
-    return unused;
+    return NULL;
 }
 
-static void decode(int cancelled) {
+static void decode(bool cancelled) {
+    jint ms = cancelled ? next_int() : 0;
     jint n_rows = next_int();
     jintArray ids = rest_as_ints();
     pthread_t presser;
     atomic_store(&decoding, true);
     if (cancelled)
-        check(!pthread_create(&presser, NULL, press_stop, NULL), "a thread");
+        check(!pthread_create(&presser, NULL, press_stop, &ms), "a thread");
     jintArray rows = Java_edgespec_app_NativeModel_decode(env, NULL, handle, ids, n_rows);
     atomic_store(&decoding, false);
     if (cancelled)
@@ -292,6 +296,8 @@ static void obey(const char *command) {
         print_array(Java_edgespec_app_NativeModel_encode(env, NULL, handle, text, add_special));
     } else if (!strcmp(command, "chat")) {
         print_array(Java_edgespec_app_NativeModel_encodeChat(env, NULL, handle, rest_as_texts()));
+    } else if (!strcmp(command, "template")) {
+        print_array(Java_edgespec_app_NativeModel_chatTemplate(env, NULL, handle));
     } else if (!strcmp(command, "piece")) {
         print_array(Java_edgespec_app_NativeModel_piece(env, NULL, handle, next_int()));
     } else if (!strcmp(command, "end")) {

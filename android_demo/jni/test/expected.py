@@ -18,14 +18,20 @@ config = EngineConfig(
 )
 model = LlamaCppModel(path, config)
 tokenizer = model.tokenizer
-prompt = chat.encode(
-    tokenizer, templates.render(tokenizer.chat_template, MESSAGES, tokenizer.special())
-)
+
+
+def encoded(messages):
+    rendered = templates.render(tokenizer.chat_template, messages, tokenizer.special())
+    return chat.encode(tokenizer, rendered)
+
+
+prompt = encoded(MESSAGES)
 answer = [int(model.decode(prompt)[0].argmax())]
 while not tokenizer.is_eog(answer[-1]):
     answer.append(int(model.decode(answer[-1:])[0].argmax()))
 print(f"-Dmodel={path}")
 print(f"-Dprompt={','.join(map(str, prompt))}")
+print(f"-Dbare={','.join(map(str, encoded([{'role': 'user', 'content': 'Why?'}])))}")
 print(f"-Danswer={','.join(map(str, answer))}")
 print(f"-Dhash={wire.vocabulary_hash(tokenizer, model.vocab_size).hex()}")
 print(f"-Dsize={model.vocab_size}")

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * A verification server on this machine that says what it was told to say, and only as many verdicts as
@@ -29,6 +30,7 @@ public final class ScriptedServer extends RawServer {
     private final Map<String, String> answers = new ConcurrentHashMap<String, String>();
     private final Semaphore allowed = new Semaphore(0);
     private final List<String> questions = new CopyOnWriteArrayList<String>();
+    private final AtomicInteger connections = new AtomicInteger();
     private volatile int[] script = {};
 
     /** @param key what it wants to see, "" for none; says: question, answer, question, answer, … */
@@ -88,6 +90,11 @@ public final class ScriptedServer extends RawServer {
         return questions;
     }
 
+    /** How many devices have connected, one that came back counted again. */
+    public int connections() {
+        return connections.get();
+    }
+
     // Tokens
 
     /** Words with the blanks before them. */
@@ -133,6 +140,7 @@ public final class ScriptedServer extends RawServer {
         } else if (connection.request.startsWith("GET /v1/vocabulary ")) {
             connection.respond("200 OK", "", vocabulary());
         } else {
+            connections.incrementAndGet();
             connection.upgrade();
             new Device(connection).serve();
         }

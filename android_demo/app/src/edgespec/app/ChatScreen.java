@@ -90,8 +90,8 @@ final class ChatScreen {
     /** Shows the conversation as it is now. */
     void refresh() {
         boolean follow = isAtEnd();
+        boolean answering = conversation.isAnswering(); // first: an answer that has ended is all there
         List<Entry> all = conversation.entries();
-        boolean answering = conversation.isAnswering();
         showEntries(all.isEmpty() ? welcome() : all);
         send.setText(answering ? R.string.stop : R.string.send);
         figures.setText(figures(conversation.stats(), answering));

@@ -37,9 +37,9 @@ final class Conversation {
     private Stats stats;
     private boolean saved = true;
 
-    // Changed by the worker alone; others only cancel.
+    // Of the worker alone, but that anybody may cancel the chat.
     private volatile Chat chat;
-    private volatile NativeModel model;
+    private NativeModel model;
     private Choices chatChoices;
     private String modelTried = "";
 
@@ -61,14 +61,13 @@ final class Conversation {
     }
 
     /** Asks; the answer comes by itself. Nothing happens while another answer comes. */
-    synchronized void send(String text, final Choices choices) {
+    synchronized void send(final String question, final Choices choices) {
         if (answer != null) {
             return;
         }
         final List<Message> earlier = messages();
-        final String question = text;
         final Answer coming = new Answer();
-        entries.add(new Entry(Entry.QUESTION, text));
+        entries.add(new Entry(Entry.QUESTION, question));
         entries.add(coming.entry);
         answer = coming;
         stats = null;
@@ -90,9 +89,6 @@ final class Conversation {
         answer.stopped = true;
         if (chat != null) {
             chat.cancel();
-        }
-        if (model != null) {
-            model.cancel(); // a long prompt is one evaluation
         }
     }
 
@@ -176,6 +172,7 @@ final class Conversation {
     }
 
     private void open(Choices choices, List<Message> earlier, Answer coming) {
+        // With its time, for a model that is copied anew has the same path.
         String wanted = choices.model + " " + new File(choices.model).lastModified();
         if (chat != null && choices.sameAs(chatChoices) && wanted.equals(modelTried)) {
             return;

@@ -9,8 +9,11 @@ import java.io.InterruptedIOException;
 import java.nio.charset.Charset;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * A GGUF file on the device, run by llama.cpp through jni/edgespec_jni.c. Calls of several threads
@@ -28,6 +31,8 @@ public final class NativeModel implements Model {
     private static final Charset UTF_8 = Charset.forName("UTF-8");
     private static final int HASH_BYTES = 16;
     private static final int MOST_THREADS = 4;
+    private static final Pattern DEFAULT_SYSTEM = Pattern.compile(
+            "<\\|im_start\\|>system(?:\n|\\\\n)([^<>{}'\"]+)<\\|im_end\\|>");
     private static final String UNAVAILABLE = loadLibraries();
 
     private final String name;
@@ -135,17 +140,21 @@ public final class NativeModel implements Model {
     }
 
     /**
-     * The conversation under the model's own template, of those that llama.cpp knows. It does not
-     * write the system message that some templates have for conversations without one.
+     * The conversation under the model's own template, of those that llama.cpp knows.
      *
      * @throws IOException if the engine does not know the template
      */
     @Override
     public synchronized int[] encodeChat(List<Message> messages) throws IOException {
-        byte[][] texts = new byte[2 * messages.size()][];
-        for (int i = 0; i < messages.size(); i++) {
-            texts[2 * i] = cString(messages.get(i).role);
-            texts[2 * i + 1] = cString(messages.get(i).content);
+        List<Message> all = new ArrayList<Message>(messages);
+        String system = defaultSystem(new String(chatTemplate(handle), UTF_8));
+        if (system != null && !all.isEmpty() && !all.get(0).role.equals("system")) {
+            all.add(0, new Message("system", system));
+        }
+        byte[][] texts = new byte[2 * all.size()][];
+        for (int i = 0; i < all.size(); i++) {
+            texts[2 * i] = cString(all.get(i).role);
+            texts[2 * i + 1] = cString(all.get(i).content);
         }
         return encodeChat(handle, texts);
     }
@@ -197,6 +206,16 @@ public final class NativeModel implements Model {
             return "No model can run on this device: that needs a 64-bit ARM processor, and this"
                     + " one is " + processor + ". Use a server.";
         }
+    }
+
+    /**
+     * The system message that a template of the kind ChatML writes for conversations without one,
+     * as SmolLM2's and Qwen2.5's do; null where there is none. llama.cpp knows templates by their
+     * kind and leaves it out, the models were trained with it.
+     */
+    static String defaultSystem(String template) {
+        Matcher found = DEFAULT_SYSTEM.matcher(template);
+        return found.find() ? found.group(1) : null;
     }
 
     private static void checkIsGguf(File file) throws IOException {
@@ -251,6 +270,8 @@ public final class NativeModel implements Model {
             throws IOException;
 
     private static native int[] encodeChat(long handle, byte[][] texts) throws IOException;
+
+    private static native byte[] chatTemplate(long handle);
 
     private static native byte[] piece(long handle, int id);
 

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 
 import android.view.View;
 import android.widget.EditText;
+import android.widget.ScrollView;
 import android.widget.TextView;
 import edgespec.ScriptedServer;
 import java.io.File;
@@ -59,6 +60,17 @@ public class ChatActivityTest {
     }
 
     private void untilIdle() {
+        untilEnded();
+        phone.until("the screen knows that no answer is coming", new Phone.Condition() {
+            @Override
+            public boolean holds() {
+                return phone.text(R.id.send).equals("Send");
+            }
+        });
+    }
+
+    /** Whether or not a screen shows it. */
+    private void untilEnded() {
         phone.until("no answer is coming", new Phone.Condition() {
             @Override
             public boolean holds() {
@@ -148,6 +160,31 @@ public class ChatActivityTest {
     }
 
     @Test
+    public void theEndIsFollowedUnlessSomebodyReadsAbove() {
+        begin(ALL, "Done");
+        untilIdle();
+        for (int i = 0; i < 4; i++) {
+            phone.ask(QUESTION);
+            untilIdle();
+        }
+        ScrollView scroll = null;
+        for (View view : phone.views()) {
+            scroll = view instanceof ScrollView ? (ScrollView) view : scroll;
+        }
+        int end = phone.find(R.id.entries).getHeight() - scroll.getHeight();
+        assertTrue("there is more than fits", end > 0);
+        assertEquals(end, scroll.getScrollY());
+        server.allowOnly(2);
+        phone.ask("And now?");
+        untilShown("Now it");
+        scroll.scrollTo(0, 10);
+        server.allow(ALL);
+        untilShown("Now it is green.");
+        untilIdle();
+        assertEquals(10, scroll.getScrollY());
+    }
+
+    @Test
     public void nothingIsSentWithoutAQuestion() {
         phone.ask("   ");
         assertFalse(phone.app.conversation.isAnswering());
@@ -183,6 +220,7 @@ public class ChatActivityTest {
         phone.ask("And now?");
         untilShown("Now it is green.");
         untilIdle();
+        assertEquals("it was not waited for until it counted as lost", 1, server.connections());
     }
 
     // Rotation, background, the end of the process
@@ -207,7 +245,7 @@ public class ChatActivityTest {
         assertTrue(phone.app.fakeServices.contains("AnswerService"));
         phone.leave();
         server.allow(ALL);
-        untilIdle();
+        untilEnded();
         assertFalse("nobody draws on a screen that is not seen", phone.shows("Done"));
         assertFalse("the service ends with the answer", phone.app.fakeServices.contains("AnswerService"));
         phone.comeBack();
@@ -229,7 +267,8 @@ public class ChatActivityTest {
         phone.ask("And now?");
         untilShown("Now it is green.");
         untilIdle();
-        assertTrue(server.questions().get(1).contains(ANSWER));
+        assertEquals("user: " + QUESTION + "\nassistant: " + ANSWER + "\nuser: And now?\n",
+                server.questions().get(1));
     }
 
     @Test
@@ -245,10 +284,15 @@ public class ChatActivityTest {
 
     @Test
     public void aDamagedFileIsSaidAndDoesNoHarm() throws IOException {
-        Files.write(new File(folder.getRoot(), "conversation").toPath(), new byte[] {1, 0, 0, 0, 0, 9, 1});
-        phone.endProcess();
-        phone.launch();
-        assertTrue(phone.shows("The saved conversation could not be read"));
+        byte[][] damaged = {
+            {}, {2, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 9, 1}, {1, 0, 0, 0, 0, 1, 1, 127, -1, -1, -1},
+        };
+        for (byte[] bytes : damaged) {
+            Files.write(new File(folder.getRoot(), "conversation").toPath(), bytes);
+            phone.endProcess();
+            phone.launch();
+            assertTrue(phone.shows("The saved conversation could not be read"));
+        }
         begin(ALL, "Done");
     }
 
@@ -306,9 +350,7 @@ public class ChatActivityTest {
     public void aServerThatDiesLeavesWhatItSaid() throws IOException {
         begin(3, "The lamp is");
         server.close();
-        phone.leave(); // the time that a server is waited for need not be looked at
         untilIdle();
-        phone.comeBack();
         assertTrue(phone.shows("The lamp is"));
         assertTrue(phone.texts().toString(), phone.shows(server.name()));
         try (ScriptedServer again = server.again("And now?", "Now it is green.")) {
@@ -415,7 +457,7 @@ public class ChatActivityTest {
     public void whatIsNoModelIsNotTaken() throws IOException {
         File picked = folder.newFile("some.gguf");
         try (OutputStream out = new FileOutputStream(picked)) {
-            out.write("GGU".getBytes());
+            out.write("GGML is another format".getBytes());
         }
         pick(picked);
         phone.until("the copy has ended", new Phone.Condition() {
@@ -478,6 +520,7 @@ public class ChatActivityTest {
         StringBuilder heard = new StringBuilder();
         for (String piece : View.fakeAnnounced) {
             heard.append(heard.length() == 0 ? "" : " ").append(piece);
+            assertTrue(piece, piece.endsWith(".") || piece.endsWith("Done"));
         }
         assertEquals("all of it, once", ANSWER, heard.toString());
         assertTrue(View.fakeAnnounced.toString(), View.fakeAnnounced.size() <= 5);

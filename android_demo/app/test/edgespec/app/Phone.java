@@ -102,15 +102,16 @@ final class Phone {
         long end = System.nanoTime() + PATIENCE_MS * 1000000;
         try {
             while (!condition.holds()) {
+                layOut();
                 Looper.getMainLooper().fakeRunOne(20);
                 if (System.nanoTime() > end) {
                     throw new AssertionError("it did not come to this: " + what + "; the screen shows "
                             + texts());
                 }
             }
-            while (Looper.getMainLooper().fakeRunOne(0)) {
-                // what was to be drawn is drawn
-            }
+            do {
+                layOut();
+            } while (Looper.getMainLooper().fakeRunOne(0));
         } catch (InterruptedException error) {
             throw new AssertionError(error);
         }
@@ -212,6 +213,7 @@ final class Phone {
         return Math.round(dp * density);
     }
 
+    /** As Android does before the next task, if anything has changed. */
     private void layOut() {
         activity.fakeContent.fakeLayout(dp(WIDTH_DP), true, dp(HEIGHT_DP - BAR_DP));
     }

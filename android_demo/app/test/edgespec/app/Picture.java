@@ -69,7 +69,7 @@ public final class Picture {
         return new Phone.Condition() {
             @Override
             public boolean holds() {
-                return !phone.app.conversation.isAnswering();
+                return !phone.app.conversation.isAnswering() && phone.text(R.id.send).equals("Send");
             }
         };
     }

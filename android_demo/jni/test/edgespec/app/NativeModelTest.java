@@ -8,12 +8,17 @@ import static org.junit.Assert.assertSame;
 import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
+import edgespec.Chat;
+import edgespec.Listener;
 import edgespec.Message;
+import edgespec.Settings;
+import edgespec.Stats;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
@@ -81,6 +86,18 @@ public class NativeModelTest {
     }
 
     @Test
+    public void aConversationWithoutSystemMessageGetsTheTemplatesOwn() throws IOException {
+        opened();
+        assertArrayEquals(ids("bare"), model.encodeChat(Arrays.asList(message("user", "Why?"))));
+        assertEquals("You are Qwen.", NativeModel.defaultSystem(
+                "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- messages[0].content }}{%- else %}"
+                        + "{{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}{%- endif %}"));
+        assertNull(NativeModel.defaultSystem(
+                "{{ '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"));
+        assertNull(NativeModel.defaultSystem(""));
+    }
+
+    @Test
     public void theVocabularyIsPythons() throws IOException {
         opened();
         StringBuilder hex = new StringBuilder();
@@ -93,6 +110,50 @@ public class NativeModelTest {
         assertTrue(model.isEnd(model.encode("<|im_end|>", false)[0]));
         assertFalse(model.isEnd(model.encode("Hello", false)[0]));
         assertEquals("smollm2-135m", model.name());
+    }
+
+    @Test
+    public void chatAnswersWithItAloneAndAfterAStop() throws IOException {
+        Settings settings = new Settings();
+        settings.model = opened();
+        settings.maxTokens = 40;
+        final Chat chat = new Chat(settings, new ArrayList<Message>());
+        final StringBuilder heard = new StringBuilder();
+        final AtomicBoolean stopping = new AtomicBoolean();
+        Listener listener = new Listener() {
+            @Override
+            public void onText(String text, boolean drafted) {
+                heard.append(text);
+                if (stopping.get()) {
+                    chat.cancel();
+                }
+            }
+
+            @Override
+            public void onNote(String sentence) {
+                heard.append("NOTE ").append(sentence);
+            }
+
+            @Override
+            public void onStats(Stats stats) {
+            }
+
+            @Override
+            public void onError(String sentence) {
+                heard.append("ERROR ").append(sentence);
+            }
+        };
+        Stats stats = chat.send("Name the capital of France.", listener);
+        assertEquals(heard.toString(), "stop", stats.finishReason);
+        assertEquals("device", stats.source);
+        assertEquals("The capital of France is Paris.", heard.toString());
+        stopping.set(true);
+        assertEquals("cancelled", chat.send("Tell me more about it.", listener).finishReason);
+        stopping.set(false);
+        assertFalse(chat.send("And what of Rome?", listener).finishReason.equals("error"));
+        assertFalse(heard.toString(), heard.toString().matches("(?s).*(NOTE|ERROR).*"));
+        assertEquals(6, chat.messages().size());
+        chat.close();
     }
 
     @Test
