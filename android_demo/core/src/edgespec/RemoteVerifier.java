@@ -317,9 +317,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
         tripTook(1e-9 * (System.nanoTime() - asked));
         if (!Arrays.equals(opened.token, token)) {
-            known = 0;
-            until = -1;
-            next = 0;
+            known = 0; // another session: it has nothing yet
         }
         token = opened.token;
         model = opened.model;
