@@ -168,7 +168,6 @@ final class RemoteVerifier implements Verifier, Closeable {
     @Override
     public void rest() {
         if (next <= until) {
-            next = until + 1; // whatever is answered still is not waited for
             send(new Frame.Cancel());
         }
     }

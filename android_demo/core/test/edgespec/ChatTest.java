@@ -239,12 +239,22 @@ public class ChatTest {
         settings.maxTokens = 30;
         for (long second : new long[] {21000, 500000}) {
             server.costs = new long[][] {{1, 20000}, {2, second}};
+            server.heard.clear();
             chat = null;
             Recorder heard = ask(ASKED);
             assertEquals(Toy.answer(ASKED).substring(0, 30), heard.text.toString());
             assertEquals(30, last(heard).tokens);
             assertEquals("length", last(heard).finishReason);
         }
+        long most = 0;
+        for (Frame frame : server.heard) {
+            if (frame instanceof Frame.Verify) {
+                most = Math.max(most, ((Frame.Verify) frame).round + ((Frame.Verify) frame).ahead);
+            } else if (frame instanceof Frame.More) {
+                most = Math.max(most, ((Frame.More) frame).round);
+            }
+        }
+        assertEquals("nothing is asked for that will not be said", 29, most);
     }
 
     @Test
@@ -253,6 +263,8 @@ public class ChatTest {
         Recorder heard = ask(ASKED);
         assertEquals("The quick brown fox jumps over the ", heard.text.toString());
         assertEquals("stop", last(heard).finishReason);
+        said(Toy.answer("next"), ask("next"));
+        assertEquals("the server is not told of tokens that it has not kept", 2, server.count(Frame.Begin.class));
     }
 
     @Test
