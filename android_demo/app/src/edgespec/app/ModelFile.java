@@ -1,0 +1,125 @@
+package edgespec.app;
+
+import android.content.Context;
+import android.net.Uri;
+import java.io.File;
+import java.io.FileNotFoundException;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.Arrays;
+
+/**
+ * Copies the file that the user has picked into the app, because the engine maps a file by its path and
+ * a picked one has none. Goes on while the screen turns.
+ */
+final class ModelFile {
+    private static final byte[] MAGIC = {'G', 'G', 'U', 'F'};
+    private static final int MB = 1000000;
+
+    private final Context context;
+    private final Changes changes;
+    private final File file;
+    private boolean copying;
+    private String state = "";
+    private String arrived;
+
+    ModelFile(Context context, Changes changes, File file) {
+        this.context = context;
+        this.changes = changes;
+        this.file = file;
+    }
+
+    /** Begins to copy; {@link #state} says how it goes. Nothing happens while another copy is made. */
+    synchronized void copy(final Uri picked) {
+        if (copying) {
+            return;
+        }
+        copying = true;
+        new Thread("edgespec-copy") {
+            @Override
+            public void run() {
+                String sentence = copied(picked);
+                synchronized (ModelFile.this) {
+                    copying = false;
+                }
+                say(sentence);
+            }
+        }.start();
+    }
+
+    /** How the copy goes or went, as a sentence; "" before the first. */
+    synchronized String state() {
+        return state;
+    }
+
+    /** The path of a file that was copied since the last call, else null. */
+    synchronized String takeArrived() {
+        String path = arrived;
+        arrived = null;
+        return path;
+    }
+
+    private String copied(Uri picked) {
+        File beside = new File(file.getPath() + ".new");
+        try (InputStream in = context.getContentResolver().openInputStream(picked)) {
+            if (in == null) {
+                throw new FileNotFoundException("the app that has it did not give it");
+            }
+            byte[] head = new byte[MAGIC.length];
+            if (read(in, head) < head.length || !Arrays.equals(head, MAGIC)) {
+                return context.getString(R.string.not_gguf);
+            }
+            long size = write(head, in, beside);
+            if (!beside.renameTo(file)) {
+                throw new IOException("could not rename " + beside.getName());
+            }
+            synchronized (this) {
+                arrived = file.getPath();
+            }
+            return context.getString(R.string.copied, size / MB);
+        } catch (IOException | SecurityException error) {
+            beside.delete();
+            return context.getString(R.string.not_copied, error.getMessage());
+        }
+    }
+
+    private long write(byte[] head, InputStream in, File to) throws IOException {
+        long size = head.length;
+        byte[] block = new byte[1 << 16];
+        long said = 0;
+        try (OutputStream out = new FileOutputStream(to)) {
+            out.write(head);
+            for (int n = read(in, block); n > 0; n = read(in, block)) {
+                out.write(block, 0, n);
+                size += n;
+                if (size - said > MB) {
+                    said = size;
+                    say(context.getString(R.string.copying, size / MB));
+                }
+            }
+        }
+        return size;
+    }
+
+    /** Fills the block as far as the stream goes; how much that was. */
+    private static int read(InputStream in, byte[] block) throws IOException {
+        int have = 0;
+        while (have < block.length) {
+            int n = in.read(block, have, block.length - have);
+            if (n < 0) {
+                break;
+            }
+            have += n;
+        }
+        return have;
+    }
+
+    private void say(String sentence) {
+        synchronized (this) {
+            state = sentence;
+        }
+        changes.tell();
+    }
+}

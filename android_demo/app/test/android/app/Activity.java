@@ -1,0 +1,113 @@
+package android.app;
+
+import android.content.ActivityNotFoundException;
+import android.content.ContextWrapper;
+import android.content.Intent;
+import android.os.Bundle;
+import android.view.FakeMenu;
+import android.view.Menu;
+import android.view.MenuItem;
+import android.view.View;
+
+/** A window whose life the driver leads, in the order in which Android does. */
+public class Activity extends ContextWrapper {
+    public static final int RESULT_OK = -1;
+
+    public View fakeContent;
+    public String fakeTitle = "";
+    public boolean fakeFinished;
+    /** What it started for a result, and whether there is an app to answer. */
+    public Intent fakeAsked;
+    public boolean fakeHasPicker = true;
+    public final FakeMenu fakeMenu = new FakeMenu();
+    private int asked;
+    private Application application;
+
+    public void fakeCreate(Application application, Bundle saved) {
+        this.application = application;
+        fakeAttach(application);
+        fakeTitle = application.getString(fakeLabel());
+        onCreate(saved);
+        onStart();
+        if (saved != null) {
+            onRestoreInstanceState(saved);
+        }
+        onCreateOptionsMenu(fakeMenu);
+    }
+
+    private static int fakeLabel() {
+        try {
+            return Class.forName("edgespec.app.R$string").getField("app_name").getInt(null);
+        } catch (ReflectiveOperationException error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    public void fakeStart() {
+        onStart();
+    }
+
+    public Bundle fakeStop() {
+        Bundle state = new Bundle();
+        onStop();
+        onSaveInstanceState(state);
+        return state;
+    }
+
+    /** The app that was asked answers. */
+    public void fakeResult(int result, Intent data) {
+        onActivityResult(asked, result, data);
+    }
+
+    public final Application getApplication() {
+        return application;
+    }
+
+    protected void onCreate(Bundle saved) {
+    }
+
+    protected void onStart() {
+    }
+
+    protected void onStop() {
+    }
+
+    protected void onSaveInstanceState(Bundle state) {
+        fakeContent.fakeSave(state.fakeViews);
+    }
+
+    protected void onRestoreInstanceState(Bundle state) {
+        fakeContent.fakeRestore(state.fakeViews);
+    }
+
+    public void setContentView(View view) {
+        fakeContent = view;
+    }
+
+    public void setTitle(int id) {
+        fakeTitle = getString(id);
+    }
+
+    public boolean onCreateOptionsMenu(Menu menu) {
+        return true;
+    }
+
+    public boolean onOptionsItemSelected(MenuItem item) {
+        return false;
+    }
+
+    public void onBackPressed() {
+        fakeFinished = true;
+    }
+
+    public void startActivityForResult(Intent intent, int request) {
+        if (!fakeHasPicker) {
+            throw new ActivityNotFoundException();
+        }
+        fakeAsked = intent;
+        asked = request;
+    }
+
+    protected void onActivityResult(int request, int result, Intent data) {
+    }
+}

@@ -1,0 +1,76 @@
+package android.content.res;
+
+import android.util.DisplayMetrics;
+import java.io.File;
+import java.lang.reflect.Field;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+import javax.xml.parsers.DocumentBuilderFactory;
+import org.w3c.dom.Element;
+import org.w3c.dom.NodeList;
+
+/** The strings and colours of app/res itself, found through the R class that aapt has made. */
+public class Resources {
+    private final DisplayMetrics metrics = new DisplayMetrics();
+    private final Map<String, String> values = new HashMap<String, String>();
+
+    /** @param folder app/res; night: as when the system is dark */
+    public Resources(File folder, boolean night, float density, float fontScale) {
+        metrics.density = density;
+        metrics.scaledDensity = density * fontScale;
+        read(new File(folder, "values/strings.xml"));
+        read(new File(folder, "values/colors.xml"));
+        if (night) {
+            read(new File(folder, "values-night/colors.xml"));
+        }
+    }
+
+    private void read(File file) {
+        try {
+            Element root = DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(file)
+                    .getDocumentElement();
+            NodeList all = root.getElementsByTagName("*");
+            for (int i = 0; i < all.getLength(); i++) {
+                Element value = (Element) all.item(i);
+                values.put(value.getTagName() + " " + value.getAttribute("name"), value.getTextContent());
+            }
+        } catch (Exception error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    private String value(String type, int id) {
+        try {
+            for (Field field : Class.forName("edgespec.app.R$" + type).getFields()) {
+                if (field.getInt(null) == id) {
+                    return values.get(type + " " + field.getName());
+                }
+            }
+        } catch (ReflectiveOperationException error) {
+            throw new AssertionError(error);
+        }
+        throw new AssertionError("there is no " + type + " of id " + id);
+    }
+
+    public String getString(int id) {
+        return value("string", id);
+    }
+
+    public String getString(int id, Object... arguments) {
+        return String.format(Locale.ENGLISH, value("string", id), arguments);
+    }
+
+    public int fakeColor(int id) {
+        return 0xFF000000 | Integer.parseInt(value("color", id).substring(1), 16);
+    }
+
+    /** The number of a colour by its name, for those who draw. */
+    public int fakeColor(String name) {
+        return 0xFF000000 | Integer.parseInt(values.get("color " + name).substring(1), 16);
+    }
+
+    public DisplayMetrics getDisplayMetrics() {
+        return metrics;
+    }
+}

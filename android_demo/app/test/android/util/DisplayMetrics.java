@@ -1,0 +1,6 @@
+package android.util;
+
+public class DisplayMetrics {
+    public float density;
+    public float scaledDensity;
+}

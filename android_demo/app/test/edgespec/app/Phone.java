@@ -1,0 +1,260 @@
+package edgespec.app;
+
+import android.app.Activity;
+import android.content.Intent;
+import android.content.res.Resources;
+import android.net.Uri;
+import android.os.Bundle;
+import android.os.Looper;
+import android.view.FakeMenu;
+import android.view.View;
+import android.widget.CheckBox;
+import android.widget.EditText;
+import android.widget.TextView;
+import java.awt.Color;
+import java.awt.Font;
+import java.awt.FontMetrics;
+import java.awt.Graphics2D;
+import java.awt.RenderingHints;
+import java.awt.image.BufferedImage;
+import java.io.File;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * A phone of fakes with the unmodified app on it, and a user: the thread that calls is Android's main
+ * thread. Screens are 360 by 640 dp, the smallest that is usual.
+ */
+final class Phone {
+    private static final int WIDTH_DP = 360;
+    private static final int HEIGHT_DP = 640;
+    private static final int BAR_DP = 56;
+    private static final long PATIENCE_MS = 30000;
+
+    final float density = 2;
+    private final File resources;
+    private final File folder;
+    private boolean night;
+    private float fontScale = 1;
+    DemoApp app;
+    ChatActivity activity;
+
+    interface Condition {
+        boolean holds();
+    }
+
+    /** @param resources app/res; folder: what the app has on disk */
+    Phone(File resources, File folder) {
+        this.resources = resources;
+        this.folder = folder;
+        startApp();
+    }
+
+    private Resources configuration() {
+        return new Resources(resources, night, density, fontScale);
+    }
+
+    private void startApp() {
+        app = new DemoApp();
+        app.fakeStart(folder, configuration());
+    }
+
+    // What happens to the app
+
+    /** The icon is touched. */
+    void launch() {
+        activity = new ChatActivity();
+        activity.fakeCreate(app, null);
+    }
+
+    /** Turned: Android destroys the Activity and makes another one of what it saved. */
+    void rotate() {
+        Bundle state = activity.fakeStop();
+        app.fakeConfigure(configuration());
+        activity = new ChatActivity();
+        activity.fakeCreate(app, state);
+    }
+
+    /** The system becomes dark, or its letters larger: as for turning. */
+    void configure(boolean dark, float letters) {
+        night = dark;
+        fontScale = letters;
+        rotate();
+    }
+
+    /** Another app comes to the front. */
+    void leave() {
+        activity.fakeStop();
+    }
+
+    void comeBack() {
+        activity.fakeStart();
+    }
+
+    /** Android ends the process of an app that nobody sees; what it keeps in memory is gone. */
+    void endProcess() {
+        activity = null;
+        startApp();
+    }
+
+    /** Lets the main thread work until something holds. */
+    void until(String what, Condition condition) {
+        long end = System.nanoTime() + PATIENCE_MS * 1000000;
+        try {
+            while (!condition.holds()) {
+                layOut();
+                Looper.getMainLooper().fakeRunOne(20);
+                if (System.nanoTime() > end) {
+                    throw new AssertionError("it did not come to this: " + what + "; the screen shows "
+                            + texts());
+                }
+            }
+            do {
+                layOut();
+            } while (Looper.getMainLooper().fakeRunOne(0));
+        } catch (InterruptedException error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    // What the user does
+
+    View find(int id) {
+        View found = activity.fakeContent.fakeFind(id);
+        if (found == null) {
+            throw new AssertionError("there is no view of id " + id);
+        }
+        return found;
+    }
+
+    void touch(int id) {
+        find(id).fakeClick();
+    }
+
+    void write(int id, String text) {
+        ((EditText) find(id)).setText(text);
+    }
+
+    void menu(int id) {
+        if (!activity.onOptionsItemSelected(activity.fakeMenu.items.get(id))) {
+            throw new AssertionError("nothing happens at this item of the menu");
+        }
+    }
+
+    void ask(String question) {
+        write(R.id.message, question);
+        touch(R.id.send);
+    }
+
+    void setServer(String address, String key) {
+        menu(R.id.settings);
+        write(R.id.server, address);
+        write(R.id.key, key);
+        touch(R.id.save);
+    }
+
+    void tick(int id, boolean ticked) {
+        if (((CheckBox) find(id)).isChecked() != ticked) {
+            touch(id);
+        }
+    }
+
+    /** Picks a file in the system's file picker, which the app must have opened. */
+    void pick(File file) {
+        if (activity.fakeAsked == null
+                || !Intent.ACTION_OPEN_DOCUMENT.equals(activity.fakeAsked.getAction())) {
+            throw new AssertionError("the app has not asked for a document");
+        }
+        activity.fakeResult(Activity.RESULT_OK, new Intent("").setData(Uri.parse(file.toURI().toString())));
+    }
+
+    // What the user sees
+
+    String text(int id) {
+        return ((TextView) find(id)).getText().toString();
+    }
+
+    List<View> views() {
+        List<View> views = new ArrayList<View>();
+        layOut();
+        activity.fakeContent.fakeCollect(views);
+        return views;
+    }
+
+    /** The text of the newest entry of the conversation. */
+    String lastText() {
+        List<Entry> all = app.conversation.entries();
+        return all.get(all.size() - 1).text.toString();
+    }
+
+    /** All texts on the screen, from above. */
+    List<String> texts() {
+        List<String> texts = new ArrayList<String>();
+        if (activity != null) {
+            for (View view : views()) {
+                if (view instanceof TextView) {
+                    texts.add(((TextView) view).getText().toString());
+                }
+            }
+        }
+        return texts;
+    }
+
+    boolean shows(String part) {
+        for (String text : texts()) {
+            if (text.contains(part)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private int dp(int dp) {
+        return Math.round(dp * density);
+    }
+
+    /** As Android does before the next task, if anything has changed. */
+    private void layOut() {
+        activity.fakeContent.fakeLayout(dp(WIDTH_DP), true, dp(HEIGHT_DP - BAR_DP));
+    }
+
+    /** Draws the window: the app's views as they are laid out here, under a bar as Android has it. */
+    BufferedImage draw() {
+        layOut();
+        BufferedImage image = new BufferedImage(
+                dp(WIDTH_DP), dp(HEIGHT_DP), BufferedImage.TYPE_INT_RGB);
+        Graphics2D on = image.createGraphics();
+        Resources colors = app.getResources();
+        on.setRenderingHint(RenderingHints.KEY_ANTIALIASING, RenderingHints.VALUE_ANTIALIAS_ON);
+        on.setRenderingHint(RenderingHints.KEY_TEXT_ANTIALIASING,
+                RenderingHints.VALUE_TEXT_ANTIALIAS_ON);
+        on.setColor(new Color(colors.fakeColor("background")));
+        on.fillRect(0, 0, image.getWidth(), image.getHeight());
+        drawBar(on, colors.fakeColor("bar"));
+        on.translate(0, dp(BAR_DP));
+        activity.fakeContent.fakeDraw(on);
+        on.dispose();
+        return image;
+    }
+
+    private void drawBar(Graphics2D on, int color) {
+        on.setColor(new Color(color));
+        on.fillRect(0, 0, dp(WIDTH_DP), dp(BAR_DP));
+        on.setColor(Color.WHITE);
+        on.setFont(new Font(Font.SANS_SERIF, Font.BOLD, dp(18)));
+        on.drawString(activity.fakeTitle, dp(16), dp(35));
+        int right = dp(WIDTH_DP - 36);
+        for (int i = -1; i <= 1; i++) {
+            on.fillOval(dp(WIDTH_DP - 22), dp(26 + 6 * i), dp(4), dp(4));
+        }
+        on.setFont(new Font(Font.SANS_SERIF, Font.PLAIN, dp(14)));
+        FontMetrics metrics = on.getFontMetrics();
+        for (FakeMenu.Item item : activity.fakeMenu.items.values()) {
+            if (item.onBar) {
+                String title = app.getString(item.title);
+                right -= metrics.stringWidth(title);
+                on.drawString(title, right, dp(33));
+            }
+        }
+    }
+}

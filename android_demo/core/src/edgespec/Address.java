@@ -1,0 +1,64 @@
+package edgespec;
+
+import java.net.URI;
+import java.net.URISyntaxException;
+
+/** Where a verification server is: one address for its WebSocket and its HTTP routes. */
+final class Address {
+    final String host;
+    final int port;
+    final boolean secure;
+    /** What stands before /v1/verify and /tokenize, "" where the server has a host of its own. */
+    final String prefix;
+
+    private Address(String host, int port, boolean secure, String prefix) {
+        this.host = host;
+        this.port = port;
+        this.secure = secure;
+        this.prefix = prefix;
+    }
+
+    /** Of ws://, wss://, http:// or https://, with or without /v1 or /v1/verify at its end. */
+    static Address parse(String text) throws VerifierException {
+        try {
+            URI uri = new URI(text.trim());
+            String scheme = String.valueOf(uri.getScheme());
+            boolean secure = scheme.equalsIgnoreCase("wss") || scheme.equalsIgnoreCase("https");
+            boolean plain = scheme.equalsIgnoreCase("ws") || scheme.equalsIgnoreCase("http");
+            if ((secure || plain) && uri.getHost() != null && uri.getRawUserInfo() == null) {
+                int port = uri.getPort() >= 0 ? uri.getPort() : secure ? 443 : 80;
+                return new Address(uri.getHost(), port, secure, prefix(uri.getRawPath()));
+            }
+        } catch (URISyntaxException error) {
+            // said below
+        }
+        throw new VerifierException.Refused("\"" + text + "\" is no address of a verification server; "
+                + "ws://host:port and wss://host:port are");
+    }
+
+    private static String prefix(String path) {
+        String prefix = path.replaceAll("/+$", "");
+        for (String end : new String[] {"/verify", "/v1"}) {
+            if (prefix.endsWith(end)) {
+                prefix = prefix.substring(0, prefix.length() - end.length());
+            }
+        }
+        return prefix;
+    }
+
+    /** Of one of its HTTP routes. */
+    String http(String route) {
+        return (secure ? "https://" : "http://") + this + prefix + route;
+    }
+
+    /** The host without the brackets of an IPv6 address, as sockets want it. */
+    String bareHost() {
+        return host.startsWith("[") ? host.substring(1, host.length() - 1) : host;
+    }
+
+    /** host:port, as messages name it. */
+    @Override
+    public String toString() {
+        return host + ":" + port;
+    }
+}

@@ -1,0 +1,32 @@
+package edgespec;
+
+import java.util.HashMap;
+
+/**
+ * How often a guess comes true, by kind of evidence, learned while it is used. What is assumed
+ * beforehand weighs like 8 observations; an observation weighs half after about 105 later ones of
+ * its kind. edgespec/calibration.py.
+ */
+final class Calibration {
+    private static final double STRENGTH = 8;
+    private static final double KEEP = 1 - 1 / 150.0;
+
+    private final HashMap<Integer, double[]> seen = new HashMap<Integer, double[]>();
+
+    /** Probability of a hit; the prior is what is assumed of a kind never met. */
+    double estimate(int kind, double prior) {
+        double[] found = seen.get(kind);
+        return found == null ? prior : (prior * STRENGTH + found[0]) / (STRENGTH + found[1]);
+    }
+
+    /** One outcome. */
+    void observe(int kind, boolean hit) {
+        double[] found = seen.get(kind);
+        if (found == null) {
+            found = new double[2];
+            seen.put(kind, found);
+        }
+        found[0] = KEEP * found[0] + (hit ? 1 : 0);
+        found[1] = KEEP * found[1] + 1;
+    }
+}

@@ -1,0 +1,75 @@
+package edgespec;
+
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.Charset;
+
+/** Puts the fields of a frame one behind the other, as docs/protocol.md writes them. */
+final class FrameWriter {
+    static final Charset UTF_8 = Charset.forName("UTF-8");
+    static final int LONGEST_TEXT = 65535;
+
+    private final ByteArrayOutputStream out = new ByteArrayOutputStream();
+
+    void u8(int value) {
+        out.write(value);
+    }
+
+    void u32(int value) {
+        little(value, 4);
+    }
+
+    void u64(long value) {
+        little(value, 8);
+    }
+
+    void f32(float value) {
+        u32(Float.floatToRawIntBits(value));
+    }
+
+    void f64(double value) {
+        u64(Double.doubleToRawLongBits(value));
+    }
+
+    /** Unsigned LEB128 of all 64 bits. */
+    void varint(long value) {
+        while ((value & ~0x7FL) != 0) {
+            out.write((int) (value & 0x7F) | 0x80);
+            value >>>= 7;
+        }
+        out.write((int) value);
+    }
+
+    /** UTF-8; a text that is too long for a frame is cut between two characters. */
+    void text(String text) {
+        byte[] data = text.getBytes(UTF_8);
+        int length = data.length;
+        if (length > LONGEST_TEXT) {
+            length = LONGEST_TEXT;
+            while ((data[length] & 0xC0) == 0x80) {
+                length--;
+            }
+        }
+        varint(length);
+        out.write(data, 0, length);
+    }
+
+    void raw(byte[] bytes) {
+        out.write(bytes, 0, bytes.length);
+    }
+
+    void ids(int[] ids) {
+        for (int id : ids) {
+            varint(id);
+        }
+    }
+
+    byte[] bytes() {
+        return out.toByteArray();
+    }
+
+    private void little(long value, int bytes) {
+        for (int i = 0; i < bytes; i++) {
+            out.write((int) (value >>> 8 * i) & 0xFF);
+        }
+    }
+}

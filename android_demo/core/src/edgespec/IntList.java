@@ -1,0 +1,67 @@
+package edgespec;
+
+import java.util.Arrays;
+
+/** Numbers in a row, without a box around each. */
+final class IntList {
+    private int[] values = new int[16];
+    private int size;
+
+    IntList() {
+    }
+
+    IntList(int[] values) {
+        addAll(values);
+    }
+
+    int size() {
+        return size;
+    }
+
+    int get(int index) {
+        if (index >= size) {
+            throw new IndexOutOfBoundsException(index + " of " + size);
+        }
+        return values[index];
+    }
+
+    void set(int index, int value) {
+        values[index] = value;
+    }
+
+    void add(int value) {
+        if (size == values.length) {
+            values = Arrays.copyOf(values, 2 * size);
+        }
+        values[size++] = value;
+    }
+
+    void addAll(int[] added) {
+        for (int value : added) {
+            add(value);
+        }
+    }
+
+    /** Keeps the first ones. */
+    void truncate(int length) {
+        size = Math.min(size, length);
+    }
+
+    /** A copy of those from start up to, not including, end. */
+    int[] copy(int start, int end) {
+        return Arrays.copyOfRange(values, start, end);
+    }
+
+    int[] toArray() {
+        return copy(0, size);
+    }
+
+    /** How many of the first ones are those of the other list too. */
+    int commonPrefix(int[] other) {
+        int n = 0;
+        while (n < size && n < other.length && values[n] == other[n]) {
+            n++;
+        }
+        return n;
+    }
+}

@@ -1,0 +1,71 @@
+package edgespec;
+
+import java.io.IOException;
+import java.util.Arrays;
+
+/** The model on the device as target, greedy, without drafts. */
+final class LocalVerifier implements Verifier {
+    private final ModelCache cache;
+    private final StopFlag stop;
+    private final IntList context = new IntList();
+
+    LocalVerifier(ModelCache cache, StopFlag stop) {
+        this.cache = cache;
+        this.stop = stop;
+    }
+
+    @Override
+    public int contextSize() {
+        return cache.model.contextSize();
+    }
+
+    @Override
+    public int maxDraft() {
+        return 0;
+    }
+
+    @Override
+    public void begin(int[] prompt, int maxTokens) throws VerifierException {
+        if (prompt.length > contextSize()) {
+            throw new VerifierException.ContextFull("the prompt has " + prompt.length
+                    + " tokens, the context of the model on the device " + contextSize()
+                    + "; ask something shorter");
+        }
+        context.truncate(0);
+        context.addAll(prompt);
+    }
+
+    @Override
+    public void submit(int[] draft) {
+        // result does it all
+    }
+
+    @Override
+    public boolean ready() {
+        return true;
+    }
+
+    @Override
+    public Verdict result() throws IOException {
+        int[] all = context.toArray();
+        int n = cache.align(Arrays.copyOf(all, all.length - 1));
+        int likeliest = 0;
+        while (n < all.length) {
+            stop.check();
+            int end = Math.min(n + ModelCache.PIECE, all.length);
+            likeliest = cache.decode(Arrays.copyOfRange(all, n, end));
+            n = end;
+        }
+        return new Verdict(new int[] {likeliest}, 0);
+    }
+
+    @Override
+    public void accept(int[] tokens) {
+        context.addAll(tokens);
+    }
+
+    @Override
+    public void rest() {
+        // nothing goes on by itself
+    }
+}

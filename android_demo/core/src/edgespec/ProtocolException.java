@@ -1,0 +1,8 @@
+package edgespec;
+
+/** The other side said something that docs/protocol.md does not allow. */
+public final class ProtocolException extends VerifierException {
+    public ProtocolException(String message) {
+        super(message);
+    }
+}

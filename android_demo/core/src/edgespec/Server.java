@@ -1,0 +1,253 @@
+package edgespec;
+
+import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.HttpURLConnection;
+import java.net.URL;
+import java.util.List;
+import javax.net.ssl.SSLSocketFactory;
+
+/**
+ * A verification server's address, and what it does with texts: its tokenizer under its model's chat
+ * template, and what its tokens say. Sockets are made here too, by {@link #connect}.
+ */
+final class Server {
+    /** Largest answer that is taken: a vocabulary of 300,000 tokens has about 3 MB. */
+    private static final int MAX_BODY = 1 << 25;
+    private static final String SUFFIX = ".vocabulary";
+
+    private final Address address;
+    private final String key;
+    private final File folder;
+    private final int timeoutMs;
+    private ServerVocabulary vocabulary;
+
+    /** @param folder where vocabularies are kept, or null */
+    Server(String address, String key, File folder, int timeoutMs) throws VerifierException {
+        this.address = Address.parse(address);
+        this.key = key.trim();
+        this.folder = folder;
+        this.timeoutMs = timeoutMs;
+        for (char c : this.key.toCharArray()) {
+            if (c <= ' ' || c > '~') {
+                throw new VerifierException.Refused(
+                        "the key has a blank or a letter beyond ASCII in it; no server gives such keys");
+            }
+        }
+    }
+
+    /** What loadVocabulary brought. */
+    ServerVocabulary vocabulary() {
+        return vocabulary;
+    }
+
+    /** Brings the vocabulary: from the folder if the server says that it is still that one. */
+    void loadVocabulary(long patienceMs, StopFlag stop) throws IOException {
+        final File cached = newestCached();
+        byte[] data = new Attempt<byte[]>() {
+            @Override
+            byte[] run() throws IOException {
+                HttpURLConnection http = open("/v1/vocabulary");
+                if (cached != null) {
+                    http.setRequestProperty("If-None-Match", etag(cached));
+                }
+                return exchange(http, null);
+            }
+        }.get(stop, patienceMs, address.toString());
+        if (data == null) {
+            useCached(cached);
+        } else {
+            vocabulary = new ServerVocabulary(data);
+            keep(data);
+        }
+    }
+
+    /**
+     * Token ids of a conversation under the server's chat template, with the opening of the answer.
+     *
+     * @throws VerifierException.Refused where the server cannot
+     */
+    int[] tokenize(List<Message> messages, StopFlag stop) throws IOException {
+        final String asked = Json.tokenizeRequest(messages);
+        byte[] data = new Attempt<byte[]>() {
+            @Override
+            byte[] run() throws IOException {
+                HttpURLConnection http = open("/tokenize");
+                http.setRequestProperty("Content-Type", "application/json");
+                return exchange(http, asked.getBytes(FrameWriter.UTF_8));
+            }
+        }.get(stop, timeoutMs, address.toString());
+        int[] tokens = Json.tokens(new String(data, FrameWriter.UTF_8));
+        for (int token : tokens) {
+            if (token >= vocabulary.size()) {
+                throw new ProtocolException(address + " has token " + token + " in a text, but only "
+                        + vocabulary.size() + " in its vocabulary");
+            }
+        }
+        if (tokens.length == 0) {
+            throw new ProtocolException(address + " found no token in the conversation");
+        }
+        return tokens;
+    }
+
+    /** A WebSocket for verification. */
+    WebSocket connect(final int patienceMs, StopFlag stop) throws VerifierException {
+        try {
+            return new Attempt<WebSocket>() {
+                @Override
+                WebSocket run() throws VerifierException {
+                    SSLSocketFactory factory = (SSLSocketFactory) SSLSocketFactory.getDefault();
+                    return WebSocket.connect(address, key, patienceMs, factory);
+                }
+            }.get(stop, patienceMs, address.toString());
+        } catch (VerifierException error) {
+            throw error;
+        } catch (IOException error) {
+            throw away(error);
+        }
+    }
+
+    /** host:port, as messages name it. */
+    @Override
+    public String toString() {
+        return address.toString();
+    }
+
+    private HttpURLConnection open(String route) throws IOException {
+        HttpURLConnection http = (HttpURLConnection) new URL(address.http(route)).openConnection();
+        http.setConnectTimeout(timeoutMs);
+        http.setReadTimeout(timeoutMs);
+        http.setUseCaches(false);
+        http.setInstanceFollowRedirects(false); // the key is for this server
+        http.setRequestProperty("Connection", "close"); // one kept from minutes ago may be dead by now
+        if (!key.isEmpty()) {
+            http.setRequestProperty("Authorization", "Bearer " + key);
+        }
+        return http;
+    }
+
+    /** The body of an answer, null where the server says that nothing has changed. */
+    private byte[] exchange(HttpURLConnection http, byte[] body) throws VerifierException {
+        try {
+            if (body != null) {
+                http.setDoOutput(true);
+                OutputStream out = http.getOutputStream();
+                out.write(body);
+                out.close();
+            }
+            int status = http.getResponseCode();
+            if (status == HttpURLConnection.HTTP_NOT_MODIFIED) {
+                return null;
+            }
+            if (status != HttpURLConnection.HTTP_OK) {
+                throw refused(http, status);
+            }
+            return all(http.getInputStream());
+        } catch (VerifierException error) {
+            throw error;
+        } catch (IOException error) {
+            throw away(error);
+        }
+    }
+
+    private VerifierException refused(HttpURLConnection http, int status) throws IOException {
+        InputStream body = http.getErrorStream();
+        String said = body == null ? "" : Json.errorMessage(new String(all(body), FrameWriter.UTF_8));
+        boolean known = status == 401 || status == 403 || status == 429 || status >= 500;
+        if (known || said.isEmpty()) {
+            return WebSocket.turnedAway(address, String.valueOf(status));
+        }
+        return new VerifierException.Refused(address + ": " + said);
+    }
+
+    private VerifierException away(IOException error) {
+        return new VerifierException.Unavailable(
+                "no verification server answers at " + address + ": " + WebSocket.reason(error));
+    }
+
+    private static byte[] all(InputStream in) throws IOException {
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        byte[] buffer = new byte[1 << 14];
+        try {
+            for (int n = in.read(buffer); n >= 0; n = in.read(buffer)) {
+                out.write(buffer, 0, n);
+                if (out.size() > MAX_BODY) {
+                    throw new ProtocolException("an answer has more than " + MAX_BODY + " bytes");
+                }
+            }
+        } finally {
+            in.close();
+        }
+        return out.toByteArray();
+    }
+
+    // The folder: one file a vocabulary, named by its hash, the one used last being the newest
+
+    private File newestCached() {
+        File[] files = folder == null ? null : folder.listFiles();
+        File newest = null;
+        for (File file : files == null ? new File[0] : files) {
+            boolean later = newest == null || file.lastModified() > newest.lastModified();
+            if (file.getName().endsWith(SUFFIX) && later) {
+                newest = file;
+            }
+        }
+        return newest;
+    }
+
+    private static String etag(File cached) {
+        String name = cached.getName();
+        return "\"" + name.substring(0, name.length() - SUFFIX.length()) + "\"";
+    }
+
+    private void useCached(File cached) throws IOException {
+        try {
+            vocabulary = new ServerVocabulary(all(new FileInputStream(cached)));
+            if (!etag(cached).equals("\"" + hex(vocabulary.hash()) + "\"")) {
+                throw new ProtocolException("a kept vocabulary is not the one that its name says");
+            }
+        } catch (IOException error) {
+            vocabulary = null;
+            cached.delete(); // damaged: the next question brings it anew
+            throw new VerifierException.Unavailable("the vocabulary kept on this device was damaged ("
+                    + WebSocket.reason(error) + "); ask again to fetch it");
+        }
+        cached.setLastModified(System.currentTimeMillis());
+    }
+
+    /** Written beside and renamed, so that a file is whole or not there. A full disk costs a fetch. */
+    private void keep(byte[] data) {
+        if (folder == null) {
+            return;
+        }
+        File file = new File(folder, hex(vocabulary.hash()) + SUFFIX);
+        File part = new File(folder, file.getName() + ".part");
+        try {
+            OutputStream out = new FileOutputStream(part);
+            try {
+                out.write(data);
+            } finally {
+                out.close();
+            }
+        } catch (IOException error) {
+            part.delete();
+            return;
+        }
+        if (!part.renameTo(file)) {
+            part.delete();
+        }
+    }
+
+    static String hex(byte[] bytes) {
+        StringBuilder text = new StringBuilder();
+        for (byte one : bytes) {
+            text.append(Character.forDigit(one >> 4 & 15, 16)).append(Character.forDigit(one & 15, 16));
+        }
+        return text.toString();
+    }
+}

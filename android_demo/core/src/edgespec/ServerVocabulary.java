@@ -1,0 +1,65 @@
+package edgespec;
+
+import java.util.Arrays;
+import java.util.BitSet;
+
+/** The server's vocabulary as GET /v1/vocabulary sends it, docs/protocol.md. */
+final class ServerVocabulary implements Vocabulary {
+    private final byte[] hash;
+    private final BitSet ends = new BitSet();
+    private final byte[] pieces;
+    private final int[] starts;
+
+    ServerVocabulary(byte[] data) throws ProtocolException {
+        FrameReader in = new FrameReader(data, 0);
+        int version = in.u8();
+        if (version != 1) {
+            throw new ProtocolException("a vocabulary of version " + version
+                    + " came; this app reads version 1: bring app and server to the same release");
+        }
+        int size = in.number();
+        hash = in.raw(16);
+        int nEnds = in.number();
+        if (size > data.length || nEnds > data.length) {
+            throw new ProtocolException("a vocabulary of " + size + " tokens came in "
+                    + data.length + " bytes");
+        }
+        for (int i = 0; i < nEnds; i++) {
+            int end = in.number();
+            if (end >= size) {
+                throw new ProtocolException("a vocabulary of " + size + " tokens ends answers with " + end);
+            }
+            ends.set(end);
+        }
+        starts = new int[size + 1];
+        byte[] all = new byte[in.left()];
+        for (int id = 0; id < size; id++) {
+            byte[] piece = in.raw(in.number());
+            System.arraycopy(piece, 0, all, starts[id], piece.length);
+            starts[id + 1] = starts[id] + piece.length;
+        }
+        if (in.left() > 0) {
+            throw new ProtocolException(in.left() + " bytes stand behind the last token of a vocabulary");
+        }
+        pieces = Arrays.copyOf(all, starts[size]);
+    }
+
+    int size() {
+        return starts.length - 1;
+    }
+
+    /** Of all entries, as OPENED has it. */
+    byte[] hash() {
+        return hash;
+    }
+
+    @Override
+    public byte[] piece(int id) {
+        return Arrays.copyOfRange(pieces, starts[id], starts[id + 1]);
+    }
+
+    @Override
+    public boolean isEnd(int id) {
+        return ends.get(id);
+    }
+}

@@ -1,0 +1,31 @@
+package edgespec;
+
+/** What a person's wish to stop reaches a waiting thread by. */
+final class StopFlag {
+    private volatile boolean asked;
+
+    void set(boolean asked) {
+        this.asked = asked;
+    }
+
+    void check() throws VerifierException.Cancelled {
+        if (asked) {
+            throw new VerifierException.Cancelled();
+        }
+    }
+
+    /** Waits, unless asked to stop. */
+    void sleep(long ms) throws VerifierException.Cancelled {
+        long end = System.nanoTime() + ms * 1000000;
+        for (long left = ms; left > 0; left = (end - System.nanoTime()) / 1000000) {
+            check();
+            try {
+                Thread.sleep(Math.min(left, 50));
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+                throw new VerifierException.Cancelled();
+            }
+        }
+        check();
+    }
+}

@@ -1,0 +1,128 @@
+package edgespec;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+
+/**
+ * Every substring of the tokens said so far (Blumer et al. 1985; for drafting arXiv 2411.10666), as
+ * edgespec/drafters/suffix.py has it. The suffix link of the newest state is the longest ending
+ * that was seen before. The newest position is counted when the next token comes, so that what is
+ * found are earlier occurrences only.
+ */
+final class SuffixAutomaton {
+    /** Between texts that do not follow each other: never drafted. */
+    static final int SEPARATOR = -1;
+    /** Endings counted per token; longer chains occur only in periodic text. */
+    private static final int COUNTED = 64;
+
+    final IntList tokens = new IntList();
+    private final IntList length = new IntList();
+    private final IntList link = new IntList();
+    private final List<HashMap<Integer, Integer>> next = new ArrayList<HashMap<Integer, Integer>>();
+    private final IntList count = new IntList();
+    private final IntList end = new IntList();
+    private final IntList endBefore = new IntList();
+    private int last = 0;
+
+    /** A token that followed an ending: so many hits of so many times that anything followed. */
+    static final class Follower {
+        final int token;
+        final int hits;
+        final int times;
+
+        Follower(int token, int hits, int times) {
+            this.token = token;
+            this.hits = hits;
+            this.times = times;
+        }
+    }
+
+    SuffixAutomaton() {
+        newState(0, new HashMap<Integer, Integer>());
+    }
+
+    /** Amortised constant time. */
+    void append(int token) {
+        int state = newState(length.get(last) + 1, new HashMap<Integer, Integer>(2));
+        int walk = last;
+        while (walk != -1 && !next.get(walk).containsKey(token)) {
+            next.get(walk).put(token, state);
+            walk = link.get(walk);
+        }
+        link.set(state, walk == -1 ? 0 : split(walk, token));
+        last = state;
+        tokens.add(token);
+        countNewest();
+    }
+
+    /** The state of the longest ending that occurred before; 0 if none did. */
+    int suffix() {
+        return last == 0 ? 0 : link.get(last);
+    }
+
+    /** Tokens of a state's longest substring. */
+    int length(int state) {
+        return length.get(state);
+    }
+
+    /** What came after the latest occurrence of a state, up to so many tokens. */
+    List<Follower> follow(int state, int limit) {
+        List<Follower> found = new ArrayList<Follower>();
+        int newest = tokens.size() - 1;
+        int position = (end.get(state) == newest ? endBefore : end).get(state) + 1;
+        while (found.size() < limit && 0 < position && position <= newest) {
+            int token = tokens.get(position);
+            Integer after = next.get(state).get(token);
+            if (token == SEPARATOR || after == null) {
+                break;
+            }
+            int followed = count.get(state) - (end.get(state) == newest ? 1 : 0);
+            int times = Math.max(1, followed);
+            found.add(new Follower(token, Math.min(count.get(after), times), times));
+            state = after;
+            position++;
+        }
+        return found;
+    }
+
+    private void countNewest() {
+        int newest = tokens.size() - 1;
+        int state = last;
+        for (int i = 0; i < COUNTED && state > 0; i++) {
+            count.set(state, count.get(state) + 1);
+            endBefore.set(state, end.get(state));
+            end.set(state, newest);
+            state = link.get(state);
+        }
+    }
+
+    /** The state of exactly (text of walk) + token, cut out of a longer one if need be. */
+    private int split(int walk, int token) {
+        int target = next.get(walk).get(token);
+        if (length.get(walk) + 1 == length.get(target)) {
+            return target;
+        }
+        int clone = newState(length.get(walk) + 1, new HashMap<Integer, Integer>(next.get(target)));
+        link.set(clone, link.get(target));
+        link.set(target, clone);
+        count.set(clone, count.get(target));
+        end.set(clone, end.get(target));
+        endBefore.set(clone, endBefore.get(target));
+        while (walk != -1 && Integer.valueOf(target).equals(next.get(walk).get(token))) {
+            next.get(walk).put(token, clone);
+            walk = link.get(walk);
+        }
+        return clone;
+    }
+
+    private int newState(int stateLength, HashMap<Integer, Integer> transitions) {
+        length.add(stateLength);
+        link.add(-1);
+        next.add(transitions);
+        count.add(0);
+        end.add(-1);
+        endBefore.add(-1);
+        return length.size() - 1;
+    }
+}

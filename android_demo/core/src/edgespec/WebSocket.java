@@ -1,0 +1,400 @@
+package edgespec;
+
+import java.io.BufferedInputStream;
+import java.io.Closeable;
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.security.SecureRandom;
+import java.util.Locale;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import javax.net.ssl.SSLSocketFactory;
+
+/**
+ * A WebSocket client for binary messages, RFC 6455, without extensions. A thread of its own reads,
+ * so that pings are answered while nobody receives. Safe for one thread that sends and receives;
+ * {@link #close} and {@link #drop} may come from any.
+ */
+final class WebSocket implements Closeable {
+    /** The largest message that is taken: no frame of the server is nearly as large. */
+    static final int MAX_MESSAGE = 1 << 22;
+
+    private static final String GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    private static final int MAX_HEADER = 8192;
+    private static final int MAX_WAITING = 256;
+    private static final int CONTINUATION = 0;
+    private static final int TEXT = 1;
+    private static final int BINARY = 2;
+    private static final int CLOSE = 8;
+    private static final int PING = 9;
+    private static final int PONG = 10;
+    private static final byte[] END = {};
+
+    private final Socket socket;
+    private final DataInputStream in;
+    private final OutputStream out;
+    private final SecureRandom random = new SecureRandom();
+    private final LinkedBlockingQueue<byte[]> arrived = new LinkedBlockingQueue<byte[]>(MAX_WAITING);
+    private volatile VerifierException lost;
+    private volatile boolean closing;
+    private volatile Thread reader;
+
+    private WebSocket(Socket socket) throws IOException {
+        this.socket = socket;
+        this.in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
+        this.out = socket.getOutputStream();
+    }
+
+    /**
+     * Connects and shakes hands.
+     *
+     * @param key the bearer token, "" for none
+     * @param factory makes TLS sockets; used for a secure address only
+     * @throws VerifierException.Unavailable where nobody answers, or there is no room
+     * @throws VerifierException.Refused where the key is wrong, or it is no verification server
+     */
+    static WebSocket connect(Address address, String key, int timeoutMs, SSLSocketFactory factory)
+            throws VerifierException {
+        Socket socket = new Socket();
+        try {
+            socket.connect(new InetSocketAddress(address.bareHost(), address.port), timeoutMs);
+            socket.setTcpNoDelay(true);
+            socket.setSoTimeout(timeoutMs);
+            if (address.secure) {
+                socket = secured(socket, address, factory);
+            }
+            WebSocket found = new WebSocket(socket);
+            found.shakeHands(address, key);
+            socket.setSoTimeout(0);
+            found.startReading();
+            return found;
+        } catch (VerifierException error) {
+            closeQuietly(socket);
+            throw error;
+        } catch (IOException error) {
+            closeQuietly(socket);
+            throw new VerifierException.Unavailable(
+                    "no verification server answers at " + address + ": " + reason(error));
+        }
+    }
+
+    /** TLS with a certificate that is valid for the host's name. */
+    private static Socket secured(Socket plain, Address address, SSLSocketFactory factory)
+            throws IOException {
+        SSLSocket socket = (SSLSocket) factory.createSocket(plain, address.bareHost(), address.port, true);
+        SSLParameters parameters = socket.getSSLParameters();
+        checkHostName(parameters);
+        socket.setSSLParameters(parameters);
+        socket.startHandshake();
+        return socket;
+    }
+
+    /** By reflection: Android has the method since 7 (API 24), the classes built against are older. */
+    private static void checkHostName(SSLParameters parameters) throws IOException {
+        try {
+            SSLParameters.class.getMethod("setEndpointIdentificationAlgorithm", String.class)
+                    .invoke(parameters, "HTTPS");
+        } catch (ReflectiveOperationException error) {
+            throw new IOException("this device cannot check the name in a certificate", error);
+        }
+    }
+
+    private void shakeHands(Address address, String key) throws IOException {
+        byte[] nonce = new byte[16];
+        random.nextBytes(nonce);
+        String challenge = Base64.encode(nonce);
+        StringBuilder asked = new StringBuilder("GET " + address.prefix + Wire.PATH + " HTTP/1.1\r\n");
+        asked.append("Host: ").append(address).append("\r\n");
+        asked.append("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n");
+        asked.append("Sec-WebSocket-Key: ").append(challenge).append("\r\n");
+        asked.append("Sec-WebSocket-Protocol: ").append(Wire.SUBPROTOCOL).append("\r\n");
+        if (!key.isEmpty()) {
+            asked.append("Authorization: Bearer ").append(key).append("\r\n");
+        }
+        out.write(asked.append("\r\n").toString().getBytes(FrameWriter.UTF_8));
+        out.flush();
+        check(address, challenge);
+    }
+
+    private void check(Address address, String challenge) throws IOException {
+        String[] status = line().split(" ");
+        String accept = "";
+        String protocol = "";
+        String upgrade = "";
+        int left = MAX_HEADER;
+        for (String line = line(); !line.isEmpty(); line = line()) {
+            left -= line.length();
+            if (left < 0) {
+                throw new ProtocolException(address + " answers with headers without end");
+            }
+            int colon = Math.max(line.indexOf(':'), 0);
+            String name = line.substring(0, colon).toLowerCase(Locale.ROOT);
+            String value = line.substring(Math.min(colon + 1, line.length())).trim();
+            if (name.equals("sec-websocket-accept")) {
+                accept = value;
+            } else if (name.equals("sec-websocket-protocol")) {
+                protocol = value;
+            } else if (name.equals("upgrade")) {
+                upgrade = value;
+            }
+        }
+        if (status.length < 2 || !status[0].startsWith("HTTP/1.")) {
+            throw new VerifierException.Refused(address + " does not speak HTTP");
+        }
+        if (!status[1].equals("101")) {
+            throw turnedAway(address, status[1]);
+        }
+        if (!accept.equals(accepted(challenge)) || !upgrade.equalsIgnoreCase("websocket")) {
+            throw new ProtocolException(address + " answers the handshake of a WebSocket wrongly");
+        }
+        if (!protocol.equals(Wire.SUBPROTOCOL)) {
+            throw new VerifierException.Refused(address + " does not speak " + Wire.SUBPROTOCOL);
+        }
+    }
+
+    /** What a status other than 101 means, of this server's HTTP routes too. */
+    static VerifierException turnedAway(Address address, String status) {
+        if (status.equals("401") || status.equals("403")) {
+            return new VerifierException.Refused(address + " refuses the key; give one that it knows");
+        }
+        if (status.equals("429") || status.startsWith("5")) {
+            return new VerifierException.Unavailable(address + " has no room now (HTTP " + status + ")");
+        }
+        return new VerifierException.Refused(
+                address + " is no verification server: it answered with HTTP " + status);
+    }
+
+    private static String accepted(String challenge) {
+        try {
+            MessageDigest sha1 = MessageDigest.getInstance("SHA-1");
+            return Base64.encode(sha1.digest((challenge + GUID).getBytes(FrameWriter.UTF_8)));
+        } catch (NoSuchAlgorithmException error) {
+            throw new AssertionError("every Java and every Android has SHA-1: " + error);
+        }
+    }
+
+    private String line() throws IOException {
+        StringBuilder line = new StringBuilder();
+        for (int c = in.read(); c != '\n'; c = in.read()) {
+            if (c < 0) {
+                throw new EOFException("the connection ended during the handshake");
+            }
+            if (line.length() == MAX_HEADER) {
+                throw new ProtocolException("a header of the handshake is longer than " + MAX_HEADER);
+            }
+            if (c != '\r') {
+                line.append((char) c);
+            }
+        }
+        return line.toString();
+    }
+
+    /** Sends one binary message. */
+    void send(byte[] message) throws VerifierException {
+        try {
+            write(BINARY, message);
+        } catch (IOException error) {
+            lose(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            throw lost;
+        }
+    }
+
+    /**
+     * The next message, or null where none has come after so many milliseconds. Messages that came
+     * before the connection was lost are still given out.
+     */
+    byte[] receive(long timeoutMs) throws VerifierException {
+        byte[] message;
+        try {
+            message = arrived.poll(timeoutMs, TimeUnit.MILLISECONDS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new VerifierException.Cancelled();
+        }
+        if (message == END) {
+            arrived.offer(END);
+            throw lost;
+        }
+        return message;
+    }
+
+    /** Whether receive would not wait. */
+    boolean ready() {
+        return !arrived.isEmpty();
+    }
+
+    /** Says goodbye, so that the server forgets the session, and ends the connection. */
+    @Override
+    public void close() {
+        if (!closing) {
+            closing = true;
+            try {
+                socket.setSoTimeout(1000);
+                write(CLOSE, new byte[] {1000 >> 8, (byte) 1000});
+                socket.shutdownOutput();
+            } catch (IOException error) {
+                // it is gone already
+            } catch (UnsupportedOperationException error) {
+                // a TLS socket of an old Android has no half-closed state
+            }
+        }
+        drop();
+    }
+
+    /** Ends the connection without a word: the session can be resumed. */
+    void drop() {
+        closeQuietly(socket);
+        reader.interrupt();
+    }
+
+    private synchronized void write(int opcode, byte[] payload) throws IOException {
+        int n = payload.length;
+        FrameWriter frame = new FrameWriter();
+        frame.u8(0x80 | opcode);
+        if (n < 126) {
+            frame.u8(0x80 | n);
+        } else if (n < 1 << 16) {
+            frame.u8(0x80 | 126);
+            big(frame, n, 2);
+        } else {
+            frame.u8(0x80 | 127);
+            big(frame, n, 8);
+        }
+        byte[] mask = new byte[4];
+        random.nextBytes(mask);
+        frame.raw(mask);
+        byte[] masked = new byte[n];
+        for (int i = 0; i < n; i++) {
+            masked[i] = (byte) (payload[i] ^ mask[i & 3]);
+        }
+        frame.raw(masked);
+        out.write(frame.bytes());
+        out.flush();
+    }
+
+    private static void big(FrameWriter frame, long value, int bytes) {
+        for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
+            frame.u8((int) (value >>> shift) & 0xFF);
+        }
+    }
+
+    // The thread that reads
+
+    private void startReading() {
+        reader = new Thread("edgespec-websocket") {
+            @Override
+            public void run() {
+                read();
+            }
+        };
+        reader.setDaemon(true);
+        reader.start();
+    }
+
+    private void read() {
+        try {
+            while (true) {
+                arrived.put(message());
+            }
+        } catch (VerifierException error) {
+            lose(error);
+        } catch (IOException error) {
+            lose(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+        } catch (InterruptedException error) {
+            lose(new VerifierException.Unavailable("the connection was given up"));
+        }
+    }
+
+    /** The next whole message, put together from its fragments; control frames are dealt with. */
+    private byte[] message() throws IOException {
+        FrameWriter parts = null;
+        int length = 0;
+        while (true) {
+            int first = in.readUnsignedByte();
+            byte[] payload = payload(first, length);
+            int opcode = first & 0x0F;
+            if (opcode == PING) {
+                write(PONG, payload);
+            } else if (opcode == CLOSE) {
+                throw closed(payload);
+            } else if (opcode == TEXT) {
+                throw new ProtocolException("a text message came; frames are binary");
+            } else if (opcode == BINARY || opcode == CONTINUATION) {
+                if ((opcode == BINARY) != (parts == null)) {
+                    throw new ProtocolException("the fragments of a message came in a wrong order");
+                }
+                parts = parts == null ? new FrameWriter() : parts;
+                parts.raw(payload);
+                length += payload.length;
+                if ((first & 0x80) != 0) {
+                    return parts.bytes();
+                }
+            } else if (opcode != PONG) {
+                throw new ProtocolException("a WebSocket frame of unknown kind " + opcode + " came");
+            }
+        }
+    }
+
+    private byte[] payload(int first, int before) throws IOException {
+        int second = in.readUnsignedByte();
+        long n = second & 0x7F;
+        boolean control = (first & 0x08) != 0;
+        if ((first & 0x70) != 0 || (second & 0x80) != 0) {
+            throw new ProtocolException("the server sent a WebSocket frame that is masked or extended");
+        }
+        if (control && (n > 125 || (first & 0x80) == 0)) {
+            throw new ProtocolException("a control frame is longer than 125 bytes or in fragments");
+        }
+        if (n == 126) {
+            n = in.readUnsignedShort();
+        } else if (n == 127) {
+            n = in.readLong();
+        }
+        if (n < 0 || n > MAX_MESSAGE - (control ? 0 : before)) {
+            throw new ProtocolException("a message is larger than the " + MAX_MESSAGE + " bytes allowed");
+        }
+        byte[] payload = new byte[(int) n];
+        in.readFully(payload);
+        return payload;
+    }
+
+    private VerifierException closed(byte[] payload) throws IOException {
+        if (!closing) {
+            closing = true;
+            write(CLOSE, payload);
+        }
+        return new VerifierException.Unavailable("the server closed the connection");
+    }
+
+    private void lose(VerifierException error) {
+        if (lost == null) {
+            lost = error;
+        }
+        closeQuietly(socket);
+        while (!arrived.offer(END)) {
+            arrived.poll(); // nobody reads: what waits is of no use without what comes
+        }
+    }
+
+    private static void closeQuietly(Socket socket) {
+        try {
+            socket.close();
+        } catch (IOException error) {
+            // there is nothing left to do with it
+        }
+    }
+
+    /** What an exception of the system says, or what it is. */
+    static String reason(Exception error) {
+        String message = error.getMessage();
+        return message == null || message.isEmpty() ? error.getClass().getSimpleName() : message;
+    }
+}

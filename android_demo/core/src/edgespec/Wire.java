@@ -1,0 +1,77 @@
+package edgespec;
+
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+
+/** The verification protocol, docs/protocol.md: frames as bytes, and vocabulary hashes. */
+public final class Wire {
+    static final int VERSION = 1;
+    static final String SUBPROTOCOL = "edgespec.verify.v1";
+    static final String PATH = "/v1/verify";
+
+    private Wire() {
+    }
+
+    /** A frame as a message. */
+    static byte[] encode(Frame frame) {
+        FrameWriter out = new FrameWriter();
+        out.u8(frame.type());
+        frame.write(out);
+        return out.bytes();
+    }
+
+    /** The frame of a message; anything else, left-over bytes included, is refused. */
+    static Frame decode(byte[] data) throws ProtocolException {
+        if (data.length == 0) {
+            throw new ProtocolException("an empty message came; a frame has at least its type");
+        }
+        FrameReader in = new FrameReader(data, 1);
+        Frame frame = read(data[0] & 0xFF, in);
+        if (in.left() > 0) {
+            throw new ProtocolException(in.left() + " bytes stand behind the fields of a frame");
+        }
+        return frame;
+    }
+
+    private static Frame read(int type, FrameReader in) throws ProtocolException {
+        switch (type) {
+            case 0x01: return new Frame.Open(in);
+            case 0x02: return new Frame.Begin(in);
+            case 0x03: return new Frame.Verify(in);
+            case 0x04: return new Frame.More(in);
+            case 0x05: return new Frame.Cancel();
+            case 0x81: return new Frame.Opened(in);
+            case 0x82: return new Frame.Progress(in);
+            case 0x83: return new Frame.Answer(in);
+            case 0x84: return new Frame.Need(in);
+            case 0x85: return new Frame.Busy(in);
+            case 0x86: return new Frame.Error(in);
+            default: throw new ProtocolException("a frame of unknown type " + type + " came");
+        }
+    }
+
+    /**
+     * The 16 bytes that docs/protocol.md calls the vocabulary hash.
+     *
+     * @param entries the vocabulary's own text of each id, as bytes
+     */
+    public static byte[] vocabularyHash(byte[][] entries) {
+        MessageDigest digest = sha256();
+        for (byte[] entry : entries) {
+            FrameWriter length = new FrameWriter();
+            length.u32(entry.length);
+            digest.update(length.bytes());
+            digest.update(entry);
+        }
+        return Arrays.copyOf(digest.digest(), 16);
+    }
+
+    private static MessageDigest sha256() {
+        try {
+            return MessageDigest.getInstance("SHA-256");
+        } catch (NoSuchAlgorithmException error) {
+            throw new AssertionError("every Java and every Android has SHA-256: " + error);
+        }
+    }
+}

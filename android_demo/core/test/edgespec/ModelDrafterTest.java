@@ -1,0 +1,163 @@
+package edgespec;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Collections;
+import org.junit.Before;
+import org.junit.Test;
+
+/** The model on the device drafting, and drafting ahead. */
+public class ModelDrafterTest {
+    private static final String ASKED = "abcdefgh";
+    private ToyModel model;
+    private ModelDrafter drafter;
+    private int[] context;
+    private int asked;
+
+    /** A target whose verdict is there after the model was allowed so many evaluations. */
+    private Verifier verdictAfter(final int evaluations) {
+        asked = 0;
+        return new Verifier() {
+            @Override
+            public boolean ready() {
+                return asked++ >= evaluations;
+            }
+
+            @Override
+            public int contextSize() {
+                throw new AssertionError("a drafter only asks whether the verdict is there");
+            }
+
+            @Override
+            public int maxDraft() {
+                throw new AssertionError("a drafter only asks whether the verdict is there");
+            }
+
+            @Override
+            public void begin(int[] prompt, int maxTokens) {
+            }
+
+            @Override
+            public void submit(int[] draft) {
+            }
+
+            @Override
+            public Verdict result() {
+                throw new AssertionError("a drafter only asks whether the verdict is there");
+            }
+
+            @Override
+            public void accept(int[] tokens) {
+            }
+
+            @Override
+            public void rest() {
+            }
+        };
+    }
+
+    @Before
+    public void start() throws IOException {
+        model = new ToyModel(400, 0);
+        drafter = new ModelDrafter(new ModelCache(model));
+        drafter.begin();
+        context = Toy.encode(Collections.singletonList(new Message("user", ASKED)));
+    }
+
+    private static int[] bytes(String text) {
+        int[] found = new int[text.length()];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = text.charAt(i);
+        }
+        return found;
+    }
+
+    private static int[] joined(int[] first, int... more) {
+        int[] all = Arrays.copyOf(first, first.length + more.length);
+        System.arraycopy(more, 0, all, first.length, more.length);
+        return all;
+    }
+
+    @Test
+    public void whatIsUnreadIsReadWhileTheServerIsAwaited() throws IOException {
+        context = Toy.encode(Collections.singletonList(new Message("user", new String(new char[100]))));
+        assertEquals(0, drafter.offer(context, 4).survival.length);
+        assertEquals("it could, had it read", 4, drafter.wish(context, 4).survival.length);
+        drafter.read(context, verdictAfter(2));
+        assertEquals(2 * ModelCache.PIECE, model.nPast());
+        assertEquals(0, drafter.offer(context, 4).survival.length);
+        drafter.read(context, verdictAfter(1000));
+        assertEquals(context.length - 1, model.nPast());
+        assertEquals(4, drafter.offer(context, 4).survival.length);
+    }
+
+    @Test
+    public void proposesWhatTheModelSays() throws IOException {
+        drafter.read(context, verdictAfter(9));
+        assertArrayEquals(bytes("abcde"), drafter.propose(context, 5));
+        assertTrue(drafter.failure().isEmpty());
+    }
+
+    @Test
+    public void aGuessThatComesTrue() throws IOException {
+        drafter.read(context, verdictAfter(9));
+        int[] draft = drafter.propose(context, 2);
+        drafter.foresee(context, draft, 8, verdictAfter(5)); // reads "b", then c, d, e, f and g
+        drafter.accept(bytes("abc"));
+        int[] now = joined(context, bytes("abc"));
+        int before = model.decoded;
+        Offer offer = drafter.offer(now, 8);
+        assertTrue("so many are there: " + offer.nKnown, offer.nKnown >= 3);
+        assertArrayEquals(Arrays.copyOf(bytes("defgh"), offer.nKnown), drafter.propose(now, offer.nKnown));
+        assertEquals("nothing was evaluated for them", before, model.decoded);
+        assertArrayEquals("and goes on behind them", bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
+    }
+
+    @Test
+    public void aGuessThatDoesNot() throws IOException {
+        drafter.read(context, verdictAfter(9));
+        int[] draft = drafter.propose(context, 2);
+        drafter.foresee(context, draft, 8, verdictAfter(5));
+        drafter.accept(bytes("x"));
+        int[] now = joined(context, 'x');
+        assertEquals(0, drafter.offer(now, 8).nKnown);
+        assertArrayEquals("it goes on from what is", bytes("bcd"), drafter.propose(now, 3));
+        assertEquals(now.length + 2, model.nPast());
+    }
+
+    @Test
+    public void learnsFromItsOwnDraftsOnly() throws IOException {
+        drafter.read(context, verdictAfter(9));
+        double before = drafter.wish(context, 2).survival[0];
+        drafter.accept(bytes("q")); // nobody asked it
+        assertEquals(before, drafter.wish(context, 2).survival[0], 0);
+        drafter.propose(context, 2);
+        drafter.accept(bytes("q"));
+        assertTrue(drafter.wish(context, 2).survival[0] < before);
+        drafter.begin();
+        assertEquals("the next answer is another matter", before, drafter.wish(context, 2).survival[0], 0);
+        drafter.propose(context, 2);
+        drafter.accept(bytes("abc"));
+        Offer after = drafter.wish(context, 2);
+        assertTrue(after.survival[0] > before);
+        assertTrue(after.survival[1] / after.survival[0] > 0.8);
+    }
+
+    @Test
+    public void aContextBeyondTheModels() {
+        assertEquals(0, drafter.wish(new int[398], 4).survival.length);
+    }
+
+    @Test
+    public void aModelThatFails() throws IOException {
+        drafter.read(context, verdictAfter(9));
+        model.failAfter = model.decoded + 2;
+        assertArrayEquals(bytes("ab"), drafter.propose(context, 5));
+        assertTrue(drafter.failure(), drafter.failure().contains("the engine says no"));
+        assertEquals(0, drafter.offer(context, 4).survival.length);
+    }
+}

@@ -1,0 +1,337 @@
+package edgespec;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import org.junit.Test;
+
+/** Frames byte for byte as Python writes them: docs/protocol_vectors.json. */
+public class WireTest {
+    private static Map<?, ?> vectors() throws IOException {
+        return Vectors.read("protocol_vectors.json");
+    }
+
+    private static List<byte[]> messages() throws IOException {
+        List<byte[]> found = new ArrayList<byte[]>();
+        for (Object one : Vectors.list(vectors(), "frames")) {
+            found.add(Vectors.bytes(((Map<?, ?>) one).get("hex")));
+        }
+        return found;
+    }
+
+    @Test
+    public void fieldsBecomeTheseBytes() throws IOException {
+        List<?> frames = Vectors.list(vectors(), "frames");
+        assertTrue("all eleven kinds of frames are there", frames.size() >= 11);
+        for (Object one : frames) {
+            Map<?, ?> vector = (Map<?, ?>) one;
+            Frame frame = frame((Map<?, ?>) vector.get("frame"));
+            assertEquals((String) vector.get("name"), vector.get("hex"), Server.hex(Wire.encode(frame)));
+        }
+    }
+
+    @Test
+    public void bytesBecomeTheseFields() throws IOException {
+        for (Object one : Vectors.list(vectors(), "frames")) {
+            Map<?, ?> vector = (Map<?, ?>) one;
+            Frame expected = frame((Map<?, ?>) vector.get("frame"));
+            Frame found = Wire.decode(Vectors.bytes(vector.get("hex")));
+            assertEquals((String) vector.get("name"), expected.getClass(), found.getClass());
+            assertArrayEquals(Wire.encode(expected), Wire.encode(found));
+        }
+    }
+
+    @Test
+    public void fieldsAreWhereTheyBelong() throws IOException {
+        Frame.Opened opened = (Frame.Opened) Wire.decode(message("opened"));
+        assertEquals(8192, opened.contextSize);
+        assertEquals(31, opened.maxDraft);
+        assertEquals(32, opened.maxAhead);
+        assertEquals(151936, opened.vocabularySize);
+        assertEquals("qwen", opened.model);
+        assertArrayEquals(new long[] {8, 120000}, opened.costs[1]);
+        Frame.Answer answer = (Frame.Answer) Wire.decode(message("with log-probabilities"));
+        assertEquals(3, answer.round);
+        assertEquals(1, answer.nAccepted);
+        assertEquals(-1.25f, answer.logprobs[0].topLogprobs[1], 0);
+        Frame.Begin begin = (Frame.Begin) Wire.decode(message("a conversation that goes on, all settings"));
+        assertEquals(-1L, begin.seed);
+        assertEquals(0x8BB98613, begin.checksum);
+        assertEquals(Double.NEGATIVE_INFINITY, begin.sampling.bias.get(7), 0);
+        assertEquals("gr\u00f6\u00dfer", ((Frame.Error) Wire.decode(message("refused"))).message);
+    }
+
+    @Test
+    public void checksums() throws IOException {
+        for (Object one : Vectors.list(vectors(), "checksums")) {
+            Map<?, ?> vector = (Map<?, ?>) one;
+            Context context = new Context();
+            context.extend(Vectors.ints(Vectors.list(vector, "ids")));
+            assertEquals((int) Vectors.number(vector, "crc32"), context.checksum(context.size()));
+            assertTrue(context.has(context.size(), context.checksum(context.size())));
+            assertTrue(!context.has(context.size() + 1, 0));
+            assertTrue(!context.has(-1, 0));
+        }
+    }
+
+    @Test
+    public void aContextThatIsCutHasTheChecksumOfWhatIsLeft() {
+        Context whole = new Context();
+        whole.extend(new int[] {5, 151643, 0, 7});
+        Context cut = new Context();
+        cut.extend(new int[] {5, 151643, 9, 9, 9});
+        cut.truncate(2);
+        cut.extend(new int[] {0, 7});
+        assertEquals(whole.checksum(4), cut.checksum(4));
+        assertArrayEquals(new int[] {5, 151643, 0, 7}, cut.tokens().toArray());
+    }
+
+    @Test
+    public void vocabularyHashes() throws IOException {
+        for (Object one : Vectors.list(vectors(), "vocabulary_hashes")) {
+            Map<?, ?> vector = (Map<?, ?>) one;
+            List<?> texts = Vectors.list(vector, "entries");
+            byte[][] entries = new byte[texts.size()][];
+            for (int i = 0; i < entries.length; i++) {
+                entries[i] = ((String) texts.get(i)).getBytes(FrameWriter.UTF_8);
+            }
+            assertEquals(vector.get("hash"), Server.hex(Wire.vocabularyHash(entries)));
+        }
+    }
+
+    @Test
+    public void vocabularies() throws IOException {
+        for (Object one : Vectors.list(vectors(), "vocabularies")) {
+            Map<?, ?> vector = (Map<?, ?>) one;
+            byte[] data = Vectors.bytes(vector.get("hex"));
+            ServerVocabulary found = new ServerVocabulary(data);
+            List<?> pieces = Vectors.list(vector, "pieces");
+            int[] ends = Vectors.ints(Vectors.list(vector, "ends"));
+            assertEquals(pieces.size(), found.size());
+            assertEquals("101112131415161718191a1b1c1d1e1f", Server.hex(found.hash()));
+            for (int id = 0; id < found.size(); id++) {
+                boolean end = Arrays.binarySearch(ends, id) >= 0;
+                assertEquals(end, found.isEnd(id));
+                assertEquals(end ? "" : pieces.get(id), new String(found.piece(id), "UTF-8"));
+            }
+            for (int length = 0; length < data.length; length++) {
+                try {
+                    new ServerVocabulary(Arrays.copyOf(data, length));
+                    fail("cut to " + length + " bytes it is still a vocabulary");
+                } catch (ProtocolException error) {
+                    assertTrue(error.getMessage(), error.getMessage().length() > 10);
+                }
+            }
+        }
+    }
+
+    @Test
+    public void randomVocabularies() {
+        Random random = new Random(3);
+        for (int i = 0; i < 5000; i++) {
+            byte[] data = new byte[random.nextInt(80)];
+            random.nextBytes(data);
+            if (data.length > 0) {
+                data[0] = 1;
+            }
+            try {
+                new ServerVocabulary(data);
+            } catch (ProtocolException error) {
+                assertTrue(error.getMessage().length() > 10);
+            }
+        }
+    }
+
+    @Test
+    public void whatIsRefused() throws IOException {
+        for (Object hex : Vectors.list(vectors(), "refused")) {
+            refused(Vectors.bytes(hex), "");
+        }
+        refused(new byte[0], "empty");
+        refused(Vectors.bytes("07"), "unknown type 7");
+        refused(Vectors.bytes("048000"), "written too long");
+        refused(Vectors.bytes("04ffffffffffffffffffff"), "ten bytes");
+        refused(Vectors.bytes("04ffffffffffffffffff7f"), "too large");
+        refused(Vectors.bytes("850001ff"), "UTF-8");
+        refused(Vectors.bytes("030000" + "00000000" + "00" + "ffffffff0f"), "too large");
+        refused(Vectors.bytes("8300000000" + "ffff03" + "00000000"), "too short for the 65535 things");
+    }
+
+    @Test
+    public void impossibleSettings() throws IOException {
+        String greedy = Server.hex(message("a prompt, greedy"));
+        String zero = "0000000000000000";
+        String one = "000000000000f03f";
+        String minusOne = "000000000000f0bf";
+        String nan = "000000000000f87f";
+        String sampling = zero + one + zero + one + zero + zero;
+        for (String wrong : new String[] {minusOne + one + zero, nan + one + zero, zero + zero + zero}) {
+            refused(Vectors.bytes(greedy.replace(sampling, wrong + one + zero + zero)), "sampling settings");
+        }
+    }
+
+    @Test
+    public void everyCutIsNoticedOrIsAFrame() throws IOException {
+        for (byte[] whole : messages()) {
+            for (int length = 0; length < whole.length; length++) {
+                byte[] cut = Arrays.copyOf(whole, length);
+                try {
+                    assertArrayEquals(cut, Wire.encode(Wire.decode(cut)));
+                } catch (ProtocolException error) {
+                    assertTrue(error.getMessage().length() > 10);
+                }
+            }
+        }
+    }
+
+    @Test
+    public void oversizedFrames() throws IOException {
+        byte[] many = new byte[(1 << 20) + 9];
+        many[0] = 3;
+        refused(many, "more than 1048576 token ids");
+        refused(Vectors.bytes("8600ffffffff07" + "61"), "too large");
+        String long70000 = new String(new char[70000]).replace('\0', '\u00f6');
+        Frame.Error error = (Frame.Error) Wire.decode(Wire.encode(new Frame.Error(1, long70000)));
+        assertEquals(65534, error.message.getBytes(FrameWriter.UTF_8).length);
+        assertEquals("", error.message.replace("\u00f6", ""));
+    }
+
+    @Test
+    public void randomFramesAreFramesOrProtocolExceptions() throws IOException {
+        Random random = new Random(20241121);
+        List<byte[]> whole = messages();
+        int[] types = {1, 2, 3, 4, 5, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86};
+        int frames = 0;
+        for (int i = 0; i < 40000; i++) {
+            byte[] data = i % 2 == 0 ? damaged(random, whole) : new byte[random.nextInt(90)];
+            if (i % 2 == 1) {
+                random.nextBytes(data);
+                if (data.length > 0 && i % 4 == 1) {
+                    data[0] = (byte) types[random.nextInt(types.length)];
+                }
+            }
+            try {
+                byte[] again = Wire.encode(Wire.decode(data));
+                assertArrayEquals(again, Wire.encode(Wire.decode(again)));
+                frames++;
+            } catch (ProtocolException error) {
+                assertTrue(error.getMessage().length() > 10);
+            }
+        }
+        assertTrue("some of them are frames, or the test says nothing: " + frames, frames > 1000);
+    }
+
+    private static byte[] damaged(Random random, List<byte[]> whole) {
+        byte[] data = whole.get(random.nextInt(whole.size())).clone();
+        data[random.nextInt(data.length)] = (byte) random.nextInt();
+        return Arrays.copyOf(data, data.length + random.nextInt(3) - 1);
+    }
+
+    private static byte[] message(String name) throws IOException {
+        for (Object one : Vectors.list(vectors(), "frames")) {
+            if (((Map<?, ?>) one).get("name").equals(name)) {
+                return Vectors.bytes(((Map<?, ?>) one).get("hex"));
+            }
+        }
+        throw new IOException("there is no vector " + name);
+    }
+
+    private static void refused(byte[] data, String said) {
+        try {
+            Wire.decode(data);
+            fail("this is no frame: " + Server.hex(Arrays.copyOf(data, Math.min(20, data.length))));
+        } catch (ProtocolException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains(said));
+        }
+    }
+
+    /** A frame from the fields of a vector. */
+    private static Frame frame(Map<?, ?> f) {
+        String type = (String) f.get("type");
+        if (type.equals("OPEN")) {
+            return new Frame.Open(integer(f, "version"), Vectors.bytes(f.get("token")),
+                    integer(f, "vocab_size"), Vectors.bytes(f.get("vocab_hash")), (String) f.get("model"));
+        } else if (type.equals("BEGIN")) {
+            return new Frame.Begin(Vectors.number(f, "generation"), integer(f, "keep"),
+                    integer(f, "checksum"), integer(f, "n_prompt"), sampling((Map<?, ?>) f.get("params")),
+                    Vectors.number(f, "seed"), Vectors.ints(Vectors.list(f, "ids")));
+        } else if (type.equals("VERIFY")) {
+            return new Frame.Verify(Vectors.number(f, "round"), integer(f, "length"),
+                    integer(f, "checksum"), integer(f, "ahead"), Vectors.ints(Vectors.list(f, "ids")));
+        } else if (type.equals("MORE")) {
+            return new Frame.More(Vectors.number(f, "round"));
+        } else if (type.equals("CANCEL")) {
+            return new Frame.Cancel();
+        } else if (type.equals("OPENED")) {
+            return new Frame.Opened(integer(f, "version"), Vectors.bytes(f.get("token")),
+                    integer(f, "n_ctx"), integer(f, "max_draft"), integer(f, "max_ahead"),
+                    integer(f, "vocab_size"), Vectors.bytes(f.get("vocab_hash")), (String) f.get("model"),
+                    costs(Vectors.list(f, "costs")));
+        } else if (type.equals("PROGRESS")) {
+            return new Frame.Progress(Vectors.number(f, "generation"), Vectors.number(f, "n_done"));
+        } else if (type.equals("ANSWER")) {
+            return new Frame.Answer(Vectors.number(f, "round"), integer(f, "n_accepted"),
+                    integer(f, "token"), Vectors.number(f, "server_us"),
+                    logprobs(Vectors.list(f, "logprobs")));
+        } else if (type.equals("NEED")) {
+            return new Frame.Need(Vectors.number(f, "have"), integer(f, "checksum"));
+        } else if (type.equals("BUSY")) {
+            return new Frame.Busy(Vectors.number(f, "retry_ms"), (String) f.get("message"));
+        }
+        assertEquals("ERROR", type);
+        return new Frame.Error(integer(f, "code"), (String) f.get("message"));
+    }
+
+    private static int integer(Map<?, ?> fields, String name) {
+        return (int) Vectors.number(fields, name);
+    }
+
+    private static Sampling sampling(Map<?, ?> params) {
+        Sampling found = new Sampling();
+        found.temperature = Vectors.real(params.get("temperature"));
+        found.topP = Vectors.real(params.get("top_p"));
+        found.minP = Vectors.real(params.get("min_p"));
+        found.repetitionPenalty = Vectors.real(params.get("repetition_penalty"));
+        found.presencePenalty = Vectors.real(params.get("presence_penalty"));
+        found.frequencyPenalty = Vectors.real(params.get("frequency_penalty"));
+        found.topK = integer(params, "top_k");
+        found.logprobs = params.get("logprobs") == null ? -1 : integer(params, "logprobs");
+        for (Map.Entry<?, ?> one : ((Map<?, ?>) params.get("logit_bias")).entrySet()) {
+            found.bias.put(Integer.valueOf((String) one.getKey()), Vectors.real(one.getValue()));
+        }
+        return found;
+    }
+
+    private static long[][] costs(List<?> pairs) {
+        long[][] found = new long[pairs.size()][];
+        for (int i = 0; i < found.length; i++) {
+            int[] pair = Vectors.ints((List<?>) pairs.get(i));
+            found[i] = new long[] {pair[0], pair[1]};
+        }
+        return found;
+    }
+
+    private static Frame.Logprob[] logprobs(List<?> all) {
+        Frame.Logprob[] found = new Frame.Logprob[all.size()];
+        for (int i = 0; i < found.length; i++) {
+            Map<?, ?> one = (Map<?, ?>) all.get(i);
+            List<?> top = Vectors.list(one, "top");
+            int[] ids = new int[top.size()];
+            float[] values = new float[top.size()];
+            for (int j = 0; j < ids.length; j++) {
+                ids[j] = ((Number) ((List<?>) top.get(j)).get(0)).intValue();
+                values[j] = (float) Vectors.real(((List<?>) top.get(j)).get(1));
+            }
+            found[i] = new Frame.Logprob((float) Vectors.real(one.get("logprob")), ids, values);
+        }
+        return found;
+    }
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Tests the demo. Builds it first.
+#   test.sh                the parts core, dex and app
+#   test.sh core           JUnit tests of core/, on the classes
+#   test.sh dex            the same tests, and those of the app, on the classes that enjarify makes of the
+#                          APK's DEX
+#   test.sh app            the unmodified Activity on fakes of the android.* classes
+#   test.sh native         jni/test.sh: the native library under qemu, against llama.cpp here
+#   test.sh picture [ADDRESS [KEY]]  draws picture.png, with a scripted server or a real one
+# --no-build tests what build.sh has built last.
+# Exit status: 0; 1 a test failed, or a tool is missing; 2 an unknown part.
+#
+# The loopback against the real `edgespec serve` is run by pytest: tests/android/test_loopback.py.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+java_home=/usr/share/java
+junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar
+
+# junit CLASSES TEST…: runs these tests against these classes.
+junit() {
+    local classes=$1
+    shift
+    java -ea -cp "build/test:$classes:$junit" org.junit.runner.JUnitCore "$@"
+}
+
+# Names of the test classes below a folder.
+tests_in() {
+    (cd "$1" && find . -name '*Test.java' | sed 's|^\./||; s|\.java$||; s|/|.|g' | sort)
+}
+
+compile_tests() {
+    rm -rf build/test
+    mkdir -p build/test
+    find core/test app/test -name '*.java' >build/test-sources
+    javac -encoding UTF-8 -Xlint:all,-serial -Werror -cp "build/classes:$junit" \
+        -d build/test @build/test-sources
+}
+
+core() { junit build/classes $(tests_in core/test); }
+
+app() { junit build/classes $(tests_in app/test); }
+
+dex() {
+    PYTHON=/usr/bin/python3 enjarify --force --output build/dex.jar build/dex/classes.dex
+    junit build/dex.jar $(tests_in core/test) $(tests_in app/test)
+}
+
+native() {
+    local status=0
+    jni/test.sh || status=$?
+    [ $status = 77 ] || return $status
+    skipped+=" native (jni/test.sh says above what is missing)"
+}
+
+picture() {
+    java -Djava.awt.headless=true -cp "build/test:build/classes:$junit" edgespec.app.Picture picture.png "$@"
+}
+
+build=yes parts=() arguments=()
+for word in "$@"; do
+    case $word in
+        --no-build) build= ;;
+        core | dex | app | native | picture) parts+=("$word") ;;
+        -*) echo "test.sh: unknown option $word; there is --no-build." >&2; exit 2 ;;
+        *)
+            [ "${parts[*]}" = picture ] || {
+                echo "test.sh: unknown part $word; there are core, dex, app, native and picture." >&2
+                exit 2
+            }
+            arguments+=("$word")
+            ;;
+    esac
+done
+[ ${#parts[@]} -gt 0 ] || parts=(core dex app)
+
+SECONDS=0
+[ -z "$build" ] || ./build.sh
+compile_tests
+passed= skipped= unasked=
+for part in "${parts[@]}"; do
+    echo "== $part"
+    before=$skipped
+    "$part" "${arguments[@]}"
+    [ "$before" != "$skipped" ] || passed+=" $part"
+done
+for part in core dex app native; do
+    [[ " ${parts[*]} " == *" $part "* ]] || unasked+=" $part"
+done
+echo "test.sh: passed:${passed:- nothing}; skipped:${skipped:- nothing}; not asked for:${unasked:- nothing};" \
+    "$SECONDS s"
