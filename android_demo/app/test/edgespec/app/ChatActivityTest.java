@@ -578,6 +578,7 @@ public class ChatActivityTest {
             phone.configure(false, letters);
             assertFits(letters);
             phone.menu(R.id.settings);
+            phone.write(R.id.server, ""); // so that the hint is seen
             assertFits(letters);
             phone.activity.onBackPressed();
         }
