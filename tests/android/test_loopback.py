@@ -21,6 +21,9 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "server"))
+from delaying import Proxy  # noqa: E402
+
 CORE = ROOT / "android_demo" / "core"
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()
 KEY, N_TOKENS, N_CTX = "loopback-key", 48, 2048
@@ -203,6 +206,24 @@ def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expect
         equal += text == expected["greedy"][i]
     print(f"{equal} of 4 killed answers equal")
     assert equal >= 3
+
+
+def test_a_connection_that_is_cut_again_and_again(classes, server, expected):
+    """The server keeps the session, so the text is the same."""
+    proxy = Proxy(server.port)
+    url = f"ws://127.0.0.1:{proxy.port}"
+    with device(classes, url, "--key", KEY) as process:
+        for i in range(6):
+            ask(process, QUESTIONS[i])
+            lines = []
+            for line in heard(process):
+                lines.append(line)
+                if "text" in line and len(lines) % (i + 3) == 0:
+                    proxy.cut()
+            assert not [line for line in lines if "error" in line or "note" in line]
+            said = "".join(line.get("text", "") for line in lines)
+            assert said == expected["greedy"][i], QUESTIONS[i]
+    proxy.close()
 
 
 def test_a_wrong_key(classes, server):

@@ -9,7 +9,7 @@ import java.util.concurrent.TimeUnit;
  * Something of the network that may block: looking up a name, connecting, an HTTP request. It runs
  * in a thread of its own, so that whoever waits can stop waiting at any time.
  */
-abstract class Attempt<T extends Object> {
+abstract class Attempt<T> {
     private final CountDownLatch done = new CountDownLatch(1);
     private T found;
     private IOException failed;
