@@ -20,7 +20,7 @@ from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.sglang import SGLangVerifier
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "data" / "engines"
 RECORDINGS = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("*.json"))}
 RUNS = [(name, i) for name, found in RECORDINGS.items() for i in range(len(found["runs"]))]
 
