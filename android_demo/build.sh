@@ -171,6 +171,7 @@ for option in "$@"; do
     case $option in
         --native) native=yes ;;
         --tools) only=tools ;;
+        -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' build.sh; exit ;;
         --packages) only=packages ;;
         *) say "unknown option $option; there are --native, --tools and --packages."; exit 2 ;;
     esac

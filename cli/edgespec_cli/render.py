@@ -75,8 +75,9 @@ class Screen:
             self._at_line_start = True
 
     def remark(self, text: str, *, stderr: bool = False) -> None:
-        """A line that is not part of an answer."""
-        self.end_line()
+        """A line that is not part of an answer, nor of what the answer is piped into."""
+        if self.terminal:
+            self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
         text = neutral(text)
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import ssl
 import statistics
 import time
 from collections import deque
@@ -30,6 +31,7 @@ try:
     from websockets.exceptions import (
         ConnectionClosed,
         InvalidHandshake,
+        InvalidMessage,
         InvalidStatus,
         InvalidURI,
     )
@@ -343,24 +345,46 @@ class RemoteVerifier:
                     max_queue=128,
                 )
             )
-        except (InvalidURI, ValueError) as error:
-            raise ConfigError(
-                f"{self._url!r} is no address of a verification server; ws://host:port and "
-                "wss://host:port are"
+        except ssl.SSLCertVerificationError as error:  # a ValueError as well
+            raise VerifierRefused(
+                f"the certificate of {self._host} is not trusted: {error.verify_message}; name its "
+                "file, or that of who signed it, in the environment variable SSL_CERT_FILE"
             ) from error
+        except InvalidURI as error:
+            raise self._no_address() from error
         except InvalidStatus as error:
             raise self._turned_away(error.response.status_code) from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise VerifierUnavailable(
                 f"no verification server answers at {self._host}: {_reason(error)} "
-                "(does `edgespec serve` run there?)"
+                f"({self._remedy(error)})"
             ) from error
+        except ValueError as error:
+            raise self._no_address() from error
         if self._connection.subprotocol != wire.SUBPROTOCOL:
             self._drop()
             raise VerifierRefused(f"{self._host} does not speak {wire.SUBPROTOCOL}")
         self._open()
 
+    def _no_address(self) -> Exception:
+        return ConfigError(
+            f"{self._url!r} is no address of a verification server; ws://host:port and "
+            "wss://host:port are"
+        )
+
+    def _remedy(self, error: Exception) -> str:
+        if isinstance(error, ssl.SSLError):
+            return "does it speak TLS? ws:// is without"
+        if isinstance(error, InvalidMessage) and self._url.startswith("ws://"):
+            return "does it want TLS? wss:// is with"
+        return "does `edgespec serve` run there?"
+
     def _turned_away(self, status: int) -> Exception:
+        if status in (401, 403) and not self._api_key:
+            return VerifierRefused(
+                f"{self._host} wants a key and none was given; give one as api_key, on the command "
+                "line with --verifier-key-file or EDGESPEC_VERIFIER_KEY"
+            )
         if status in (401, 403):
             return VerifierRefused(f"{self._host} refuses the key; give one that it knows")
         if status == 429 or status >= 500:

@@ -223,3 +223,22 @@ def test_tls(running, engine, say):
         assert content(response) == "Hi, what can I do?"
         with pytest.raises(httpx.TransportError):
             httpx.get(server.url.replace("https", "http") + "/health")
+
+
+def test_what_a_device_is_told_at_the_door(running, engine):
+    from edgespec import ConfigError, VerifierRefused, VerifierUnavailable
+    from edgespec.verifiers.remote import RemoteVerifier
+
+    def refused(url, kind, says):
+        with pytest.raises(kind, match=says):
+            RemoteVerifier(url, engine.tokenizer, timeout_s=5.0)
+
+    with running(engine, tls_cert=TLS / "cert.pem", tls_key=TLS / "key.pem") as server:
+        port = server.url.rpartition(":")[2]
+        refused(f"wss://127.0.0.1:{port}", VerifierRefused, "not trusted.*SSL_CERT_FILE")
+        refused(f"ws://127.0.0.1:{port}", VerifierUnavailable, "wss:// is with")
+    with running(engine, api_keys=("key",)) as server:
+        port = server.url.rpartition(":")[2]
+        refused(f"wss://127.0.0.1:{port}", VerifierUnavailable, "ws:// is without")
+        refused(f"ws://127.0.0.1:{port}", VerifierRefused, "wants a key and none was given")
+    refused("ws://[::1", ConfigError, "no address")

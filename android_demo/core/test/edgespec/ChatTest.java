@@ -482,6 +482,7 @@ public class ChatTest {
         ToyModel model = new ToyModel(2048, 0);
         settings.model = model;
         server.costs = new long[][] {{1, 200000}, {8, 210000}, {32, 230000}};
+        server.delayMs = 20; // it reads while it waits
         String asked = "abcdefghijklmnopqrstuvwxyz0123456789";
         Recorder heard = ask(asked);
         said(Toy.answer(asked), heard);
@@ -495,6 +496,7 @@ public class ChatTest {
         model.failAfter = 1;
         settings.model = model;
         server.costs = new long[][] {{1, 200000}, {8, 210000}};
+        server.delayMs = 20;
         Recorder heard = ask(ASKED);
         said(Toy.answer(ASKED), heard);
         assertEquals(1, heard.notes.size());
