@@ -28,6 +28,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line | getattr(record, "fields", {}), default=str)
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """Not that a WebSocket was turned away with an answer of HTTP, which uvicorn calls an error and
+    `request` has told.
+    """
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
 def request(fields: dict[str, Any]) -> None:
     """A request is over. What asks every few seconds is not worth a line."""
     routine = fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
