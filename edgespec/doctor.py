@@ -22,7 +22,6 @@ from .errors import (
     ConfigError,
     EdgeSpecError,
     EngineMissing,
-    VerifierRefused,
     VerifierUnavailable,
     VocabularyMismatch,
 )
@@ -105,8 +104,6 @@ def diagnose_verifier(
             return [*found, *_far(there, url)]
     except ConfigError:
         raise
-    except VerifierRefused as error:
-        return [*found, Finding("problem", "verifier", str(error), broken=True)]
     except VerifierUnavailable as error:
         remedy = "start it, or mend the address; with -m a local model would answer meanwhile"
         return [*found, Finding("problem", "verifier", str(error), remedy, broken=True)]

@@ -140,11 +140,8 @@ class ModelDrafter:
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
         found: list[tuple[int, int]] = []
         n = len(context) - self._start
-        if n - self._known > _GLANCE or n + limit > self._model.n_ctx:
-            return found
-        if not (greedy or self._coupled):
-            return found
-        pending = self._catch_up(context, limit)
+        near = n - self._known <= _GLANCE and n + limit <= self._model.n_ctx
+        pending = self._catch_up(context, limit) if near and (greedy or self._coupled) else None
         if pending is None:
             return found
         while len(found) < limit and not until():
