@@ -79,9 +79,7 @@ class Model(Protocol):
     def n_past(self) -> int:
         """How many tokens the cache holds."""
 
-    def decode(
-        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
-    ) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
         """Append `tokens` to the cache; logits of the last `n_logits` of them.
 
         Returns [n_logits, vocab_size], a view valid until the next call.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import random
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,11 +51,14 @@ class SeededRandomness:
         Its law is `distribution`: exponential clocks of rates p_t, the first to ring wins
         (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
         """
-        if len(distribution.ids) == 1:
-            return int(distribution.ids[0])
-        clocks = exponentials(self.seed, position, np.asarray(distribution.ids))
+        ids, probs = distribution.ids, distribution.probs
+        if len(ids) == 1:
+            return int(ids[0])
+        if isinstance(ids, list) and isinstance(probs, list):
+            return _race_of_few(self.seed, position, ids, probs)
+        clocks = exponentials(self.seed, position, np.asarray(ids))
         with np.errstate(divide="ignore"):
-            return int(distribution.ids[int((clocks / distribution.probs).argmin())])
+            return int(ids[int((clocks / probs).argmin())])
 
 
 def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
@@ -62,8 +67,7 @@ def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     A counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) over
     (seed, position), then over the token.
     """
-    key = _mix_int(_mix_int(seed ^ 0x5EED) + position * _GOLDEN & _MASK)
-    x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+    x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
     x ^= x >> np.uint64(31)
@@ -72,8 +76,28 @@ def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     return result
 
 
+def _race_of_few(seed: int, position: int, ids: Sequence[int], probs: Sequence[float]) -> int:
+    """The same race without arrays: for a few tokens a tenth of the time."""
+    key = _key(seed, position)
+    best, first = ids[0], math.inf
+    for token, p in zip(ids, probs, strict=True):
+        if p > 0:
+            uniform = ((_finish(token * _GOLDEN + key & _MASK) >> 11) + 0.5) * 2.0**-53
+            clock = -math.log(uniform) / p
+            if clock < first:
+                best, first = token, clock
+    return best
+
+
+def _key(seed: int, position: int) -> int:
+    return _mix_int(_mix_int(seed ^ 0x5EED) + position * _GOLDEN & _MASK)
+
+
 def _mix_int(x: int) -> int:
-    x = (x + _GOLDEN) & _MASK
+    return _finish((x + _GOLDEN) & _MASK)
+
+
+def _finish(x: int) -> int:
     x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
     x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
     return x ^ (x >> 31)

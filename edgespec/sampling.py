@@ -45,7 +45,7 @@ class Sampler:
         if self._changes_rows:
             row = self._adjusted(row, ahead)
         best = int(row.argmax())
-        _check(row[best])
+        _check(row.item(best))
         return best
 
     def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:

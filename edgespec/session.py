@@ -71,7 +71,8 @@ class Session:
             draft = self._draft(drafters, request, context, output) if drafters else NO_DRAFT
             drafted = self._clock()
             verdict = self._verify(draft, context)
-            yield from self._notices()
+            if self._far:
+                yield from self._notices()
             emitted = output.cut(verdict.tokens)
             tokens = [token for token, _ in emitted]
             context.extend(tokens)
@@ -106,7 +107,7 @@ class Session:
         plan = self._policy.choose(offers, budget)
         if not plan.depth:
             return NO_DRAFT
-        return drafters[plan.index].propose(context, plan.depth, plan.floors)
+        return drafters[plan.offer].propose(context, plan.depth, plan.floors)
 
     def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
         """A target far away leaves time to draft on."""

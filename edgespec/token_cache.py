@@ -59,7 +59,7 @@ class TokenCache:
         """`Model.decode`, with `tokens` kept equal to the cache also when it fails."""
         self.tokens.extend(tokens)
         try:
-            return self.model.decode(tokens, n_logits=n_logits, abort=abort)
+            return self.model.decode(tokens, n_logits, abort)
         except BaseException:
             del self.tokens[self.model.n_past :]
             if self._checkpoint and self._checkpoint[0] > self.model.n_past:

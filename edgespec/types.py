@@ -1,10 +1,13 @@
-"""Values that travel between the parts. Nothing here imports anything of ours."""
+"""Values that travel between the parts. Nothing here imports anything of ours.
+
+What every step makes is a named tuple: a third of the time that a frozen dataclass takes.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +24,7 @@ is valid until the model's next call. Nobody writes to it."""
 FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(NamedTuple):
     """A distribution over the tokens that survived the sampling transforms.
 
     ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists where top_k or
@@ -61,8 +63,7 @@ class Distribution:
         return np.where(own[places] == ids, probs[places], 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """What a drafter expects of itself before it drafts.
 
     survival: estimated probability that drafted tokens 1..i are all accepted, one entry a
@@ -85,8 +86,7 @@ class Offer:
         return sum(self.survival[:depth])
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Tokens proposed to the target.
 
     probs: the distribution that each token was drawn from, or None for a draft that is
@@ -105,8 +105,7 @@ class Draft:
 NO_DRAFT = Draft()
 
 
-@dataclass(frozen=True, slots=True)
-class Floors:
+class Floors(NamedTuple):
     """What a survival must reach. keep[i]: that of drafted token i + 1, else the draft ends
     before it. extend[i]: that of the first i tokens together, else a draft model stops there.
     Decided before anything is drawn. Beyond their ends the last entries hold; empty: no floor.
@@ -140,8 +139,7 @@ class Floors:
 NO_FLOORS = Floors()
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What a step may cost. limit: most drafted tokens; n_past: tokens in the context;
     n_emitted: tokens of the answer so far; remaining: most that the request can still emit.
     """
@@ -152,13 +150,12 @@ class Budget:
     remaining: int = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A policy's choice: which offer (index), how many tokens at most, and where the draft ends
+class Plan(NamedTuple):
+    """A policy's choice: which offer (its index), how many tokens at most, and where the draft ends
     earlier. Depth 0 is plain decoding. gain: tokens that it expects above plain decoding.
     """
 
-    index: int = 0
+    offer: int = 0
     depth: int = 0
     floors: Floors = NO_FLOORS
     gain: float = 0.0
@@ -174,8 +171,7 @@ class Logprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the target made of a draft: `n_accepted` drafted tokens and one of its own.
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
@@ -191,8 +187,7 @@ class Verdict:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepStats:
+class StepStats(NamedTuple):
     """One step: a draft and its verification. Times in seconds. draft_evaluated: as in Draft."""
 
     source: str
@@ -249,10 +244,12 @@ class Stats:
         self.num_emitted_tokens += step.n_emitted
         self.draft_s += step.draft_s
         self.verify_s += step.verify_s
-        _bump(self.acceptance_histogram, step.n_accepted)
+        _reach(self.acceptance_histogram, step.n_accepted + 1)[step.n_accepted] += 1
+        drafted = _reach(self.drafted_per_position, step.n_drafted)
+        accepted = _reach(self.accepted_per_position, step.n_drafted)
         for i in range(step.n_drafted):
-            _bump(self.drafted_per_position, i)
-            _bump(self.accepted_per_position, i, int(i < step.n_accepted))
+            drafted[i] += 1
+            accepted[i] += i < step.n_accepted
         if step.n_drafted:
             source = self.drafts_by_source.setdefault(
                 step.source, {"steps": 0, "drafted": 0, "accepted": 0}
@@ -304,9 +301,10 @@ class Stats:
         }
 
 
-def _bump(counts: list[int], i: int, by: int = 1) -> None:
-    counts.extend([0] * (i + 1 - len(counts)))
-    counts[i] += by
+def _reach(counts: list[int], n: int) -> list[int]:
+    """The same list with `n` entries at least."""
+    counts.extend([0] * (n - len(counts)))
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +324,7 @@ class Completion:
     logprobs: tuple[Logprob, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened while streaming.
 
     "prefill": `n_done` of `n_total` prompt tokens are in the cache.

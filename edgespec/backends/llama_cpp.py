@@ -233,7 +233,8 @@ class LlamaCppModel:
 
     placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
     config: as it runs; batch_invariant decides some settings. So many rows as stay equal to the
-    last bit are then the most a call, and are evaluated in a call of their own.
+    last bit are then the most a call, and are evaluated in a call of their own. n_past: how many
+    tokens the cache holds.
 
     Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
     """
@@ -259,10 +260,10 @@ class LlamaCppModel:
             MAX_ROWS, lib.llama_n_batch(self._context), truncate=not (recurrent or hybrid)
         )
         self.placement = _placement(lines)
-        self._n_past = 0
+        self.n_past = 0
         self._batch = _Batch(self.capabilities.max_batch)
         self._rows_address = 0
-        self._rows_view: Rows = np.empty((0, self.vocab_size), np.float32)
+        self._views: list[Rows] = []  # of 0, 1, 2, … rows
         self._aborting: Abort | None = None
         self._evaluating = threading.Lock()  # contexts of the same weights take turns
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
@@ -270,14 +271,7 @@ class LlamaCppModel:
         if self.config.batch_invariant:
             self._keep_rows_equal()
 
-    @property
-    def n_past(self) -> int:
-        """How many tokens the cache holds."""
-        return self._n_past
-
-    def decode(
-        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
-    ) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         done = 0
         for end in ends(self, len(tokens), n_logits):
@@ -288,20 +282,18 @@ class LlamaCppModel:
             self._decode_chunk(tokens[done:end], 0, abort)
             done = end
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
-        if not n_logits:
-            return np.empty((0, self.vocab_size), np.float32)
-        return self._rows()[:n_logits]
+        return self._rows(n_logits) if n_logits else np.empty((0, self.vocab_size), np.float32)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
-        if n_past >= self._n_past:
+        if n_past >= self.n_past:
             return
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise CannotTruncate(
                 f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
-                f"of {self._n_past} tokens"
+                f"of {self.n_past} tokens"
             )
-        self._n_past = n_past
+        self.n_past = n_past
 
     def checkpoint(self) -> tuple[int, Any]:
         """The part of the state that cannot be truncated."""
@@ -310,7 +302,7 @@ class LlamaCppModel:
         data = (ctypes.c_uint8 * size)()
         if lib.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
             raise DecodeError(f"{self.path.name}: the engine gave no checkpoint of its state")
-        return self._n_past, data
+        return self.n_past, data
 
     def restore(self, state: tuple[int, Any]) -> None:
         """Return to a checkpoint."""
@@ -323,7 +315,7 @@ class LlamaCppModel:
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
-        self._n_past = n_past
+        self.n_past = n_past
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Threads for one token and for several, from the next evaluation on."""
@@ -466,35 +458,36 @@ class LlamaCppModel:
         return self.config.n_ctx or min(trained, DEFAULT_N_CTX)
 
     def _decode_chunk(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> None:
-        batch = self._batch.fill(tokens, self._n_past, n_logits)
+        batch = self._batch.fill(tokens, self.n_past, n_logits)
         with self._evaluating:
             if abort is None or len(tokens) <= ABORTABLE:
                 code = lib.llama_decode(self._context, batch)
             else:
                 code = self._decode_abortable(batch, abort)
         if code == 0:
-            self._n_past += len(tokens)
+            self.n_past += len(tokens)
             return
-        self._n_past = self._drop_partial()
+        self.n_past = self._drop_partial()
         if code == 1:
             raise ContextFull(
-                f"no room in the cache for {len(tokens)} tokens behind {self._n_past} "
+                f"no room in the cache for {len(tokens)} tokens behind {self.n_past} "
                 f"(n_ctx {self.n_ctx}); load the model with a larger n_ctx"
             )
         if code == 2:
-            raise Aborted(f"stopped after {self._n_past} tokens")
+            raise Aborted(f"stopped after {self.n_past} tokens")
         raise DecodeError(
-            f"{self.path.name}: llama_decode failed with code {code} at {self._n_past} tokens"
+            f"{self.path.name}: llama_decode failed with code {code} at {self.n_past} tokens"
         )
 
-    def _rows(self) -> Rows:
-        """The engine's output buffer; a new view only where the engine has moved it."""
+    def _rows(self, n: int) -> Rows:
+        """The engine's output buffer; new views only where the engine has moved it."""
         address = _get_logits(self._context)
         if address != self._rows_address:
             buffer = (ctypes.c_float * (MAX_ROWS * self.vocab_size)).from_address(address)
-            self._rows_view = np.ctypeslib.as_array(buffer).reshape(MAX_ROWS, self.vocab_size)
+            rows = np.ctypeslib.as_array(buffer).reshape(MAX_ROWS, self.vocab_size)
+            self._views = [rows[:n] for n in range(MAX_ROWS + 1)]
             self._rows_address = address
-        return self._rows_view
+        return self._views[n]
 
     def _decode_abortable(self, batch: Any, abort: Abort) -> int:
         if abort():
@@ -513,8 +506,8 @@ class LlamaCppModel:
 
     def _drop_partial(self) -> int:
         """After a failed call: the part of the chunk that went in is dropped again."""
-        if lib.llama_memory_seq_rm(self._memory, 0, self._n_past, -1):
-            return self._n_past
+        if lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
+            return self.n_past
         lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
         return 0
 
@@ -709,6 +702,7 @@ class LlamaCppTokenizer:
         }
         self._buffer = ctypes.create_string_buffer(512)
         self._pieces: dict[int, bytes] = {}  # of the tokens met so far
+        self._ends: dict[int, bool] = {}
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -746,7 +740,10 @@ class LlamaCppTokenizer:
 
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation."""
-        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return known
 
     def special(self) -> dict[str, str]:
         """Texts of bos_token and eos_token, "" where there is none."""

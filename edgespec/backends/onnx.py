@@ -157,9 +157,7 @@ class OnnxModel:
         """How many tokens the cache holds."""
         return self._n_past
 
-    def decode(
-        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
-    ) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         done = 0
         for end in ends(self, len(tokens), n_logits):

@@ -58,9 +58,7 @@ class ToyModel:
         """How many tokens the cache holds."""
         return len(self._tokens)
 
-    def decode(
-        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
-    ) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
         """Rows [n_logits, vocab_size], float64."""
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")

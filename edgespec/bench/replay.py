@@ -75,9 +75,7 @@ class TraceModel:
         self._text = [*trace.prompt, *trace.output]
         self._same = common_prefix(self._tokens, self._text)
 
-    def decode(
-        self, tokens: Sequence[int], *, n_logits: int = 1, abort: Abort | None = None
-    ) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
         """Rows [n_logits, vocab_size]."""
         n_past, timed = len(self._tokens), len(tokens)
         if not self._is_draft:  # its prefill costs every policy the same, and counts for none

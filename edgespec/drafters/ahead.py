@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..interfaces import Request
@@ -49,7 +48,7 @@ class Ahead:
             return offer
         known = self._model.survival(self._kinds[:limit])
         rest = (known[-1] * offer.follow ** (i + 1) for i in range(limit - len(known)))
-        return replace(offer, survival=(*known, *rest), n_known=len(known), n_pending=1)
+        return offer._replace(survival=(*known, *rest), n_known=len(known), n_pending=1)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """What is there, and what the model adds."""

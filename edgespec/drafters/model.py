@@ -13,10 +13,11 @@ from ..errors import VocabularyMismatch
 from ..interfaces import Model, Request, Tokenizer
 from ..sampling import Sampler
 from ..token_cache import TokenCache, common_prefix
-from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Row, Rows
+from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
 _ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # accepted, by class
+_ASSUMED_FOLLOW = 0.85  # accepted, of tokens behind accepted ones
 _GLANCE = 32  # tokens: more are not read on the chance that what is under way is accepted
 _RECENT = 24  # drafts that the recent past consists of
 _STARTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # assumed, by class
@@ -57,6 +58,9 @@ class ModelDrafter:
         self._start = 0  # where its window of the context begins
         self._known = 0  # so much of cache and window is known to be equal
         self._calibration = Calibration()
+        self._survivals = list(_ASSUMED)  # as it is calibrated now, by class
+        self._follow = _ASSUMED_FOLLOW
+        self._begins: tuple[tuple[float, float], ...] = ()  # an Offer's starts, until they change
         self._kinds: list[int] = []  # of the rows that the last draft was taken from
         self._n_context = self._position = 0  # where the text ends, where the last draft began
 
@@ -73,19 +77,19 @@ class ModelDrafter:
         self._kinds = []
         scale = _RECENT / sum(self._starts)
         self._recent = [scale * n for n in self._starts]
+        self._begins = ()
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
         """From how sure it was of late: what it would draft is not known before it drafts."""
-        total = sum(self._recent)
-        starts = tuple(
-            (n / total, self._calibration.estimate(kind, _ASSUMED[kind]))
-            for kind, n in enumerate(self._recent)
-        )
-        follow = self._calibration.estimate("follow", 0.85)
-        first = sum(share * survival for share, survival in starts)
-        survival = tuple(first * follow**i for i in range(limit))
+        if not self._begins:
+            total = sum(self._recent)
+            shares = [n / total for n in self._recent]
+            self._begins = tuple(zip(shares, self._survivals, strict=True))
+        first = sum([share * survival for share, survival in self._begins])
+        further = itertools.repeat(self._follow, limit - 1)
+        survival = tuple(itertools.accumulate(further, operator.mul, initial=first))
         n_pending = max(1, len(context) - self._start - self._known)
-        return Offer(self.name, survival, n_pending, starts, follow)
+        return Offer(self.name, survival, n_pending, self._begins, self._follow)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """Up to `limit` tokens; fewer where it is unsure."""
@@ -101,19 +105,23 @@ class ModelDrafter:
         probs: list[Distribution] = []
         evaluated: list[int] = []
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
+        how_sure = bool(floors.keep) or self._p_min > 0
         while len(tokens) < limit and floors.extends(len(tokens), survival):
-            row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            row = self._cache.decode(pending, 1, self._request.abort)[0, : self._vocab]
             self._known = len(context) - self._start
             evaluated.append(len(pending))
             if greedy:
-                token, sure = self._likeliest(row, tokens, bool(floors.keep))
+                if how_sure:
+                    token, sure = self._sampler.likeliest(row, tokens)
+                else:
+                    token, sure = self._sampler.argmax(row, tokens), 1.0
             else:
                 q = self._sampler.distribution(row, tokens)
                 sure = q.largest()
             kind = _kind(sure)
             if not tokens:
                 self._count_start(kind)
-            ahead = survival * self._calibration.estimate(kind, _ASSUMED[kind])
+            ahead = survival * self._survivals[kind]
             if sure < self._p_min or not floors.keeps(len(tokens), ahead):
                 break
             if not greedy:
@@ -146,9 +154,9 @@ class ModelDrafter:
             return found
         while len(found) < limit and not until():
             ahead = [token for token, _ in found]
-            row = self._cache.decode(pending, 1, self._request.abort)[0][: self._vocab]
+            row = self._cache.decode(pending, 1, self._request.abort)[0, : self._vocab]
             self._known = self._n_context - self._start  # the draft behind it may yet be rejected
-            token, sure = self._likeliest(row, ahead, True)
+            token, sure = self._sampler.likeliest(row, ahead)
             if not greedy:
                 q = self._sampler.distribution(row, ahead)
                 token = self._draw(q, len(context) + len(found))
@@ -160,7 +168,7 @@ class ModelDrafter:
 
     def survival(self, kinds: Sequence[int]) -> tuple[float, ...]:
         """Of tokens from rows of these kinds, one behind the other."""
-        each = (self._calibration.estimate(kind, _ASSUMED[kind]) for kind in kinds)
+        each = [self._survivals[kind] for kind in kinds]
         return tuple(itertools.accumulate(each, operator.mul))
 
     def adopt(self, position: int, kinds: Sequence[int], *, continued: bool) -> None:
@@ -178,10 +186,7 @@ class ModelDrafter:
         skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
         n_accepted = min(len(self._kinds), len(tokens) - 1 - skipped)
         for i in range(min(n_accepted + 1, len(self._kinds)) if n_accepted >= 0 else 0):
-            hit = i < n_accepted
-            self._calibration.observe(self._kinds[i], hit)
-            if i:
-                self._calibration.observe("follow", hit)
+            self._learn(self._kinds[i], i < n_accepted, follows=i > 0)
         self._kinds = []
 
     def close(self) -> None:
@@ -212,26 +217,31 @@ class ModelDrafter:
             pending = pending[-1:]
         return pending
 
+    def _learn(self, kind: int, hit: bool, *, follows: bool) -> None:
+        self._calibration.observe(kind, hit)
+        self._survivals[kind] = self._calibration.estimate(kind, _ASSUMED[kind])
+        if follows:
+            self._calibration.observe("follow", hit)
+            self._follow = self._calibration.estimate("follow", _ASSUMED_FOLLOW)
+        self._begins = ()
+
     def _count_start(self, kind: int) -> None:
-        for counts, memory in ((self._starts, 8 * _RECENT), (self._recent, _RECENT)):
-            for i in range(len(counts)):
-                counts[i] *= 1 - 1 / memory
-            counts[kind] += 1
+        self._starts = [(1 - 1 / (8 * _RECENT)) * n for n in self._starts]
+        self._recent = [(1 - 1 / _RECENT) * n for n in self._recent]
+        self._starts[kind] += 1
+        self._recent[kind] += 1
+        self._begins = ()
 
     def _n_read(self, tokens: Sequence[int]) -> int:
         """How much of its window is in the cache, with `tokens` behind the context."""
-        cached, n = self._cache.tokens, self._n_context - self._start
+        n = self._n_context - self._start
         if self._known < n:
             return self._known
-        same = itertools.takewhile(
-            lambda pair: pair[0] == pair[1], zip(cached[n:], tokens, strict=False)
-        )
-        return n + sum(1 for _ in same)
-
-    def _likeliest(self, row: Row, ahead: Sequence[int], how_sure: bool) -> tuple[int, float]:
-        if self._p_min or how_sure:
-            return self._sampler.likeliest(row, ahead)
-        return self._sampler.argmax(row, ahead), 1.0
+        for cached, token in zip(self._cache.tokens[n:], tokens, strict=False):
+            if cached != token:
+                break
+            n += 1
+        return n
 
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ..interfaces import Drafter, Foreseeing, Request
 from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
@@ -31,9 +30,9 @@ class Extended:
         """The first one's; what a draft model may add behind it is only expected."""
         first = self._first.offer(context, limit)
         if not first.n_known:
-            return replace(first, source=self.name)
+            return first._replace(source=self.name)
         second = self._second.offer(context, limit)
-        return replace(second, source=self.name, survival=first.survival, n_known=first.n_known)
+        return second._replace(source=self.name, survival=first.survival, n_known=first.n_known)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """The first one's draft with the second one's behind it."""
@@ -41,12 +40,12 @@ class Extended:
         n = len(head.tokens)
         name = f"{head.source}+{self._second.name}"
         if not n or n == limit:
-            return replace(head, source=name)
+            return head._replace(source=name)
         behind = floors.behind(n, head.survival)
         tail = self._second.propose([*context, *head.tokens], limit - n, behind)
         evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
-            return replace(head, source=self._first.name, evaluated=evaluated)
+            return head._replace(source=self._first.name, evaluated=evaluated)
         probs = None
         if head.probs is not None or tail.probs is not None:
             probs = (*_probs(head), *_probs(tail))

@@ -85,13 +85,13 @@ class Adaptive:
                 best = plan
         if best.gain <= MARGIN:
             best = self._explore(probe, offers, budget, price, hopeless)
-        if not best.depth or offers[best.index].n_pending is None:
+        if not best.depth or offers[best.offer].n_pending is None:
             return best
-        offer = offers[best.index]
+        offer = offers[best.offer]
         self._reading_s = self._reading(offer, 0, budget)
         n, _ = self._known(offer, budget, target, price)
         floors = self._costs.tail(offer.follow, budget.n_past).floors(n, price)
-        return Plan(best.index, best.depth, floors, best.gain)
+        return Plan(best.offer, best.depth, floors, best.gain)
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""
@@ -168,7 +168,7 @@ class Adaptive:
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
         gain -= self._reluctance * price * self._reading(offer, n, budget) / steps
-        return Plan(known.index, min(budget.limit, n + depth), gain=gain)
+        return Plan(known.offer, min(budget.limit, n + depth), gain=gain)
 
     def _affordable(self, n: int, tail: Tail, target: Sequence[float], price: float) -> int:
         """How many tokens a draft model may add to n: the purse could lose them all."""
@@ -196,7 +196,7 @@ class Adaptive:
             self.reason = "draft too slow"
         if not probe.depth:
             return Plan()
-        loss = MARGIN - probe.gain + price * self._reading(offers[probe.index], 0, budget)
+        loss = MARGIN - probe.gain + price * self._reading(offers[probe.offer], 0, budget)
         if loss > min(self._credit, 5 * EXPLORE * budget.n_emitted):
             return Plan()
         self._credit -= loss

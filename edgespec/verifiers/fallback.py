@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
 from ..interfaces import InFlight, Request, Verifier
@@ -166,7 +165,7 @@ class Fallback:
                 self._lose(error)
                 self._begin_again()
         tokens = self._draft.tokens[: self._local.max_draft]
-        return self._local.verify(replace(self._draft, tokens=tokens, probs=None))
+        return self._local.verify(self._draft._replace(tokens=tokens, probs=None))
 
     def accept(self, tokens: Sequence[int]) -> None:
         """What was emitted."""

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from .. import wire
@@ -164,7 +163,7 @@ class RemoteVerifier:
         """Send a draft; `result` waits for its verdict."""
         n = next((i for i, t in enumerate(draft.tokens) if t >= self._n_vocab), None)
         if n is not None:  # padding of the draft model's vocabulary
-            draft = replace(draft, tokens=draft.tokens[:n])
+            draft = draft._replace(tokens=draft.tokens[:n])
         self._in_flight, self._began = draft, self._clock()
         if draft.tokens or self._next > self._until:
             self._again(lambda: self._send_verify(draft))

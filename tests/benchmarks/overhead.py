@@ -1,12 +1,14 @@
-"""Python's share of a step: wall time outside native calls, vocabulary 152k, depth 4, with a
-profile of where it goes; and the same with warm caches, behind an engine that costs nothing (as
-where a GPU does the work and the CPU's caches keep what Python needs).
+"""Python's share of a step: wall time outside the engine's native calls, vocabulary 152k, depth
+4, with a profile of where it goes; and the same with warm caches, behind an engine that costs
+nothing (as where a GPU does the work and the CPU's caches keep what Python needs). NumPy's
+kernels count as Python's.
 
     python tests/benchmarks/overhead.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import pstats
 import time
@@ -21,40 +23,61 @@ from edgespec.interfaces import Capabilities
 SETTINGS = {
     "greedy": {"temperature": 0.0},
     "temperature 0.8, top-k 40, top-p 0.95": {
-        "temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 1,
+        "temperature": 0.8, "top_k": 40, "top_p": 0.95,
     },
+    "the same with a seed": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 1},
 }  # fmt: skip
 N_TOKENS, ROUNDS = 96, 3
 
 
-class Timed:
-    """The native library with the time inside llama_decode added up; its smaller calls count
-    as Python's.
+class Stopwatch:
+    """Adds up the time inside some native calls. It costs as much as the smallest of them, so
+    llama_decode and the others are watched in runs of their own.
     """
 
-    def __init__(self, lib):
-        self.__dict__.update({n: getattr(lib, n) for n in dir(lib) if not n.startswith("__")})
+    def __init__(self):
         self.seconds = 0.0
-        self._decode = lib.llama_decode
-        self.llama_decode = self._timed_decode
 
-    def _timed_decode(self, context, batch):
-        start = time.perf_counter()
-        code = self._decode(context, batch)
-        self.seconds += time.perf_counter() - start
-        return code
+    def watch(self, call):
+        clock = time.perf_counter
+
+        def watched(*args):
+            start = clock()
+            result = call(*args)
+            self.seconds += clock() - start
+            return result
+
+        return watched
 
 
-def steps_outside(engine, prompt, lib, sampling):
-    """Seconds outside native calls of each full-depth step."""
+@contextlib.contextmanager
+def watching(*names):
+    """A stopwatch on native calls of the backend."""
+    stopwatch, before = Stopwatch(), {name: getattr(backend.lib, name) for name in names}
+    get_logits = backend._get_logits
+    for name, call in before.items():
+        setattr(backend.lib, name, stopwatch.watch(call))
+    if "llama_get_logits" in names:
+        backend._get_logits = stopwatch.watch(get_logits)
+    try:
+        yield stopwatch
+    finally:
+        for name, call in before.items():
+            setattr(backend.lib, name, call)
+        backend._get_logits = get_logits
+
+
+def full_steps(engine, prompt, stopwatch, sampling):
+    """(seconds outside, inside the watched calls) of each full-depth step."""
     found = []
     policy = engine._session._policy
-    before = {"wall": time.perf_counter(), "native": lib.seconds}
+    before = {"wall": time.perf_counter(), "native": stopwatch.seconds}
 
     def observe(step):
-        wall, native = time.perf_counter(), lib.seconds
+        wall, native = time.perf_counter(), stopwatch.seconds
         if step.n_drafted == 4 and step.n_evaluated == 5:
-            found.append(wall - before["wall"] - (native - before["native"]))
+            inside = native - before["native"]
+            found.append((wall - before["wall"] - inside, inside))
         before.update(wall=wall, native=native)
 
     policy.observe = observe
@@ -73,7 +96,7 @@ class Costless:
         row[100] += 14
         self._rows = np.tile(row, (32, 1))
 
-    def decode(self, tokens, *, n_logits=1, abort=None):
+    def decode(self, tokens, n_logits=1, abort=None):
         self.n_past += len(tokens)
         return self._rows[:n_logits]
 
@@ -107,7 +130,6 @@ def warm(sampling):
 
 
 def main() -> None:
-    lib = backend.lib = Timed(backend.lib)
     results = {}
     with edgespec.load(
         model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b"), n_ctx=2048,
@@ -115,14 +137,21 @@ def main() -> None:
     ) as engine:  # fmt: skip
         prompt = chat_prompt(engine, "Write a Python class for a stack, with docstrings.")
         for name, sampling in SETTINGS.items():
-            outside = [
-                s for _ in range(ROUNDS) for s in steps_outside(engine, prompt, lib, sampling)
-            ]
+            outside, small = [], []
+            for _ in range(ROUNDS):
+                with watching("llama_decode") as stopwatch:
+                    outside += full_steps(engine, prompt, stopwatch, sampling)
+                with watching("llama_get_logits", "llama_memory_seq_rm") as stopwatch:
+                    small += full_steps(engine, prompt, stopwatch, sampling)
+            outside_decode = median([seconds for seconds, _ in outside])
+            in_small = median([seconds for _, seconds in small])
             profile = cProfile.Profile()
-            profile.runcall(steps_outside, engine, prompt, lib, sampling)
+            with watching("llama_decode") as stopwatch:
+                profile.runcall(full_steps, engine, prompt, stopwatch, sampling)
             results[name] = {
-                "median_ms": round(1e3 * median(outside), 3),
-                "p90_ms": round(1e3 * sorted(outside)[int(0.9 * len(outside))], 3),
+                "median_ms": round(1e3 * (outside_decode - in_small), 3),
+                "outside_llama_decode_ms": round(1e3 * outside_decode, 3),
+                "in_llama_get_logits_and_memory_seq_rm_ms": round(1e3 * in_small, 3),
                 "steps": len(outside),
                 "warm_median_ms": warm(sampling),
                 "profile_ms_a_step": where(profile, len(outside) / ROUNDS),
@@ -135,7 +164,7 @@ def where(profile, n_steps):
     rows = pstats.Stats(profile).stats.items()
     own = [
         (1e3 * row[2] / n_steps, f"{key[0].rpartition('/')[2]}:{key[2]}") for key, row in rows
-        if not any(w in str(key) for w in ("llama_decode", "_timed_decode"))
+        if "overhead.py" not in str(key)
     ]  # fmt: skip
     return {name: round(ms, 3) for ms, name in sorted(own, reverse=True)[:12]}
 

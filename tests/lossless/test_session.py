@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +72,7 @@ class Floored(FixedDepth):
 
     def choose(self, offers, budget):
         plan = super().choose(offers, budget)
-        return replace(plan, floors=Floors((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
+        return plan._replace(floors=Floors((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
 
 
 def outcome(chance, made, params):

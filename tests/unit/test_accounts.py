@@ -1,6 +1,5 @@
 """What the controller learns from its steps, and the accounts it keeps: no clock."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -30,7 +29,7 @@ def choose(made, *offers, n_emitted=50):
 def a_step(n_drafted=0, n_accepted=0, slope=0.01, slow=1.0, **changes):
     seconds = slow * (1 + slope * n_drafted)
     counts = (n_drafted, n_accepted, n_accepted + 1, n_drafted + 1)
-    return replace(StepStats("x", *counts, 100, 0.0, seconds, seconds), **changes)
+    return StepStats("x", *counts, 100, 0.0, seconds, seconds)._replace(**changes)
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.1])

@@ -77,9 +77,9 @@ def test_depth_stays_in_its_limits(offer):
 
 def test_the_better_source_is_taken():
     made = policy(0.02, draft=0.05)
-    assert choose(made, lookup(0.1), model(0.9)).index == 1
-    assert choose(made, falling(0.95), model(0.6)).index == 0
-    assert choose(made, model(0.6), falling(0.95)).index == 1
+    assert choose(made, lookup(0.1), model(0.9)).offer == 1
+    assert choose(made, falling(0.95), model(0.6)).offer == 0
+    assert choose(made, model(0.6), falling(0.95)).offer == 1
 
 
 def test_a_draft_model_continues_what_is_known():
@@ -87,12 +87,12 @@ def test_a_draft_model_continues_what_is_known():
     alone, both = lookup(*known), model(0.9, known=known)
     made = policy(0.02, draft=0.05)
     plan = choose(made, alone, both)
-    assert (plan.index, plan.depth) == (1, 31)
+    assert (plan.offer, plan.depth) == (1, 31)
     assert plan.floors.keep[:5] == (0, 0, 0, 0, pytest.approx(RISK * 0.02))
     assert plan.floors.extend[:5] == (0,) * 5 < plan.floors.extend[5:]
-    assert choose(policy(0.02, draft=0.9), alone, both).index == 0
+    assert choose(policy(0.02, draft=0.9), alone, both).offer == 0
     for known, index in (((0.2,), 0), ((0.95,), 1)):  # what stands behind it survives with it
-        assert choose(policy(0.02, 0.3), lookup(*known), model(0.9, known=known)).index == index
+        assert choose(policy(0.02, 0.3), lookup(*known), model(0.9, known=known)).offer == index
 
 
 def test_a_draft_model_is_not_asked_behind_nothing():
@@ -100,7 +100,7 @@ def test_a_draft_model_is_not_asked_behind_nothing():
     alone, both = model(0.9, n_pending=200), model(0.9, n_pending=200, known=known)
     plan = choose(made, lookup(*known), alone, both, n_emitted=30)
     assert plan.depth > 0
-    assert plan.index == 1 or plan.floors.keeps(0, known[0])
+    assert plan.offer == 1 or plan.floors.keeps(0, known[0])
 
 
 def test_reasons_against_a_draft_model():

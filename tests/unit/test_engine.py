@@ -25,9 +25,9 @@ VOCAB = [*"abcdefgh", "."]
 class SlowToy(ToyModel):
     """Takes its time, so that other threads get a chance."""
 
-    def decode(self, tokens, **options):
+    def decode(self, *args, **options):
         time.sleep(0.002)
-        return super().decode(tokens, **options)
+        return super().decode(*args, **options)
 
 
 def cycle(kind=ToyModel, sure=0.9, **options):

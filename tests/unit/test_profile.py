@@ -26,7 +26,7 @@ class Timed:
     def clock(self):
         return self.now
 
-    def decode(self, tokens, *, n_logits=1, abort=None):
+    def decode(self, tokens, n_logits=1, abort=None):
         assert 0 < len(tokens) <= self.capabilities.max_batch
         assert n_logits <= min(len(tokens), self.capabilities.max_rows)
         assert self.n_past + len(tokens) <= self.n_ctx
