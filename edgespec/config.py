@@ -185,6 +185,8 @@ class EngineConfig:
     n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
     prefill chunk. on_busy: what a second request does while one is running.
     flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch: GGUF only.
+    requantize: a draft model that is a GGUF may be drafted with as Q4_0 where that is faster, which
+    CPUs often are; the copy is made once (`requantization`). Targets are always as they are.
     provider: ONNX only: "cpu", "cuda" or another one of onnxruntime's; "auto" is CUDA where the
     build has it.
     batch_invariant: rows that do not depend on how many tokens are evaluated at once, so that
@@ -203,6 +205,7 @@ class EngineConfig:
     type_k: str = "f16"
     type_v: str = "f16"
     use_extra_bufts: bool = True
+    requantize: bool = True
     provider: str = "auto"
     batch_invariant: bool | None = None
     on_busy: Literal["wait", "error"] = "wait"

@@ -439,7 +439,7 @@ def _drafting(
         yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
         return
     try:
-        draft = load_draft(wanted, config, draft_options, target)
+        draft = load_draft(wanted, config, draft_options, target, make_copy=False)
     except VocabularyMismatch as error:
         other = _other(reference, catalogue.size_of(target.path))
         yield Finding("problem", "draft", str(error), other or "leave it out: -md none")
@@ -461,7 +461,7 @@ def _drafting(
         yield finding
     finally:
         draft.close()
-    yield _pays(Profile(curve, drafting), wanted, reference)
+    yield _pays(Profile(curve, drafting), draft.path, reference)
 
 
 def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:

@@ -317,10 +317,15 @@ def _runs(path: Path) -> bool:
 
 
 def load_draft(
-    path: Path | None, config: EngineConfig, options: Mapping[str, Any], target: FileModel
+    path: Path | None,
+    config: EngineConfig,
+    options: Mapping[str, Any],
+    target: FileModel,
+    *,
+    make_copy: bool = True,
 ) -> FileModel | None:
     """A draft model for a target, its vocabulary checked. config: the target's; options:
-    fields that differ.
+    fields that differ. make_copy: a copy that may be faster is made if there is none yet.
     """
     if path is None:
         return None
@@ -329,7 +334,8 @@ def load_draft(
     fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
     fields["n_ctx"] = target.n_ctx
     fields["batch_invariant"] = False  # a guess may depend on how it was made
-    draft = open_model(path, build(EngineConfig, fields | dict(options)))
+    settings = build(EngineConfig, fields | dict(options))
+    draft = open_model(_fastest(path, settings, make_copy), settings)
     try:
         check_vocabulary(target.tokenizer, draft.tokenizer)
     except VocabularyMismatch as error:
@@ -338,6 +344,15 @@ def load_draft(
             f"{catalogue.label(path)} cannot draft for {catalogue.label(target.path)}: {error}"
         ) from None
     return draft
+
+
+def _fastest(path: Path, config: EngineConfig, make_copy: bool) -> Path:
+    """The file, or its copy that this device evaluates faster."""
+    if catalogue.is_onnx(path) or not config.requantize:
+        return path
+    from .requantization import fastest, known
+
+    return fastest(path, config, open_model) if make_copy else known(path, config) or path
 
 
 def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:

@@ -16,8 +16,9 @@ FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edges
 
 @pytest.fixture(scope="session", autouse=True)
 def profiles(tmp_path_factory):
-    """Measured costs of test models do not mix with the user's own."""
+    """Measured costs of test models, and copies of drafts, do not mix with the user's own."""
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
+    os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
 
 
 def pytest_collection_modifyitems(items):

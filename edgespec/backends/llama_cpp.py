@@ -66,6 +66,10 @@ _KV_BYTES = {  # of 32 elements
     "f32": 128, "f16": 64, "bf16": 64,
     "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
 }  # fmt: skip
+_ABOVE_Q4_0 = {  # LLAMA_FTYPE: what has as many bits a weight as Q4_0, or more
+    0, 1, 3, 7, 8, 9,  # F32, F16, Q4_1, Q8_0, Q5_0, Q5_1
+    14, 15, 16, 17, 18, 32,  # Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, BF16
+}  # fmt: skip
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _DEVICE_CALLS = ("count", "get", "description", "type", "memory")
 _GPU_KINDS = (1, 2)  # ggml_backend_dev_type: GPU, integrated GPU
@@ -223,6 +227,29 @@ def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
     return ModelError(f"{path} cannot be loaded: {reason}")
 
 
+def requantizable(path: Path) -> bool:
+    """Whether a Q4_0 of this file would be another thing, and hardly a worse one. Raises as
+    `load_weights`.
+    """
+    file_type = inspect_metadata(path).get("general.file_type", "")
+    return file_type.isdecimal() and int(file_type) in _ABOVE_Q4_0
+
+
+def requantize(path: Path, target: Path) -> None:
+    """Write the model with all its weights as Q4_0. Raises ModelError."""
+    _start()
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.allow_requantize = params.pure = True
+    with _native_log() as lines:
+        code = lib.llama_model_quantize(
+            os.fsencode(path), os.fsencode(target), ctypes.byref(params)
+        )
+    if code:
+        reason = lines[-1] if lines else f"code {code}"
+        raise ModelError(f"{path} cannot be requantised: {reason}")
+
+
 def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
     """A file, ready to evaluate tokens."""
     return LlamaCppModel(path, config)
@@ -337,7 +364,7 @@ class LlamaCppModel:
         context may become is not among it.
         """
         settings = asdict(self.config)
-        del settings["on_busy"], settings["n_ctx"]
+        del settings["on_busy"], settings["n_ctx"], settings["requantize"]
         threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
         return identity(self.path) | {
             "layers": self.placement.get("layers", ""),

@@ -215,7 +215,7 @@ class OnnxModel:
         context may become is not among it.
         """
         settings = asdict(self.config)
-        del settings["on_busy"], settings["n_ctx"]
+        del settings["on_busy"], settings["n_ctx"], settings["requantize"]
         return identity(self.path) | {
             "placement": self.placement,
             "settings": settings | {"n_threads": self.n_threads},
