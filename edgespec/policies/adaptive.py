@@ -29,6 +29,7 @@ NEW = 1.5  # that any may lose
 SURE = 0.4  # chance of failure that a stake is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
+_TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 
@@ -70,27 +71,34 @@ class Adaptive:
         target = self._costs.target(budget.n_past)
         price = RISK * max(self._price, 1 / target[1])
         best = probe = Plan()
-        hopeless = self._costs.tail(1.0, budget.n_past).worth(CERTAIN, AHEAD, 1.0, price) <= MARGIN
+        matched, hopeless = False, None
+        known = [0] * len(offers)
         for index, offer in enumerate(offers):
-            if not offer.survival or (hopeless and offer.n_pending is not None):
+            if not offer.survival:
                 continue
-            n, gain = self._known(offer, budget, target, price)
-            if offer.n_pending is None:
-                plan = Plan(index, n, gain=gain)
-            else:
-                plan = self._drawn(Plan(index, n, gain=gain), offer, budget, target, price)
+            drawn = offer.n_pending is not None
+            if drawn and hopeless is None:
+                hopeless = self._is_hopeless(budget, price)
+            if drawn and hopeless:
+                continue
+            matched = matched or not drawn
+            known[index], gain = self._known(offer, budget, target, price)
+            plan = Plan(index, known[index], gain=gain)
+            if drawn:
+                plan = self._drawn(plan, offer, budget, target, price)
                 if not probe.depth or plan.gain > probe.gain:
                     probe = plan
             if plan.gain > best.gain:
                 best = plan
         if best.gain <= MARGIN:
-            best = self._explore(probe, offers, budget, price, hopeless)
+            sure = matched or probe.depth
+            self.reason = _TOO_SLOW if hopeless else _TOO_UNSURE if sure else "no match"
+            best = self._explore(probe, offers, budget, price)
         if not best.depth or offers[best.offer].n_pending is None:
             return best
         offer = offers[best.offer]
         self._reading_s = self._reading(offer, 0, budget)
-        n, _ = self._known(offer, budget, target, price)
-        floors = self._costs.tail(offer.follow, budget.n_past).floors(n, price)
+        floors = self._costs.tail(offer.follow, budget.n_past).floors(known[best.offer], price)
         return Plan(best.offer, best.depth, floors, best.gain)
 
     def observe(self, stats: StepStats) -> None:
@@ -186,14 +194,13 @@ class Adaptive:
             return 0.0
         return self._costs.draft(n, n_past) - self._costs.draft(1, n_past)
 
-    def _explore(
-        self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float, hopeless: bool
-    ) -> Plan:
+    def _is_hopeless(self, budget: Budget, price: float) -> bool:
+        """Whether a draft model could not pay with every token right."""
+        tail = self._costs.tail(1.0, budget.n_past)
+        return tail.worth(CERTAIN, AHEAD, 1.0, price) <= MARGIN
+
+    def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
-        matched = any(offer.survival and offer.n_pending is None for offer in offers)
-        self.reason = "drafts too unsure" if matched or probe.depth else "no match"
-        if hopeless and any(offer.survival and offer.n_pending is not None for offer in offers):
-            self.reason = "draft too slow"
         if not probe.depth:
             return Plan()
         loss = MARGIN - probe.gain + price * self._reading(offers[probe.offer], 0, budget)

@@ -25,6 +25,11 @@ class _Ratio:
     def __init__(self, steady: bool = True) -> None:
         self.value, self.n, self._steady = 1.0, 0, steady
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it is far from one, and known to be."""
+        return self.n > 16 and not 0.6 < self.value < 1.7
+
     def follow(self, ratio: float) -> None:
         self.n += 1
         weight = MEMORY if self._steady else max(MEMORY, 1 / (self.n + 1))
@@ -103,8 +108,7 @@ class Costs:
         """Whether steps take so much more or less than the profile says that it should be
         measured anew.
         """
-        ratios = (self.plain, self._wide)
-        return any(ratio.n > 16 and not 0.6 < ratio.value < 1.7 for ratio in ratios)
+        return self.plain.is_off or self._wide.is_off
 
     def plain_s(self, n_past: int) -> float:
         """A plain step, Python's share included."""
@@ -130,15 +134,14 @@ class Costs:
         return self._table
 
     def tail(self, follow: float, n_past: int) -> Tail:
-        """Kept as long as costs are, and until `follow`, the chance of a token behind one that
-        was accepted, has changed by 0.04.
+        """By the costs that `target` gave last. Kept as long as these are, and until `follow`, the
+        chance of a token behind one that was accepted, has changed by 0.04.
         """
-        seconds = self.target(n_past)
         key = (*self._key, round(50 * math.log(self._draft.value)), round(25 * follow))
         if key not in self._tails:
             if len(self._tails) >= 32:
                 self._tails.clear()
-            self._tails[key] = self._weigh(follow, self.draft(1, n_past), seconds)
+            self._tails[key] = self._weigh(follow, self.draft(1, n_past), self._table)
         return self._tails[key]
 
     def _weigh(self, follow: float, each: float, seconds: list[float]) -> Tail:
