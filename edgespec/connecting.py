@@ -15,7 +15,7 @@ from .device import processor
 from .engine import Engine
 from .errors import ConfigError
 from .interfaces import Drafter, FileModel, InFlight, Policy, Request, Tokenizer, Verifier
-from .loading import Reference, backend, curve_of, model_path, open_model
+from .loading import Reference, backend, curve_of, model_path, open_draft, open_model
 from .randomness import SeededRandomness
 from .session import Session
 from .types import NO_DRAFT, Draft
@@ -107,31 +107,27 @@ def reached(
     model: str = "",
     timeout_s: float = 10.0,
     draft_options: Mapping[str, Any] | None = None,
+    make_copy: bool = True,
     **options: Any,
 ) -> Iterator[Reached]:
     """A verifier and models themselves, without an engine around them; closed at the end.
-    Arguments and errors are those of `connect`.
+    Arguments and errors are those of `connect`; make_copy as in `loading.open_draft`.
     """
     config = build(EngineConfig, options)
     with contextlib.ExitStack() as stack:
-        target = _opened(local, config, stack)
-        fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
-        small = _opened(draft, build(EngineConfig, fields), stack)
+        target = small = None
+        if local is not None:
+            target = open_model(model_path(local), config)
+            stack.callback(target.close)
+        if draft is not None:
+            fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
+            small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
+            stack.callback(small.close)
         words = _words(target, small, tokenizer, stack)
         reach = _reaching(url, words, api_key, model, timeout_s, config.n_ctx)
         verifier, far = _verifier(reach, target)
         stack.callback(verifier.close)
         yield Reached(verifier, far, target, small, words)
-
-
-def _opened(
-    reference: Reference | None, config: EngineConfig, stack: contextlib.ExitStack
-) -> FileModel | None:
-    if reference is None:
-        return None
-    found = open_model(model_path(reference), config)
-    stack.callback(found.close)
-    return found
 
 
 def _words(

@@ -100,7 +100,7 @@ def diagnose_verifier(
     """
     try:
         found = list(_machine())
-        with reached(url, draft, local=local, **arguments) as there:
+        with reached(url, draft, local=local, make_copy=False, **arguments) as there:
             return [*found, *_far(there, url)]
     except ConfigError:
         raise

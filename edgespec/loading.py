@@ -112,6 +112,17 @@ def open_model(path: Path, config: EngineConfig) -> FileModel:
     return model
 
 
+def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> FileModel:
+    """The same, or a copy that this device evaluates faster; without make_copy only if there is
+    one already.
+    """
+    if config.requantize and not catalogue.is_onnx(path):
+        from .requantization import fastest, known
+
+        path = fastest(path, config, open_model) if make_copy else known(path, config) or path
+    return open_model(path, config)
+
+
 def assemble(
     target: Model,
     tokenizer: Tokenizer,
@@ -335,7 +346,7 @@ def load_draft(
     fields["n_ctx"] = target.n_ctx
     fields["batch_invariant"] = False  # a guess may depend on how it was made
     settings = build(EngineConfig, fields | dict(options))
-    draft = open_model(_fastest(path, settings, make_copy), settings)
+    draft = open_draft(path, settings, make_copy=make_copy)
     try:
         check_vocabulary(target.tokenizer, draft.tokenizer)
     except VocabularyMismatch as error:
@@ -344,15 +355,6 @@ def load_draft(
             f"{catalogue.label(path)} cannot draft for {catalogue.label(target.path)}: {error}"
         ) from None
     return draft
-
-
-def _fastest(path: Path, config: EngineConfig, make_copy: bool) -> Path:
-    """The file, or its copy that this device evaluates faster."""
-    if catalogue.is_onnx(path) or not config.requantize:
-        return path
-    from .requantization import fastest, known
-
-    return fastest(path, config, open_model) if make_copy else known(path, config) or path
 
 
 def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:

@@ -205,6 +205,7 @@ def tune(
             threads = target.n_threads, target.n_threads_batch
             target.set_threads(*(chosen.get(k, n) for k, n in zip(_THREADS, threads, strict=True)))
         draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
+        name = catalogue.label(draft_model.path) if draft_model else None
         try:
             profile = _measure(target, draft_model, choices, start + budget_s, progress)
         finally:
@@ -216,7 +217,6 @@ def tune(
     kept = {name: before[name] for name in before if name in fixed} | chosen
     where = keep(tuning_key(path, config), {"options": kept})
     taken = time.perf_counter() - start
-    name = catalogue.label(wanted) if wanted else None
     found = _formats(model, config, progress, options)
     return Tuning(
         catalogue.label(path), name, tuple(choices), chosen, profile, taken, where, tuple(found),

@@ -1,5 +1,6 @@
 """Copies of draft models that a CPU evaluates faster."""
 
+import contextlib
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ from edgespec import requantization
 from edgespec.backends import llama_cpp
 from edgespec.config import EngineConfig
 from edgespec.errors import ModelError
-from edgespec.loading import load_draft, open_model
+from edgespec.loading import load_draft, open_draft, open_model
 from edgespec.policies.profile import Curve
 
 
@@ -132,6 +133,17 @@ def test_drafts_of_a_copy_change_nothing(smollm2, measured):
         plain = engine.generate(prompt, max_tokens=40, disable_spec_decode=True)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.num_accepted_draft_tokens > 10
+
+
+def test_who_only_looks_makes_no_copy(smollm2, empty, measured):
+    config = EngineConfig(n_ctx=128)
+    with contextlib.closing(open_draft(smollm2, config, make_copy=False)) as draft:
+        assert draft.path == smollm2
+    edgespec.diagnose(smollm2, smollm2)
+    assert not empty.exists()
+    copy = fastest(smollm2)
+    with contextlib.closing(open_draft(smollm2, config, make_copy=False)) as draft:
+        assert draft.path == copy
 
 
 def test_a_user_may_want_the_file_itself(smollm2, empty, measured):

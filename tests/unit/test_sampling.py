@@ -3,6 +3,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgespec import ConfigError, DecodeError, SamplingParams
 from edgespec.randomness import SeededRandomness, exponentials
@@ -157,6 +159,18 @@ def test_race_is_keyed_by_seed_position_and_token():
     counts = np.bincount(winners, minlength=4) / 4000
     assert np.abs(counts - distribution.probs).max() < 0.04
     assert np.array_equal(exponentials(1, 5, np.array([2])), exponentials(1, 5, np.arange(4))[2:3])
+
+
+@given(st.data())
+def test_a_race_of_few_is_the_race_of_many(data):
+    ids = sorted(data.draw(st.sets(st.integers(0, 151_935), min_size=1, max_size=40)))
+    n = len(ids)
+    weights = data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n).filter(any))
+    probs = [weight / sum(weights) for weight in weights]
+    one = SeededRandomness(data.draw(st.integers(0, 2**64 - 1)))
+    position = data.draw(st.integers(0, 1 << 20))
+    few = one.race(position, Distribution(ids, probs))
+    assert few == one.race(position, Distribution(np.array(ids), np.array(probs)))
 
 
 def test_noise_is_exponential_and_uncorrelated():
