@@ -8,6 +8,7 @@ often. So a copy is made, once, and kept where it was measured to be faster.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -43,32 +44,34 @@ def fastest(
     """The file of a GGUF draft model, or its copy where that is faster on this device.
 
     The first time it is made and both are measured, which takes some seconds; where it cannot
-    be made (no room, a format already as small) it is the file.
+    be made (no room, a format already as small) it is the file. Raises ModelError and its kinds
+    for a file that is no model.
     """
     from .backends import llama_cpp
 
     if found := known(path, config):
         return found
-    key = _key(path)
-    copy = _place(path, key)
     if not llama_cpp.requantizable(path):
         return path
+    key = _key(path)
+    copy, faster = _place(path, key), None
     try:
         _make(path, copy)
         faster = _is_faster(copy, path, config, open_model)
     except (ModelError, OSError) as error:
         logger.info("no copy of %s was made: %s", path.name, error)
-        return path
-    if keep(key, {"faster": faster}) is None or not faster:
+    if faster is not None and keep(key, {"faster": faster}) and faster:
+        return copy
+    with contextlib.suppress(OSError):
         copy.unlink(missing_ok=True)
-        return path
-    return copy
+    return path
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
     """The same, as far as it is decided already."""
     from .backends import llama_cpp
 
+    llama_cpp.check_is_gguf(path)
     if config.n_gpu_layers and llama_cpp.supports_gpu_offload():
         return path
     key = _key(path)

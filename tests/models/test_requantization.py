@@ -9,7 +9,7 @@ import edgespec
 from edgespec import requantization
 from edgespec.backends import llama_cpp
 from edgespec.config import EngineConfig
-from edgespec.errors import ModelError
+from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory
 from edgespec.loading import load_draft, open_draft, open_model
 from edgespec.policies.profile import Curve
 
@@ -114,6 +114,27 @@ def test_where_nothing_can_be_kept(smollm2, empty, measured, monkeypatch):
     monkeypatch.setattr(requantization, "keep", lambda *_: None)
     assert fastest(smollm2) == smollm2
     assert not list(empty.iterdir())
+
+
+def test_a_copy_that_cannot_be_measured(smollm2, empty, monkeypatch):
+    def fail(*_, **__):
+        raise OutOfMemory("no room for a second model")
+
+    monkeypatch.setattr(requantization, "measure", fail)
+    assert fastest(smollm2) == smollm2
+    assert not list(empty.iterdir())
+
+
+def test_what_is_no_model(tmp_path, empty):
+    text, damaged = tmp_path / "text.gguf", tmp_path / "damaged.gguf"
+    text.write_text("a text")
+    damaged.write_bytes(b"GGUF and nothing else")
+    for path, error in ((tmp_path / "no.gguf", ModelNotFound), (text, NotAGGUF)):
+        with pytest.raises(error):
+            fastest(path)
+    with pytest.raises(ModelError):
+        fastest(damaged)
+    assert not empty.exists()
 
 
 def test_requantising_a_damaged_file(tmp_path):
