@@ -41,7 +41,7 @@ def bare(target, prompt):
     seconds = time.perf_counter() - start
     lib.llama_batch_free(batch)
     lib.llama_memory_clear(memory, False)
-    target._n_past = 0
+    target.n_past = 0
     return seconds, tokens
 
 
