@@ -51,9 +51,10 @@ def fastest(
 
     if found := known(path, config):
         return found
-    if not llama_cpp.requantizable(path):
-        return path
     key = _key(path)
+    if not llama_cpp.requantizable(path):
+        keep(key, {"faster": False})  # to find that out takes a load of the vocabulary
+        return path
     copy, faster = _place(path, key), None
     try:
         _make(path, copy)

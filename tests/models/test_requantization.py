@@ -75,7 +75,9 @@ def test_a_file_that_changed_gets_another_copy(smollm2, tmp_path, measured):
     assert fastest(path) != first
 
 
-def test_what_is_as_small_already_stays(small_draft, empty, measured):
+def test_what_is_as_small_already_stays(small_draft, empty, measured, monkeypatch):
+    assert fastest(small_draft) == small_draft
+    monkeypatch.delattr(llama_cpp, "requantizable")  # it is not asked again
     assert fastest(small_draft) == small_draft
     assert not empty.exists()
     assert not measured["asked"]
