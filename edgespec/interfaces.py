@@ -312,7 +312,10 @@ class Policy(Protocol):
     reason: str
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
-        """Which offer, and how deep, at most `budget.limit`. Depth 0 is a plan."""
+        """Which offer, and how deep, at most `budget.limit`. Depth 0 is a plan.
+
+        A drafter is asked for its offer when that is looked at, so look at each but once.
+        """
 
     def observe(self, stats: StepStats) -> None:
         """What the step cost and gave."""

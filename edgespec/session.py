@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from .errors import Aborted
 from .interfaces import Drafter, Foreseeing, InFlight, Policy, Request, Verifier
 from .stopping import Output
-from .types import NO_DRAFT, Budget, Draft, Event, Stats, StepStats, Verdict
+from .types import NO_DRAFT, Budget, Draft, Event, Offer, Stats, StepStats, Verdict
 
 
 class Session:
@@ -103,8 +103,7 @@ class Session:
         budget = self._budget(request, len(context), len(output.token_ids))
         if budget.limit <= 0:
             return NO_DRAFT
-        offers = [drafter.offer(context, budget.limit) for drafter in drafters]
-        plan = self._policy.choose(offers, budget)
+        plan = self._policy.choose(_Offers(drafters, context, budget.limit), budget)
         if not plan.depth:
             return NO_DRAFT
         return drafters[plan.offer].propose(context, plan.depth, plan.floors)
@@ -146,6 +145,19 @@ class Session:
         for drafter in self._drafters:
             drafter.close()
         self._verifier.close()
+
+
+class _Offers(Sequence[Offer]):
+    """What drafters offer: each is asked when the policy looks."""
+
+    def __init__(self, drafters: Sequence[Drafter], context: Sequence[int], limit: int) -> None:
+        self._drafters, self._context, self._limit = drafters, context, limit
+
+    def __len__(self) -> int:
+        return len(self._drafters)
+
+    def __getitem__(self, index: int) -> Offer:  # type: ignore[override]
+        return self._drafters[index].offer(self._context, self._limit)
 
 
 def _step_stats(

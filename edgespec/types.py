@@ -161,6 +161,9 @@ class Plan(NamedTuple):
     gain: float = 0.0
 
 
+PLAIN = Plan()
+
+
 @dataclass(frozen=True, slots=True)
 class Logprob:
     """Natural-log probability of an emitted token under the target's unmodified logits, and

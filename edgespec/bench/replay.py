@@ -27,7 +27,7 @@ from ..policies.profile import Curve, Profile
 from ..session import Session
 from ..stopping import Output
 from ..token_cache import common_prefix
-from ..types import Budget, Offer, Plan, Rows, Stats
+from ..types import PLAIN, Budget, Offer, Plan, Rows, Stats
 from ..verifiers.local import LocalVerifier
 from .traces import Trace, load
 
@@ -174,11 +174,10 @@ class FirstOffer(FixedDepth):
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """Depth as ever."""
-        index = next((i for i, offer in enumerate(offers) if offer.survival), None)
-        if index is None:
-            return Plan()
-        depth = min(self.depth, budget.limit, len(offers[index].survival))
-        return Plan(index, depth)
+        for index, offer in enumerate(offers):
+            if offer.survival:
+                return Plan(index, min(self.depth, budget.limit, len(offer.survival)))
+        return PLAIN
 
 
 def shipped_traces() -> list[Trace]:

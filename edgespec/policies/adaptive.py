@@ -16,7 +16,7 @@ import bisect
 import logging
 from collections.abc import Sequence
 
-from ..types import Budget, Offer, Plan, StepStats
+from ..types import PLAIN, Budget, Offer, Plan, StepStats
 from .costs import AHEAD, MEMORY, Costs, Tail
 from .profile import Profile
 
@@ -32,6 +32,7 @@ CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
+_REST = 16  # steps for which a draft model that could not pay is not asked again
 
 
 class Adaptive:
@@ -56,6 +57,8 @@ class Adaptive:
         self._reading_s = 0.0  # what the step under way is not charged with
         self._read, self._won = 0.0, 0.0  # tokens that this answer lost reading, and won by it
         self._reluctance = 1.0  # what reading has to win, by its cost
+        self._rest = 0  # steps until a draft model is asked again
+        self._resting: set[int] = set()  # its offers
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
@@ -63,43 +66,26 @@ class Adaptive:
             self._purse = min(max(self._purse, NEW), PURSE)
             self._lengths = self._lengths[1], self._n_emitted
             self._reconsider_reading()
+            self._rest = 0
         self._n_emitted = budget.n_emitted
         self._reading_s = 0.0
         if self._since_plain >= (_PLAIN_EVERY if self._costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
-            return Plan()
+            return PLAIN
+        live = self._live(offers)
+        if not live:
+            if not self._resting:
+                self.reason = "no match"
+            return PLAIN
         target = self._costs.target(budget.n_past)
         price = RISK * max(self._price, 1 / target[1])
-        best = probe = Plan()
-        matched, hopeless = False, None
-        known = [0] * len(offers)
-        for index, offer in enumerate(offers):
-            if not offer.survival:
-                continue
-            drawn = offer.n_pending is not None
-            if drawn and hopeless is None:
-                hopeless = self._is_hopeless(budget, price)
-            if drawn and hopeless:
-                continue
-            matched = matched or not drawn
-            known[index], gain = self._known(offer, budget, target, price)
-            plan = Plan(index, known[index], gain=gain)
-            if drawn:
-                plan = self._drawn(plan, offer, budget, target, price)
-                if not probe.depth or plan.gain > probe.gain:
-                    probe = plan
-            if plan.gain > best.gain:
-                best = plan
-        if best.gain <= MARGIN:
-            sure = matched or probe.depth
-            self.reason = _TOO_SLOW if hopeless else _TOO_UNSURE if sure else "no match"
-            best = self._explore(probe, offers, budget, price)
-        if not best.depth or offers[best.offer].n_pending is None:
-            return best
-        offer = offers[best.offer]
+        plan, n_known = self._best(live, budget, target, price)
+        offer = live.get(plan.offer)
+        if not plan.depth or not offer or offer.n_pending is None:
+            return plan
         self._reading_s = self._reading(offer, 0, budget)
-        floors = self._costs.tail(offer.follow, budget.n_past).floors(known[best.offer], price)
-        return Plan(best.offer, best.depth, floors, best.gain)
+        floors = self._costs.tail(offer.follow, budget.n_past).floors(n_known, plan.depth, price)
+        return plan._replace(floors=floors)
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""
@@ -139,6 +125,43 @@ class Adaptive:
         self._reluctance = min(max(1.0, self._reluctance * factor), 2.0)
         self._read = self._won = 0.0
 
+    def _live(self, offers: Sequence[Offer]) -> dict[int, Offer]:
+        """Those that have anything to offer. A draft model that rests is not asked."""
+        if self._rest:
+            self._rest -= 1
+        else:
+            self._resting.clear()
+        asked = {i: offers[i] for i in range(len(offers)) if i not in self._resting}
+        return {i: offer for i, offer in asked.items() if offer.survival}
+
+    def _best(
+        self, live: dict[int, Offer], budget: Budget, target: Sequence[float], price: float
+    ) -> tuple[Plan, int]:
+        """What gains most, or is tried; how many of its tokens are there already."""
+        best = probe = PLAIN
+        known: dict[int, int] = {}
+        idle: list[int] = []
+        for index, offer in live.items():
+            known[index], gain = self._known(offer, budget, target, price)
+            plan = Plan(index, known[index], gain=gain)
+            if offer.n_pending is not None:
+                plan = self._drawn(plan, offer, budget, target, price)
+                if plan.gain <= MARGIN and not offer.n_known:
+                    idle = [index]
+                if plan.depth > known[index]:
+                    read = self._spread(offer, known[index], budget, price)
+                    plan = plan._replace(gain=plan.gain - read)
+                if not probe.depth or plan.gain > probe.gain:
+                    probe = plan
+            if plan.gain > best.gain:
+                best = plan
+        if best.gain <= MARGIN:
+            best = self._explore(probe, live, budget, price)
+            if idle and not best.depth:
+                self._resting.update(idle)
+                self._rest = _REST
+        return best, known.get(best.offer, 0)
+
     def _known(
         self, offer: Offer, budget: Budget, target: Sequence[float], price: float
     ) -> tuple[int, float]:
@@ -159,9 +182,6 @@ class Adaptive:
     ) -> Plan:
         """The same, continued by a draft model: one evaluation shows how sure it is, and from
         there it drafts what pays, as deep as the purse allows.
-
-        What it has to read before that is spread over as many tokens as the answer has already,
-        or the shorter of the last two had: whether an answer will be long is known when it is.
         """
         n = known.depth
         if offer.n_known and not n:
@@ -172,11 +192,17 @@ class Adaptive:
             return known
         survival = offer.survival[n - 1] if n else 1.0
         gain = known.gain + tail.worth(offer.starts, depth, survival, price)
+        return Plan(known.offer, min(budget.limit, n + depth), gain=gain)
+
+    def _spread(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
+        """Tokens that reading up costs a step. It is spread over as many tokens as the answer has
+        already, or the shorter of the last two had: whether an answer will be long is known
+        when it is.
+        """
         like_others = min(self._lengths) - budget.n_emitted
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
-        gain -= self._reluctance * price * self._reading(offer, n, budget) / steps
-        return Plan(known.offer, min(budget.limit, n + depth), gain=gain)
+        return self._reluctance * price * self._reading(offer, n_known, budget) / steps
 
     def _affordable(self, n: int, tail: Tail, target: Sequence[float], price: float) -> int:
         """How many tokens a draft model may add to n: the purse could lose them all."""
@@ -199,12 +225,14 @@ class Adaptive:
         tail = self._costs.tail(1.0, budget.n_past)
         return tail.worth(CERTAIN, AHEAD, 1.0, price) <= MARGIN
 
-    def _explore(self, probe: Plan, offers: Sequence[Offer], budget: Budget, price: float) -> Plan:
+    def _explore(self, probe: Plan, live: dict[int, Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
-        if not probe.depth:
-            return Plan()
-        loss = MARGIN - probe.gain + price * self._reading(offers[probe.offer], 0, budget)
+        hopeless = probe.depth and self._is_hopeless(budget, price)
+        self.reason = _TOO_SLOW if hopeless else _TOO_UNSURE
+        if hopeless or not probe.depth:
+            return PLAIN
+        loss = MARGIN - probe.gain + price * self._reading(live[probe.offer], 0, budget)
         if loss > min(self._credit, 5 * EXPLORE * budget.n_emitted):
-            return Plan()
+            return PLAIN
         self._credit -= loss
         return probe

@@ -13,6 +13,7 @@ from .profile import Profile
 
 MEMORY = 1 / 24  # weight of a new step in running means
 AHEAD = 8  # tokens of a draft model that are weighed together
+_WEIGHED = (1, 2, 4, AHEAD)  # of these the best for what it is still to begin
 _READING = 8  # tokens: to evaluate so many and more is another thing than to draft
 
 
@@ -44,13 +45,13 @@ class _Ratio:
 class Tail:
     """A draft model's tokens at the end of a draft, in seconds.
 
-    each: of one of its evaluations. gains: of 1, 2, … tokens at the beginning of a draft,
-    (tokens for each unit of the first one's survival, seconds that they add, its evaluation
-    aside). keep, extend: Floors in seconds a token, to be multiplied with the price of time.
+    each: of one of its evaluations. gains: of n tokens at the beginning of a draft, (n, tokens
+    for each unit of the first one's survival, seconds that they add, its evaluation aside).
+    keep, extend: Floors in seconds a token, to be multiplied with the price of time.
     """
 
     each: float
-    gains: tuple[tuple[float, float], ...]
+    gains: tuple[tuple[int, float, float], ...]
     keep: tuple[float, ...]
     extend: tuple[float, ...]
 
@@ -60,17 +61,17 @@ class Tail:
         """Tokens gained by at most `depth` tokens, before their first evaluation. starts: as in
         an Offer; scale: survival of what is before them; price: tokens a second.
         """
-        gains = [(scale * tokens, price * seconds) for tokens, seconds in self.gains[:depth]]
+        gains = [(scale * tokens, price * lost) for n, tokens, lost in self.gains if n <= depth]
         total = -price * self.each
         for share, survival in starts:
             if share > 0.01:
                 total += share * max(0.0, max([survival * n - lost for n, lost in gains]))
         return total
 
-    def floors(self, n_known: int, price: float) -> Floors:
-        """For a draft whose first n_known tokens are there already."""
-        keep = [price * seconds for seconds in self.keep[n_known:]]
-        extend = [price * seconds for seconds in self.extend[n_known + 1 :]]
+    def floors(self, n_known: int, depth: int, price: float) -> Floors:
+        """For a draft of `depth` tokens of which the first n_known are there already."""
+        keep = [price * seconds for seconds in self.keep[n_known:depth]]
+        extend = [price * seconds for seconds in self.extend[n_known + 1 : depth]]
         return Floors((0.0,) * n_known + tuple(keep), (0.0,) * (n_known + 1) + tuple(extend))
 
 
@@ -153,5 +154,5 @@ class Costs:
         added = table[rows + after + 1] - table[rows] + each * after
         keep = (added / tokens).min(axis=1)
         extend = ((added + each) / tokens).min(axis=1) / follow
-        gains = zip(tokens.tolist(), added[0].tolist(), strict=True)
-        return Tail(each, tuple(gains), tuple(keep.tolist()), tuple(extend.tolist()))
+        gains = tuple((n, float(tokens[n - 1]), float(added[0, n - 1])) for n in _WEIGHED)
+        return Tail(each, gains, tuple(keep.tolist()), tuple(extend.tolist()))

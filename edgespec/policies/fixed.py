@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import Budget, Offer, Plan, StepStats
+from ..types import PLAIN, Budget, Offer, Plan, StepStats
 
 
 class FixedDepth:
@@ -22,10 +22,11 @@ class FixedDepth:
         """Which offer, and how deep."""
         limit = min(self.depth, budget.limit)
         if not offers or limit <= 0:
-            return Plan()
-        index = max(range(len(offers)), key=lambda i: offers[i].expected(limit))
-        depth = min(limit, len(offers[index].survival))
-        return Plan(index, depth) if depth >= self.at_least else Plan()
+            return PLAIN
+        asked = list(offers)
+        index = max(range(len(asked)), key=lambda i: asked[i].expected(limit))
+        depth = min(limit, len(asked[index].survival))
+        return Plan(index, depth) if depth >= self.at_least else PLAIN
 
     def plain_s(self, n_past: int) -> float | None:
         """Not measured."""

@@ -33,6 +33,10 @@ def model(sure=0.9, follow=0.8, n_pending=1, known=()):
 
 
 def choose(made, *offers, limit=31, n_emitted=50, remaining=400):
+    return decide(made, offers, limit, n_emitted, remaining)
+
+
+def decide(made, offers, limit=31, n_emitted=50, remaining=400):
     return made.choose(offers, Budget(limit, 100, n_emitted, remaining))
 
 
@@ -114,6 +118,47 @@ def test_reasons_against_a_draft_model():
     assert choose(policy(), model()).depth == 0  # its costs are not known
 
 
+class Asked(list):
+    """Offers, and which of them were looked at."""
+
+    def __init__(self, offers):
+        super().__init__(offers)
+        self.seen = set()
+
+    def __getitem__(self, index):
+        self.seen.add(index)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("draft", "sure"), [(1.5, 0.99), (0.5, 0.1)])
+def test_a_draft_model_that_does_not_pay_is_left_alone_for_a_while(draft, sure):
+    made = policy(draft=draft)
+    seen = []
+    for n in range(40):
+        offers = Asked([lookup(), model(sure)])
+        assert decide(made, offers, n_emitted=50 + n).depth == 0
+        seen.append(offers.seen)
+        assert made.reason == ("draft too slow" if draft > 1 else "drafts too unsure")
+    assert [i for i, asked in enumerate(seen) if 1 in asked] == [0, 17, 34]
+    assert all(0 in asked for asked in seen)
+
+
+def test_lookup_drafts_while_a_draft_model_rests():
+    made = policy(draft=1.5)
+    assert choose(made, lookup(), model(0.9)).depth == 0
+    offers = Asked([falling(0.9), model(0.9)])
+    assert decide(made, offers, n_emitted=51).offer == 0
+    assert offers.seen == {0}
+
+
+def test_a_draft_model_that_only_has_to_read_is_asked_at_every_step():
+    made = policy(0.02, draft=0.1, reading=0.05)
+    for n in (9, 10, 11):
+        offers = Asked([lookup(), model(0.9, n_pending=900)])
+        assert decide(made, offers, n_emitted=n).depth == 0
+        assert offers.seen == {0, 1}
+
+
 def test_reading_is_worth_it_in_long_answers_only():
     made, late = policy(0.02, draft=0.1, reading=0.05), model(n_pending=150)
     assert choose(made, late, n_emitted=2).depth == 0
@@ -125,11 +170,11 @@ def test_reading_is_worth_it_in_long_answers_only():
 def test_floors():
     plan = choose(policy(0.02, draft=0.2), model(0.95, 0.8))
     keep, extend = plan.floors.keep, plan.floors.extend
-    assert len(keep) == len(extend) == 31
+    assert len(keep) == len(extend) == plan.depth
     assert min(*keep, *extend) >= 0
-    assert keep == pytest.approx([RISK * 0.02] * 31)
+    assert keep == pytest.approx([RISK * 0.02] * plan.depth)
     assert extend[0] == 0  # one evaluation is what was chosen
-    assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * 30)
+    assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * (plan.depth - 1))
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
     made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
     keep = choose(made, model(0.95)).floors.keep
