@@ -23,6 +23,8 @@ class FixedDepth:
         limit = min(self.depth, budget.limit)
         if not offers or limit <= 0:
             return PLAIN
+        if len(offers) == self.at_least == 1:
+            return Plan(0, limit)  # it drafts what it has
         asked = list(offers)
         index = max(range(len(asked)), key=lambda i: asked[i].expected(limit))
         depth = min(limit, len(asked[index].survival))
