@@ -22,6 +22,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
+from .device import cache_folder
 from .errors import ConfigError, DownloadError, ModelNotFound
 
 if TYPE_CHECKING:
@@ -240,10 +241,7 @@ def _closest(text: str) -> str:
 
 def models_dir() -> Path:
     """Where fetched files are kept, except the hub's, which stay in the hub's own cache."""
-    if folder := os.environ.get("EDGESPEC_MODELS"):
-        return Path(folder).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "edgespec" / "models"
+    return cache_folder("models")
 
 
 def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = None) -> Path | None:

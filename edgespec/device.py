@@ -7,6 +7,16 @@ import platform
 from pathlib import Path
 
 
+def cache_folder(kind: str) -> Path:
+    """Where files of a kind are kept: $EDGESPEC_MODELS, $EDGESPEC_PROFILES, $EDGESPEC_DRAFTS, or
+    the user's cache.
+    """
+    if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
+        return Path(given).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "edgespec" / kind
+
+
 def physical_cores() -> int:
     """Cores this process may run on, hyper-threads counted once."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None

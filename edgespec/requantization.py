@@ -9,17 +9,20 @@ often. So a copy is made, once, and kept where it was measured to be faster.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .config import EngineConfig
+from .device import cache_folder
 from .errors import ModelError
 from .interfaces import FileModel
 from .policies.profile import keep, kept, measure
@@ -28,14 +31,7 @@ logger = logging.getLogger("edgespec.requantization")
 
 WORTH = 0.9  # of the file's time for a token: at most so much a copy may take
 _READ = 64  # tokens at once, as in a prompt
-
-
-def folder() -> Path:
-    """Where copies are kept: $EDGESPEC_DRAFTS, or the user's cache."""
-    if given := os.environ.get("EDGESPEC_DRAFTS"):
-        return Path(given)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "edgespec" / "drafts"
+_ABANDONED_S = 3600  # nobody writes to a copy any more that has not changed for so long
 
 
 def fastest(
@@ -61,7 +57,7 @@ def fastest(
         faster = _is_faster(copy, path, config, open_model)
     except (ModelError, OSError) as error:
         logger.info("no copy of %s was made: %s", path.name, error)
-    if faster is not None and keep(key, {"faster": faster}) and faster:
+    if faster is not None and keep(key, {"faster": faster, "size": _size(copy)}) and faster:
         return copy
     with contextlib.suppress(OSError):
         copy.unlink(missing_ok=True)
@@ -76,8 +72,11 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     if config.n_gpu_layers and llama_cpp.supports_gpu_offload():
         return path
     key = _key(path)
-    faster, copy = kept(key).get("faster"), _place(path, key)
-    return path if faster is False else copy if faster and copy.exists() else None
+    decided, copy = kept(key), _place(path, key)
+    if decided.get("faster") is False:
+        return path
+    size = decided.get("size")
+    return copy if size and size == _size(copy) else None
 
 
 def _key(path: Path) -> dict[str, Any]:
@@ -89,7 +88,15 @@ def _key(path: Path) -> dict[str, Any]:
 
 def _place(path: Path, key: dict[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return folder() / f"{path.stem}-q4_0-{digest[:8]}.gguf"
+    return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
+
+
+def _size(copy: Path) -> int | None:
+    """Bytes, None where there is none: a disk that was full once, a cache that was cleaned."""
+    try:
+        return copy.stat().st_size
+    except OSError:
+        return None
 
 
 def _make(path: Path, copy: Path) -> None:
@@ -97,6 +104,7 @@ def _make(path: Path, copy: Path) -> None:
 
     logger.info("making a copy of %s that this CPU may evaluate faster: %s", path.name, copy)
     copy.parent.mkdir(parents=True, exist_ok=True)
+    _clean(copy)
     free, needed = shutil.disk_usage(copy.parent).free, 2 * path.stat().st_size
     if free < needed:
         raise OSError(f"{free >> 20} MiB are free in {copy.parent}, {needed >> 20} MiB are wanted")
@@ -106,6 +114,14 @@ def _make(path: Path, copy: Path) -> None:
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _clean(copy: Path) -> None:
+    """Away with what processes left that were killed while they made this copy."""
+    for partial in copy.parent.glob(f"{glob.escape(copy.stem)}.[0-9]*"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > _ABANDONED_S:
+                partial.unlink()
 
 
 def _is_faster(

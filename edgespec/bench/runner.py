@@ -61,7 +61,8 @@ def run(
     progress: Callable[[int, int, Question], None] = lambda done, total, question: None,
     peers: Sequence[Peer] = (),
 ) -> Iterator[Answer]:
-    """Both modes of every turn, one after the other, the order changing from turn to turn.
+    """Both modes of every turn, one after the other, the order changing from turn to turn, and for
+    each turn from round to round.
 
     The prompt of each turn is read once and is in the cache for both; the next turn continues
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
@@ -69,8 +70,8 @@ def run(
     """
     meter = Meter()
     total = len(questions) * len(temperatures) * repeats
-    jobs = [(q, t) for _ in range(repeats) for t in temperatures for q in questions]
-    for done, (question, temperature) in enumerate(jobs):
+    jobs = [(q, t, r) for r in range(repeats) for t in temperatures for q in questions]
+    for done, (question, temperature, round_) in enumerate(jobs):
         progress(done, total, question)
         sampling: dict[str, Any] = {
             "temperature": temperature,
@@ -88,7 +89,7 @@ def run(
                 ).stats.time_to_first_token_s
             except ContextFull:
                 break
-            modes = MODES if (done + i) % 2 else MODES[::-1]
+            modes = MODES if (done % len(questions) + i + round_) % 2 else MODES[::-1]
             texts = {}
             for mode in modes:
                 text, answer = _answer(

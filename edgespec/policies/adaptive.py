@@ -32,7 +32,7 @@ CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
-_REST = 16  # steps for which a draft model that could not pay is not asked again
+_REST = 16  # steps for which a draft model that would not pay is not asked again
 
 
 class Adaptive:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..device import cache_folder
 from ..interfaces import Model
 
 logger = logging.getLogger("edgespec.profile")
@@ -64,11 +65,8 @@ class Profile:
 
 
 def folder() -> Path:
-    """Where measured curves are kept: $EDGESPEC_PROFILES, or the user's cache."""
-    if given := os.environ.get("EDGESPEC_PROFILES"):
-        return Path(given)
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "edgespec" / "profiles"
+    """Where measured curves are kept."""
+    return cache_folder("profiles")
 
 
 def stored(fingerprint: Mapping[str, Any]) -> Curve | None:

@@ -1,6 +1,7 @@
 """Copies of draft models that a CPU evaluates faster."""
 
 import contextlib
+import os
 import shutil
 
 import pytest
@@ -65,6 +66,29 @@ def test_a_copy_that_was_deleted_is_made_again(smollm2, measured):
     copy.unlink()
     assert fastest(smollm2) == copy
     assert copy.exists()
+
+
+def test_a_copy_that_was_cut_off_is_made_again(smollm2, measured):
+    copy = fastest(smollm2)
+    size = copy.stat().st_size
+    with copy.open("r+b") as file:
+        file.truncate(size // 2)
+    assert requantization.known(smollm2, EngineConfig()) is None
+    assert fastest(smollm2) == copy
+    assert copy.stat().st_size == size
+
+
+def test_what_a_killed_process_left_is_removed(smollm2, measured):
+    copy = fastest(smollm2)
+    copy.unlink()
+    abandoned, under_way = copy.with_suffix(".123"), copy.with_suffix(".124")
+    other = copy.with_name("other-q4_0-12345678.123")
+    for file in (abandoned, under_way, other):
+        file.write_bytes(b"half a copy")
+    for file in (abandoned, other):
+        os.utime(file, (0, 0))
+    assert fastest(smollm2) == copy
+    assert set(copy.parent.iterdir()) == {copy, under_way, other}
 
 
 def test_a_file_that_changed_gets_another_copy(smollm2, tmp_path, measured):
