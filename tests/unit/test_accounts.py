@@ -91,6 +91,14 @@ def test_trying_costs_no_more_than_was_saved_for_it():
     assert -4 <= sum(tries) < -2  # what was saved long ago is gone
 
 
+def test_what_could_not_pay_is_never_tried():
+    made, offer = policy(0.02, draft=1.5), Offer("m", (0.9,), 1, ((1.0, 0.9),), 0.9)
+    for n in range(1000):
+        assert choose(made, offer, n_emitted=n).depth == 0
+        made.observe(a_step())
+    assert made.reason == "draft too slow"
+
+
 def test_time_is_dearer_where_much_is_emitted():
     made = policy(0.2)
     assert choose(made, lookup(0.4)).depth == 1

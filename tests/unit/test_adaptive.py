@@ -143,6 +143,25 @@ def test_a_draft_model_that_does_not_pay_is_left_alone_for_a_while(draft, sure):
     assert all(0 in asked for asked in seen)
 
 
+def test_a_draft_model_is_asked_in_each_answer():
+    made, offers = policy(draft=0.5), Asked([lookup(), model(0.1)])
+    assert decide(made, offers).depth == 0
+    offers.seen.clear()
+    decide(made, offers, n_emitted=51)
+    assert offers.seen == {0}
+    decide(made, offers, n_emitted=0)
+    assert offers.seen == {0, 1}
+
+
+def test_what_a_draft_model_would_continue_is_looked_at_while_it_rests():
+    made = policy(0.9, draft=0.5)
+    offers = Asked([lookup(0.2), model(0.1), model(0.1, known=(0.2,))])
+    assert decide(made, offers).depth == 0
+    offers.seen.clear()
+    decide(made, offers, n_emitted=51)
+    assert offers.seen == {0, 2}
+
+
 def test_lookup_drafts_while_a_draft_model_rests():
     made = policy(draft=1.5)
     assert choose(made, lookup(), model(0.9)).depth == 0
