@@ -265,37 +265,27 @@ def speedups(traces: Sequence[Trace], profile: Profile, setting: Fixed | str) ->
     return {c: rate / plain[c] for c, rate in rates(traces, profile, setting).items()}
 
 
-def orders(traces: Sequence[Trace]) -> list[list[Trace]]:
-    """The same answers, beginning with each category once. What a policy has learned and won
-    before an answer depends on what it answered before: one order is a sample of one.
-    """
-    starts = [i for i, t in enumerate(traces) if not i or t.category != traces[i - 1].category]
-    return [[*traces[i:], *traces[:i]] for i in starts]
-
-
 def table(
     traces: Sequence[Trace], profiles: dict[str, Profile], *, fixed: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Rows {profile, category, policy, speedup} of "plain", "auto" (the mean over `orders`) and,
-    with `fixed`, of "best-fixed": the fixed setting that is best for that category on that
-    device, chosen in hindsight, plain decoding among them.
+    """Rows {profile, category, policy, speedup} of "plain", "auto" and, with `fixed`, of
+    "best-fixed": the fixed setting that is best for that category on that device, chosen in
+    hindsight, plain decoding among them.
     """
     with ProcessPoolExecutor() as pool:
         for name, profile in profiles.items():
-            jobs: list[tuple[Sequence[Trace], Fixed | str]] = [(traces, "plain")]
-            jobs += [(order, "auto") for order in orders(traces)]
-            n_learned = len(jobs)
+            settings: list[Fixed | str] = ["plain", "auto"]
             if fixed:
-                jobs += [(traces, s) for s in FIXED if profile.draft or s.p_min is None]
-            told, settings = [t for t, _ in jobs], [s for _, s in jobs]
-            found = list(pool.map(rates, told, [profile] * len(jobs), settings))
+                settings += [s for s in FIXED if profile.draft or s.p_min is None]
+            n = len(settings)
+            found = list(pool.map(rates, [traces] * n, [profile] * n, settings))
             for category, plain in found[0].items():
                 speed = [rate[category] / plain for rate in found]
-                row = {"profile": name, "category": category}
-                auto = statistics.mean(speed[1:n_learned])
-                yield row | {"policy": "plain", "speedup": 1.0}
-                yield row | {"policy": "auto", "speedup": round(auto, 4)}
+                chosen = {"plain": 0, "auto": 1}
                 if fixed:
-                    best = max([0, *range(n_learned, len(jobs))], key=speed.__getitem__)
-                    row |= {"policy": "best-fixed", "speedup": round(speed[best], 4)}
-                    yield row | ({"setting": str(settings[best])} if best else {})
+                    hindsight = [0, *range(2, n)]
+                    chosen["best-fixed"] = max(hindsight, key=speed.__getitem__)
+                for policy, i in chosen.items():
+                    row = {"profile": name, "category": category, "policy": policy,
+                           "speedup": round(speed[i], 4)}  # fmt: skip
+                    yield row | ({"setting": str(settings[i])} if i > 1 else {})

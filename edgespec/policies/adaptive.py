@@ -22,10 +22,10 @@ from .profile import Profile
 
 logger = logging.getLogger("edgespec.adaptive")
 
-RISK = 1.1  # what a draft costs is counted so many times: the best of many guesses flatters itself
+RISK = 1.05  # what a draft costs is counted so many times: the best of many guesses flatters itself
 MARGIN = 0.02  # tokens a step that a draft must promise above plain decoding
-PURSE = 4.0  # tokens that the first answer may lose, and any that follows one that gained
-NEW = 1.0  # that any may lose
+PURSE = 3.5  # tokens that the first answer may lose, and any that follows one that gained
+NEW = 1.5  # that any may lose
 SURE = 0.4  # chance of failure that a stake is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass

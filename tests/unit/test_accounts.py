@@ -40,8 +40,8 @@ def test_an_answer_does_not_lose_more_than_its_purse(unit):
         made.observe(step())
     assert choose(made, risky, n_emitted=0).depth == 8
     made.observe(step(8))
-    made.observe(step(8))  # loses 3.2 of 4
-    assert choose(made, risky, n_emitted=1).depth == 5  # 0.7 * RISK * 0.2 * 5 is at stake
+    made.observe(step(8))  # loses 3.2 of 3.5
+    assert choose(made, risky, n_emitted=1).depth == 2  # 0.7 * RISK * 0.2 * 2 is at stake
     made.observe(step(8))
     assert choose(made, risky, n_emitted=2).depth == 0
     made.observe(step(8, 8))  # gains 6.4
@@ -61,10 +61,10 @@ def test_the_purse_outlives_an_answer():
         made.observe(a_step())
     for _ in range(2):
         made.observe(a_step(8, slope=0.2))  # loses 1.6
-    assert choose(made, risky, n_emitted=8).depth == 5
+    assert choose(made, risky, n_emitted=8).depth == 2
     made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=9).depth == 0
-    assert choose(made, risky, n_emitted=0).depth == 6  # another answer
+    assert choose(made, risky, n_emitted=0).depth == 8  # another answer
     made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=1).depth == 0  # it began with less
     made.observe(a_step(31, 31, slope=0.2))  # gains 24.8
@@ -72,7 +72,7 @@ def test_the_purse_outlives_an_answer():
     choose(made, n_emitted=0)
     for _ in range(2):
         made.observe(a_step(8, slope=0.2))
-    assert choose(made, risky, n_emitted=1).depth == 5  # that was for another answer
+    assert choose(made, risky, n_emitted=1).depth == 2  # that was for another answer
 
 
 def test_trying_costs_no_more_than_was_saved_for_it():

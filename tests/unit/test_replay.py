@@ -9,7 +9,7 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.bench import replay, traces
-from edgespec.bench.replay import Fixed, Replay, dense, orders, rates, speedups
+from edgespec.bench.replay import Fixed, Replay, dense, rates, speedups
 from edgespec.bench.traces import BEHIND_A_MISS, DEPTH, Trace, record
 from edgespec.drafters.model import ModelDrafter
 from edgespec.interfaces import Request
@@ -178,11 +178,6 @@ def test_dense_keeps_what_is_equal():
     assert ids <= set(range(1, 5))
     with pytest.raises(ValueError, match="trace x has more than 4096"):
         dense(Trace("x", "y", list(range(replay.VOCAB)), [], [], []))
-
-
-def test_orders_begin_with_each_category_once():
-    a, b, c = traced(), traced(0.5), traced(category="rag")
-    assert orders([a, b, c]) == [[a, b, c], [c, a, b]]
 
 
 def test_rates_and_speedups_by_category():
