@@ -76,6 +76,14 @@ class Terminal:
         os.close(self._ours)
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """A job in a script's background starts with SIGINT ignored, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def environment(edgespec_cli) -> dict[str, str]:
     """For subprocesses; the same folder as `edgespec_cli`."""
