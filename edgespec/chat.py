@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import templates
 from .config import SamplingParams, build
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 _ROLES = ("user", "assistant")
 _RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
+
+
+class _Fitted(NamedTuple):
+    """A turn as it goes to the engine. earlier: tokens of the messages left out, for lookup."""
+
+    prompt: list[int]
+    rendered: str
+    n_dropped: int
+    earlier: list[int]
 
 
 class Chat:
@@ -33,7 +42,6 @@ class Chat:
         self._system = system
         self.messages: list[dict[str, str]] = []
         self._n_dropped = 0
-        self._dropped_now = 0
         self._text = ""  # the rendered conversation that `_tokens` stand for
         self._tokens: list[int] = []
         self._earlier: list[int] = []
@@ -65,8 +73,13 @@ class Chat:
         """
         params = build(SamplingParams, sampling)
         turn = {"role": "user", "content": text}
-        prompt, rendered = self._fit([*self.messages, turn], params)
-        return self._answer(turn, prompt, rendered, params)
+        messages = [*self.messages, turn]
+        prompt, rendered, dropped = self._fit(messages, params)
+        earlier = self._earlier
+        if dropped != self._n_dropped:
+            earlier = self._encode(self._conversation(messages[:dropped]))
+        events = self._engine.run(prompt, params, earlier=earlier)
+        return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
 
     def reset(self) -> None:
         """Forget the conversation, keep the system prompt."""
@@ -82,6 +95,8 @@ class Chat:
         """Take over a conversation from `to_dict`. Raises ConfigError and changes nothing if
         it is not one.
         """
+        if not isinstance(saved, dict):
+            raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
         system, messages = saved.get("system"), saved.get("messages")
         if not (system is None or isinstance(system, str)) or not isinstance(messages, list):
             raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
@@ -99,20 +114,18 @@ class Chat:
         self.messages = [{"role": m["role"], "content": m["content"]} for m in messages]
 
     def _answer(
-        self, turn: dict[str, str], prompt: list[int], rendered: str, params: SamplingParams
+        self, turn: dict[str, str], fitted: _Fitted, events: Iterator[Event]
     ) -> Iterator[Event]:
         shown, ids, closed = "", [], False
-        dropped = self._dropped_notice()
-        if dropped:
-            yield Event("notice", text=dropped)
-        self._text, self._tokens = rendered, prompt
+        if fitted.n_dropped > self._n_dropped:
+            yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
         try:
-            for event in self._engine.run(prompt, params, earlier=self._earlier):
+            for event in events:
                 shown += event.text
                 if event.token is not None:
                     ids.append(event.token)
                 if event.completion:
-                    self._remember(turn, shown, ids)
+                    self._remember(turn, fitted, shown, ids)
                     turn = {}
                 yield event
         except GeneratorExit:
@@ -120,30 +133,36 @@ class Chat:
             raise
         finally:
             if turn and (ids or closed):  # ended half-way: what was shown stays said
-                self._remember(turn, shown, ids)
+                self._remember(turn, fitted, shown, ids)
 
-    def _remember(self, turn: dict[str, str], shown: str, ids: Sequence[int]) -> None:
+    def _remember(
+        self, turn: dict[str, str], fitted: _Fitted, shown: str, ids: Sequence[int]
+    ) -> None:
         self.messages += [turn, {"role": "assistant", "content": shown}]
+        self._n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
         tokenizer = self._engine.tokenizer
         answer = list(ids)
         if answer and tokenizer.is_eog(answer[-1]):
             del answer[-1]
         if b"".join(map(tokenizer.piece, answer)) == shown.encode():
-            self._text += shown
-            self._tokens = [*self._tokens, *answer]
+            self._text = fitted.rendered + shown
+            self._tokens = [*fitted.prompt, *answer]
         else:  # cut at a stop string or inside a character: its tokens say more than was shown
             self._text = ""
 
-    def _fit(self, messages: list[dict[str, str]], params: SamplingParams) -> tuple[list[int], str]:
-        """Prompt tokens and text of the newest messages that leave room for an answer."""
+    def _fit(
+        self, messages: list[dict[str, str]], params: SamplingParams
+    ) -> tuple[list[int], str, int]:
+        """Prompt tokens and text of the newest messages that leave room for an answer, and how
+        many of the oldest are not among them.
+        """
         n_ctx = self._engine.n_ctx
         reserve = min(params.max_tokens or _RESERVE, n_ctx // 4)
-        self._dropped_now = 0
         dropped = self._n_dropped
         while True:
             prompt, rendered = self._render(messages[dropped:])
             if len(prompt) + reserve <= n_ctx:
-                break
+                return prompt, rendered, dropped
             if dropped + 1 == len(messages):
                 raise ContextFull(
                     f"this message makes a prompt of {len(prompt)} tokens; the context of {n_ctx} "
@@ -151,16 +170,9 @@ class Chat:
                     "model with a larger n_ctx"
                 )
             dropped += 2
-        if dropped != self._n_dropped:
-            self._dropped_now = dropped - self._n_dropped
-            self._earlier = self._encode(self._conversation(messages[:dropped]))
-            self._n_dropped = dropped
-        return prompt, rendered
 
-    def _dropped_notice(self) -> str:
-        if not self._dropped_now:
-            return ""
-        turns = self._dropped_now // 2
+    def _dropped_notice(self, n_dropped: int) -> str:
+        turns = (n_dropped - self._n_dropped) // 2
         return (
             f"the context of {self._engine.n_ctx} tokens is full: the oldest "
             f"{'turn was' if turns == 1 else f'{turns} turns were'} left out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
@@ -36,14 +36,39 @@ def build(cls: type[T], options: Mapping[str, Any]) -> T:
     return cls(**resolved)
 
 
-def _require(name: str, value: float | None, low: float, high: float = math.inf) -> None:
+def _require(
+    name: str, value: float | None, low: float, high: float = math.inf, *, whole: bool = False
+) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigError(f"{name} must be a number, got {value!r}")
+    if whole and not isinstance(value, int):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
     if not low <= value <= high:
         bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise ConfigError(f"{name} must be {bounds}, got {value!r}")
+
+
+def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
+    """One or several values of a kind, as a tuple."""
+    if isinstance(values, kind):
+        return (values,)
+    found = tuple(values) if isinstance(values, Iterable) else (values,)
+    wrong = [value for value in found if not isinstance(value, kind)]
+    if wrong:
+        raise ConfigError(f"{name} must be several {kind.__name__}, got {wrong[0]!r}")
+    return found
+
+
+def _check_bias(bias: Any) -> None:
+    if not isinstance(bias, Mapping):
+        raise ConfigError(f"logit_bias must map token ids to numbers, got {bias!r}")
+    for token, value in bias.items():
+        _require("a token id in logit_bias", token, 0, whole=True)
+        _require(f"logit_bias of token {token}", value, -math.inf)
+        if value is None or value == math.inf:
+            raise ConfigError(f"logit_bias of token {token} must be finite or -inf, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +106,16 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _require("temperature", self.temperature, 0)
-        _require("top_k", self.top_k, 0)
+        _require("top_k", self.top_k, 0, whole=True)
         _require("top_p", self.top_p, 0, 1)
         _require("min_p", self.min_p, 0, 1)
         _require("presence_penalty", self.presence_penalty, -100, 100)
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
-        _require("seed", self.seed, 0, 2**64 - 1)
-        _require("max_tokens", self.max_tokens, 1)
+        _require("seed", self.seed, 0, 2**64 - 1, whole=True)
+        _require("max_tokens", self.max_tokens, 1, whole=True)
         _require("time_limit_s", self.time_limit_s, 0)
-        _require("logprobs", self.logprobs, 0, 100)
-        _require("num_draft_tokens", self.num_draft_tokens, 0)
+        _require("logprobs", self.logprobs, 0, 100, whole=True)
+        _require("num_draft_tokens", self.num_draft_tokens, 0, whole=True)
         if self.temperature == math.inf:
             raise ConfigError("temperature must be finite, got inf")
         if self.top_p == 0:
@@ -99,11 +124,13 @@ class SamplingParams:
             raise ConfigError(
                 f"repetition_penalty must be above 0, got {self.repetition_penalty!r}"
             )
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = _several("stop", self.stop, str)
         if "" in stop:
             raise ConfigError("a stop string must not be empty")
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        ids = _several("stop_token_ids", self.stop_token_ids, int)
+        object.__setattr__(self, "stop_token_ids", ids)
+        _check_bias(self.logit_bias)
 
     @property
     def has_penalties(self) -> bool:
@@ -167,10 +194,10 @@ class SpeculativeConfig:
             raise ConfigError(
                 f"method {self.method!r} uses no draft model, but {self.model!r} was given"
             )
-        _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31)
-        _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31)
+        _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
+        _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)
         _require("draft_p_min", self.draft_p_min, 0, 1)
-        _require("prompt_lookup_min", self.prompt_lookup_min, 1)
+        _require("prompt_lookup_min", self.prompt_lookup_min, 1, whole=True)
 
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
@@ -211,11 +238,11 @@ class EngineConfig:
     on_busy: Literal["wait", "error"] = "wait"
 
     def __post_init__(self) -> None:
-        _require("n_ctx", self.n_ctx, 0)
-        _require("n_threads", self.n_threads, 0)
-        _require("n_threads_batch", self.n_threads_batch, 0)
-        _require("n_gpu_layers", self.n_gpu_layers, -1)
-        _require("n_batch", self.n_batch, 32)
+        _require("n_ctx", self.n_ctx, 0, whole=True)
+        _require("n_threads", self.n_threads, 0, whole=True)
+        _require("n_threads_batch", self.n_threads_batch, 0, whole=True)
+        _require("n_gpu_layers", self.n_gpu_layers, -1, whole=True)
+        _require("n_batch", self.n_batch, 32, whole=True)
         for name, value, known in (
             ("type_k", self.type_k, KV_TYPES),
             ("type_v", self.type_v, KV_TYPES),
@@ -226,3 +253,8 @@ class EngineConfig:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}")
         if self.batch_invariant and self.flash_attn == "off":
             raise ConfigError("batch_invariant needs flash attention, but flash_attn is 'off'")
+        if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
+            raise ConfigError(
+                f"a KV cache with values in {self.type_v} needs flash attention, but flash_attn is "
+                "'off'"
+            )

@@ -86,8 +86,8 @@ class Engine:
     def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Event]:
         """Answer as it comes: "prefill", "token" and one last "done" event.
 
-        Arguments are checked at once, the engine is taken with the first `next`. Closing the
-        iterator ends the request.
+        Arguments are checked and time counts at once, the engine is taken with the first `next`.
+        Closing the iterator ends the request.
         """
         return self.run(self.encode(prompt), build(SamplingParams, sampling))
 
@@ -155,7 +155,15 @@ class Engine:
         interrupt: Interrupt | None = None,
     ) -> Iterator[Event]:
         """One request on token ids; see `stream`. `earlier`: text for lookup alone."""
-        interrupt = interrupt or Interrupt(params.time_limit_s)
+        return self._run(prompt, params, earlier, interrupt or Interrupt(params.time_limit_s))
+
+    def _run(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        earlier: Sequence[int],
+        interrupt: Interrupt,
+    ) -> Iterator[Event]:
         with self._held(interrupt):
             randomness = SeededRandomness(params.seed)
             request = Request(prompt, params, randomness, earlier, interrupt)
@@ -202,8 +210,7 @@ class Engine:
         """
         self._closed = True
         self.cancel()
-        if self._lock.acquire(blocking=False):
-            self._release()
+        self._free()
 
     def __enter__(self) -> Engine:
         return self
@@ -221,8 +228,8 @@ class Engine:
         """The engine for one request."""
         self._take(interrupt)
         try:
+            self._interrupt = interrupt  # before the look at what `close` sets before it cancels
             self._check_open()
-            self._interrupt = interrupt
             yield
         finally:
             self._release()
@@ -243,9 +250,17 @@ class Engine:
 
     def _release(self) -> None:
         self._interrupt = self._holder = None
-        if self._closed:
-            self._session.close()
         self._lock.release()
+        if self._closed:
+            self._free()
+
+    def _free(self) -> None:
+        """Free the models, unless a request is running: its end does."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._session.close()
+            finally:
+                self._lock.release()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,7 +15,7 @@ from . import catalogue
 from .config import EngineConfig, SpeculativeConfig, build
 from .device import processor
 from .engine import Engine
-from .errors import ConfigError, EngineMissing, ModelNotFound, VocabularyMismatch
+from .errors import ConfigError, EngineMissing, ModelError, ModelNotFound, VocabularyMismatch
 from .interfaces import Drafter, FileModel, Model, Policy, Tokenizer
 from .session import Session
 
@@ -57,6 +57,7 @@ def load(
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)
     target = open_model(path, config)
+    draft_model = None
     try:
         draft_model = load_draft(wanted, config, draft_options or {}, target)
         return assemble(
@@ -70,6 +71,8 @@ def load(
         )
     except BaseException:
         target.close()
+        if draft_model:
+            draft_model.close()
         raise
 
 
@@ -117,9 +120,15 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> F
     one already.
     """
     if config.requantize and not catalogue.is_onnx(path):
-        from .requantization import fastest, known
+        from .requantization import discard, fastest, known
 
-        path = fastest(path, config, open_model) if make_copy else known(path, config) or path
+        copy = fastest(path, config, open_model) if make_copy else known(path, config) or path
+        if copy != path:
+            try:
+                return open_model(copy, config)
+            except ModelError as error:
+                logger.warning("%s is left for the file itself: %s", copy, error)
+                discard(copy)
     return open_model(path, config)
 
 
@@ -134,12 +143,16 @@ def assemble(
 ) -> Engine:
     """An engine from models that are already there: the toy backend, or one of your own.
 
+    draft_model: closed with the engine, at once where the method uses none.
     profile: what evaluations cost; None: measured now, where each step is to decide by it.
     options: `on_busy` and `description` of Engine.
     """
     from .verifiers.local import LocalVerifier
 
     spec = _spec(speculative_config, None)
+    if draft_model and not uses_model(spec):
+        draft_model.close()
+        draft_model = None
     drafters = _drafters(spec, draft_model, target)
     policy: Policy
     if spec.fixed:
@@ -236,6 +249,12 @@ def _spec(
     return replace(spec, model=os.fspath(draft))
 
 
+def uses_model(spec: SpeculativeConfig) -> bool:
+    """Whether a draft model has anything to do."""
+    depth, _ = spec.fixed or (1, None)
+    return depth > 0 and spec.method not in ("suffix", "ngram", "none")
+
+
 def _drafters(spec: SpeculativeConfig, draft_model: Model | None, target: Model) -> list[Drafter]:
     from .drafters.model import ModelDrafter
     from .drafters.portfolio import sources
@@ -289,13 +308,13 @@ def draft_path(
 ) -> Path | None:
     """The file of the draft model that `load` takes for these; None for none."""
     spec = _spec(spec, draft)
-    if spec.method in ("suffix", "ngram", "none"):
+    if not uses_model(spec):
         return None
     if spec.model:
         return model_path(spec.model)
     if spec.method != "draft_model" and draft != "auto":
         return None
-    name = os.fspath(model).partition(":")[0]
+    name = os.fspath(model).partition(":")[0].lower()
     suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
     path = model_path(model)
     there = [found for name in suggested if (found := _file_like(path, name))]

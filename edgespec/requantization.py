@@ -9,13 +9,10 @@ often. So a copy is made, once, and kept where it was measured to be faster.
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
-import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +28,6 @@ logger = logging.getLogger("edgespec.requantization")
 
 WORTH = 0.9  # of the file's time for a token: at most so much a copy may take
 _READ = 64  # tokens at once, as in a prompt
-_ABANDONED_S = 3600  # nobody writes to a copy any more that has not changed for so long
 
 
 def fastest(
@@ -43,25 +39,49 @@ def fastest(
     be made (no room, a format already as small) it is the file. Raises ModelError and its kinds
     for a file that is no model.
     """
+    from filelock import FileLock
+
     from .backends import llama_cpp
 
     if found := known(path, config):
         return found
-    key = _key(path)
     if not llama_cpp.requantizable(path):
-        keep(key, {"faster": False})  # to find that out takes a load of the vocabulary
+        keep(_key(path), {"faster": False})  # to find that out takes a load of the vocabulary
         return path
-    copy, faster = _place(path, key), None
+    copy = _place(path)
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(copy.with_suffix(".lock")):  # another process may be making it
+            return known(path, config) or _decide(path, copy, config, open_model)
+    except (OSError, NotImplementedError) as error:
+        logger.info("no copy of %s can be kept in %s: %s", path.name, copy.parent, error)
+        return path
+
+
+def _decide(
+    path: Path,
+    copy: Path,
+    config: EngineConfig,
+    open_model: Callable[[Path, EngineConfig], FileModel],
+) -> Path:
+    key, faster = _key(path), None
+    if not keep(key, {}):
+        return path  # or it would be made at every load
     try:
         _make(path, copy)
         faster = _is_faster(copy, path, config, open_model)
     except (ModelError, OSError) as error:
         logger.info("no copy of %s was made: %s", path.name, error)
-    if faster is not None and keep(key, {"faster": faster, "size": _size(copy)}) and faster:
+    if faster is not None and keep(key, {"faster": faster, "copy": _stamp(copy)}) and faster:
         return copy
+    discard(copy)
+    return path
+
+
+def discard(copy: Path) -> None:
+    """Away with a copy; the next `fastest` may make another one."""
     with contextlib.suppress(OSError):
         copy.unlink(missing_ok=True)
-    return path
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
@@ -71,12 +91,11 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     llama_cpp.check_is_gguf(path)
     if config.n_gpu_layers and llama_cpp.supports_gpu_offload():
         return path
-    key = _key(path)
-    decided, copy = kept(key), _place(path, key)
+    decided, copy = kept(_key(path)), _place(path)
     if decided.get("faster") is False:
         return path
-    size = decided.get("size")
-    return copy if size and size == _size(copy) else None
+    stamp = decided.get("copy")
+    return copy if stamp and stamp == _stamp(copy) else None
 
 
 def _key(path: Path) -> dict[str, Any]:
@@ -86,42 +105,36 @@ def _key(path: Path) -> dict[str, Any]:
     return llama_cpp.identity(path) | {"kind": "requantized", "changed": changed}
 
 
-def _place(path: Path, key: dict[str, Any]) -> Path:
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+def _place(path: Path) -> Path:
+    """One for each file: what it was before it changed needs no copy."""
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
 
 
-def _size(copy: Path) -> int | None:
-    """Bytes, None where there is none: a disk that was full once, a cache that was cleaned."""
+def _stamp(copy: Path) -> list[int] | None:
+    """Size and time of a copy, None where there is none: a disk that was full once, a cache that
+    was cleaned.
+    """
     try:
-        return copy.stat().st_size
+        found = copy.stat()
     except OSError:
         return None
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _make(path: Path, copy: Path) -> None:
     from .backends import llama_cpp
 
     logger.info("making a copy of %s that this CPU may evaluate faster: %s", path.name, copy)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    _clean(copy)
     free, needed = shutil.disk_usage(copy.parent).free, 2 * path.stat().st_size
     if free < needed:
         raise OSError(f"{free >> 20} MiB are free in {copy.parent}, {needed >> 20} MiB are wanted")
-    partial = copy.with_suffix(f".{os.getpid()}")
+    partial = copy.with_suffix(".partial")
     try:
         llama_cpp.requantize(path, partial)
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _clean(copy: Path) -> None:
-    """Away with what processes left that were killed while they made this copy."""
-    for partial in copy.parent.glob(f"{glob.escape(copy.stem)}.[0-9]*"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > _ABANDONED_S:
-                partial.unlink()
 
 
 def _is_faster(

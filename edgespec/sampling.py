@@ -161,7 +161,7 @@ def candidates(
     row: Row, k: int, floor: float | None = None
 ) -> tuple[list[int], list[float], float]:
     """Ids and logits of the `k` largest logits, largest first, and a good `floor` for the row
-    that follows. Raises DecodeError where no logit is above -inf, or one is NaN.
+    that follows. Raises DecodeError where no logit is above -inf, or, without a floor, one is NaN.
 
     floor: a guess of a logit that a few more than k tokens reach; only those are sorted. The
     logits of the row before make a good one. The result does not depend on it. Few array

@@ -167,7 +167,7 @@ def _step_stats(
     return StepStats(
         source=draft.source,
         n_drafted=len(draft.tokens),
-        n_accepted=verdict.n_accepted,
+        n_accepted=min(verdict.n_accepted, n_emitted),
         n_emitted=n_emitted,
         n_evaluated=verdict.n_evaluated,
         n_past=n_past,

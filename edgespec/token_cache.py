@@ -47,6 +47,7 @@ class TokenCache:
         try:
             self.model.truncate(n_past)
             del self.tokens[n_past:]
+            self._forget_beyond(n_past)
         except CannotTruncate:
             self._replay(n_past, abort)
 
@@ -62,9 +63,13 @@ class TokenCache:
             return self.model.decode(tokens, n_logits, abort)
         except BaseException:
             del self.tokens[self.model.n_past :]
-            if self._checkpoint and self._checkpoint[0] > self.model.n_past:
-                self._checkpoint = None
+            self._forget_beyond(self.model.n_past)
             raise
+
+    def _forget_beyond(self, n_past: int) -> None:
+        """A checkpoint of tokens that are gone stands for another text."""
+        if self._checkpoint and self._checkpoint[0] > n_past:
+            self._checkpoint = None
 
     def _replay(self, n_past: int, abort: Abort | None) -> None:
         wanted = self.tokens[:n_past]

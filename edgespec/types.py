@@ -122,10 +122,6 @@ class Floors(NamedTuple):
         """Whether another token is worth an evaluation of the draft model behind i tokens."""
         return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
 
-    def starting(self, n: int) -> Floors:
-        """The same floors for a draft whose first n tokens are settled already."""
-        return Floors((0.0,) * n + self.keep[n:], (0.0,) * (n + 1) + self.extend[n + 1 :])
-
     def behind(self, n: int, survival: float) -> Floors:
         """The same floors for what follows n tokens of that survival."""
         survival = max(survival, 1e-9)

@@ -727,7 +727,6 @@ class LlamaCppTokenizer:
             "bos_token": self._text_of(lib.llama_vocab_bos(self._vocab)),
             "eos_token": self._text_of(lib.llama_vocab_eos(self._vocab)),
         }
-        self._buffer = ctypes.create_string_buffer(512)
         self._pieces: dict[int, bytes] = {}  # of the tokens met so far
         self._ends: dict[int, bool] = {}
 
@@ -759,11 +758,13 @@ class LlamaCppTokenizer:
         return known
 
     def _native_piece(self, token: int) -> bytes:
-        n = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
-        if n < 0:
-            self._buffer = ctypes.create_string_buffer(-n)
-            return self._native_piece(token)
-        return self._buffer.raw[:n]
+        size = 64
+        while True:
+            text = ctypes.create_string_buffer(size)  # another thread may ask at the same time
+            n = lib.llama_token_to_piece(self._vocab, token, text, size, 0, False)
+            if n >= 0:
+                return text.raw[:n]
+            size = -n
 
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation."""

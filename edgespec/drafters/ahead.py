@@ -23,12 +23,11 @@ class Ahead:
     def __init__(self, model: ModelDrafter) -> None:
         self._model = model
         self._context: list[int] = []  # that the tokens stand behind
-        self._tokens: list[int] = []
-        self._kinds: list[int] = []
+        self._found: list[tuple[int, int]] = []  # token, kind of its row
 
     def begin(self, request: Request) -> None:
         """Nothing is foreseen."""
-        self._tokens = []
+        self._found = []
         self._model.begin(request)
 
     def foresee(
@@ -38,15 +37,14 @@ class Ahead:
         drafted = [*context, *draft.tokens]
         found = self._model.look_ahead(drafted, limit + 1, until)
         self._context = [*drafted, *(token for token, _ in found[:1])]
-        self._tokens = [token for token, _ in found[1:]]
-        self._kinds = [kind for _, kind in found[1:]]
+        self._found = found[1:]
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
         """The model's; its first tokens are known where the guess has come true."""
         offer = self._model.offer(context, limit)
         if not self._came_true(context):
             return offer
-        known = self._model.survival(self._kinds[:limit])
+        known = self._model.survival(self._found[:limit])
         rest = (known[-1] * offer.follow ** (i + 1) for i in range(limit - len(known)))
         return offer._replace(survival=(*known, *rest), n_known=len(known), n_pending=1)
 
@@ -54,15 +52,14 @@ class Ahead:
         """What is there, and what the model adds."""
         if not self._came_true(context):
             return self._model.propose(context, limit, floors)
-        kinds = self._kinds[:limit]
-        survival = self._model.survival(kinds)
-        n = next((i for i, s in enumerate(survival) if not floors.keeps(i, s)), len(kinds))
-        tokens, kinds = tuple(self._tokens[:n]), kinds[:n]
+        survival = self._model.survival(self._found[:limit])
+        n = next((i for i, s in enumerate(survival) if not floors.keeps(i, s)), len(survival))
+        tokens = tuple(token for token, _ in self._found[:n])
         sure = survival[n - 1] if n else 1.0
         tail = Draft()
-        if n == len(self._tokens) < limit:
+        if n == len(self._found) < limit:
             tail = self._model.propose([*context, *tokens], limit - n, floors.behind(n, sure))
-        self._model.adopt(len(context), kinds, continued=bool(tail.tokens))
+        self._model.adopt(len(context), self._found[:n], continued=bool(tail.tokens))
         return Draft((*tokens, *tail.tokens), "ahead", None, sure * tail.survival, tail.evaluated)
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
@@ -74,4 +71,4 @@ class Ahead:
         self._model.close()
 
     def _came_true(self, context: Sequence[int]) -> bool:
-        return bool(self._tokens) and self._context == list(context)
+        return bool(self._found) and self._context == list(context)

@@ -61,7 +61,7 @@ class ModelDrafter:
         self._survivals = list(_ASSUMED)  # as it is calibrated now, by class
         self._follow = _ASSUMED_FOLLOW
         self._begins: tuple[tuple[float, float], ...] = ()  # an Offer's starts, until they change
-        self._kinds: list[int] = []  # of the rows that the last draft was taken from
+        self._guesses: list[tuple[int, int]] = []  # the last draft: token, kind of its row
         self._n_context = self._position = 0  # where the text ends, where the last draft began
 
     def begin(self, request: Request) -> None:
@@ -74,7 +74,7 @@ class ModelDrafter:
         self._start = 0
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
         self._n_context = self._position = len(request.prompt)
-        self._kinds = []
+        self._guesses = []
         scale = _RECENT / sum(self._starts)
         self._recent = [scale * n for n in self._starts]
         self._begins = ()
@@ -93,7 +93,7 @@ class ModelDrafter:
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """Up to `limit` tokens; fewer where it is unsure."""
-        self._kinds = []
+        self._guesses = []
         self._position = len(context)
         survival = 1.0
         if not floors.extends(0, survival):
@@ -101,6 +101,7 @@ class ModelDrafter:
         pending = self._catch_up(context, limit)
         if pending is None:
             return Draft(source=self.name)
+        n_read = len(context) - self._start - self._known
         tokens: list[int] = []
         probs: list[Distribution] = []
         evaluated: list[int] = []
@@ -109,7 +110,7 @@ class ModelDrafter:
         while len(tokens) < limit and floors.extends(len(tokens), survival):
             row = self._cache.decode(pending, 1, self._request.abort)[0, : self._vocab]
             self._known = len(context) - self._start
-            evaluated.append(len(pending))
+            evaluated.append(n_read if not tokens else 1)
             if greedy:
                 if how_sure:
                     token, sure = self._sampler.likeliest(row, tokens)
@@ -128,7 +129,7 @@ class ModelDrafter:
                 token = self._draw(q, len(context) + len(tokens))
                 probs.append(q)
             tokens.append(token)
-            self._kinds.append(kind)
+            self._guesses.append((token, kind))
             survival = ahead
             pending = [token]
         return Draft(
@@ -166,28 +167,30 @@ class ModelDrafter:
             pending = [token]
         return found
 
-    def survival(self, kinds: Sequence[int]) -> tuple[float, ...]:
-        """Of tokens from rows of these kinds, one behind the other."""
-        each = [self._survivals[kind] for kind in kinds]
+    def survival(self, found: Sequence[tuple[int, int]]) -> tuple[float, ...]:
+        """Of tokens that `look_ahead` found, one behind the other."""
+        each = [self._survivals[kind] for _, kind in found]
         return tuple(itertools.accumulate(each, operator.mul))
 
-    def adopt(self, position: int, kinds: Sequence[int], *, continued: bool) -> None:
-        """Tokens from such rows, drafted ahead, begin the draft of this step; the last one that
-        was proposed is `continued` behind them, or there is none.
+    def adopt(self, position: int, found: Sequence[tuple[int, int]], *, continued: bool) -> None:
+        """Tokens that `look_ahead` found begin the draft of this step; the last one that was
+        proposed is `continued` behind them, or there is none.
         """
-        self._kinds = [*kinds, *(self._kinds if continued else ())]
+        self._guesses = [*found, *(self._guesses if continued else ())]
         self._position = position
 
     def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
-        """Learn from a verdict of its own draft: all but the last token were accepted, at least."""
+        """Learn from a verdict of its own draft, as far as the text goes."""
         self._sampler.accept(tokens)
         self._known = self._n_read(tokens)
         self._n_context += len(tokens)
         skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
-        n_accepted = min(len(self._kinds), len(tokens) - 1 - skipped)
-        for i in range(min(n_accepted + 1, len(self._kinds)) if n_accepted >= 0 else 0):
-            self._learn(self._kinds[i], i < n_accepted, follows=i > 0)
-        self._kinds = []
+        said = zip(self._guesses, tokens[skipped:], strict=False)
+        for i, ((guess, kind), token) in enumerate(said):
+            self._learn(kind, guess == token, follows=i > 0)
+            if guess != token:
+                break
+        self._guesses = []
 
     def close(self) -> None:
         """Free the model."""

@@ -227,10 +227,14 @@ class Adaptive:
 
     def _explore(self, probe: Plan, live: dict[int, Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
-        hopeless = probe.depth and self._is_hopeless(budget, price)
-        self.reason = _TOO_SLOW if hopeless else _TOO_UNSURE
-        if hopeless or not probe.depth:
+        if not probe.depth:
+            if not self._resting:
+                self.reason = _TOO_UNSURE
             return PLAIN
+        if self._is_hopeless(budget, price):
+            self.reason = _TOO_SLOW
+            return PLAIN
+        self.reason = _TOO_UNSURE
         loss = MARGIN - probe.gain + price * self._reading(live[probe.offer], 0, budget)
         if loss > min(self._credit, 5 * EXPLORE * budget.n_emitted):
             return PLAIN

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +100,7 @@ def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | No
     text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | dict(values))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
+        partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         partial.write_text(text, "utf-8")
         partial.replace(path)
     except OSError as error:
@@ -165,7 +166,7 @@ def timed(model: Model, width: int, clock: Callable[[], float] = time.perf_count
     n_past = model.n_past
     state = None if model.capabilities.truncate else model.checkpoint()
     start = clock()
-    model.decode([1] * width, n_logits=min(width, model.capabilities.max_rows))
+    model.decode([0] * width, n_logits=min(width, model.capabilities.max_rows))
     seconds = clock() - start
     if state is None:
         model.truncate(n_past)
@@ -179,7 +180,7 @@ def fill(model: Model, length: int) -> None:
     model.truncate(0)
     while model.n_past < length:
         n = min(model.capabilities.max_batch, length - model.n_past)
-        model.decode([1 + i % 50 for i in range(n)], n_logits=0)
+        model.decode([i % min(50, model.vocab_size) for i in range(n)], n_logits=0)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:

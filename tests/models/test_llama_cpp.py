@@ -278,6 +278,21 @@ def test_detokenised_text_is_the_tokenizers_own(smollm2_engine):
     assert pieces.decode() == text
 
 
+def test_pieces_for_two_threads(smollm2_engine):
+    tokenizer = smollm2_engine.tokenizer
+    tokens = range(tokenizer.vocab_size)
+    found = [[], []]
+    threads = [
+        threading.Thread(target=lambda to=to: to.extend(map(tokenizer._native_piece, tokens)))
+        for to in found
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1] == [tokenizer._native_piece(token) for token in tokens]
+
+
 # Bad files.
 
 

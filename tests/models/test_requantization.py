@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -50,14 +51,14 @@ def test_a_faster_copy_is_made_once(smollm2, empty, measured):
     assert fastest(smollm2) == copy
     assert copy.stat().st_mtime_ns == made.st_mtime_ns
     assert len(measured["asked"]) == 2
-    assert [file.name for file in empty.iterdir()] == [copy.name]
+    assert list(empty.glob("*.gguf")) == [copy]
 
 
 @pytest.mark.parametrize("times", [(1.9, 2.0), (1.0, 2.1)], ids=["hardly faster", "reads slower"])
 def test_a_copy_that_is_no_faster_is_forgotten(smollm2, empty, measured, times):
     measured["copy"] = times
     assert fastest(smollm2) == fastest(smollm2) == smollm2
-    assert not list(empty.iterdir())
+    assert not list(empty.glob("*.gguf"))
     assert len(measured["asked"]) == 2
 
 
@@ -78,25 +79,52 @@ def test_a_copy_that_was_cut_off_is_made_again(smollm2, measured):
     assert copy.stat().st_size == size
 
 
-def test_what_a_killed_process_left_is_removed(smollm2, measured):
+def test_what_a_killed_process_left_is_written_over(smollm2, measured):
     copy = fastest(smollm2)
     copy.unlink()
-    abandoned, under_way = copy.with_suffix(".123"), copy.with_suffix(".124")
-    other = copy.with_name("other-q4_0-12345678.123")
-    for file in (abandoned, under_way, other):
-        file.write_bytes(b"half a copy")
-    for file in (abandoned, other):
-        os.utime(file, (0, 0))
+    copy.with_suffix(".partial").write_bytes(b"half a copy")
     assert fastest(smollm2) == copy
-    assert set(copy.parent.iterdir()) == {copy, under_way, other}
+    assert set(copy.parent.iterdir()) <= {copy, copy.with_suffix(".lock")}
 
 
-def test_a_file_that_changed_gets_another_copy(smollm2, tmp_path, measured):
+def test_a_file_that_changed_gets_a_new_copy_in_place_of_the_old_one(smollm2, tmp_path, measured):
     path = tmp_path / "model.gguf"
     shutil.copy(smollm2, path)
-    first = fastest(path)
+    copy = fastest(path)
+    made, changed = copy.stat().st_mtime_ns, path.stat().st_mtime_ns
     path.touch()
-    assert fastest(path) != first
+    assert fastest(path) == copy
+    assert copy.stat().st_mtime_ns > made
+    os.utime(path, ns=(changed, changed))  # the copy is not of this one any more
+    assert requantization.known(path, EngineConfig()) is None
+    assert list(copy.parent.glob("*.gguf")) == [copy]
+
+
+def test_a_damaged_copy_is_left_for_the_file(smollm2, measured, caplog):
+    config = EngineConfig(n_ctx=128)
+    copy = fastest(smollm2)
+    found = copy.stat()
+    with copy.open("r+b") as file:
+        file.write(bytes(100))
+    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+    with contextlib.closing(open_draft(smollm2, config)) as draft:
+        assert draft.path == smollm2
+    assert "is left for the file itself" in caplog.text
+    assert fastest(smollm2) == copy
+    with contextlib.closing(open_draft(smollm2, config)) as draft:
+        assert draft.path == copy
+
+
+def test_two_at_a_time_make_one_copy(smollm2, measured):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(fastest(smollm2))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1] != smollm2
+    assert found[0].exists()
+    assert len(measured["asked"]) == 2
 
 
 def test_what_is_as_small_already_stays(small_draft, empty, measured, monkeypatch):
@@ -118,7 +146,7 @@ def test_no_room(smollm2, empty, measured, monkeypatch):
         shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000)
     )
     assert fastest(smollm2) == smollm2
-    assert not list(empty.iterdir())
+    assert not list(empty.glob("*.[gp]*"))
 
 
 def test_no_folder(smollm2, empty, measured):
@@ -133,13 +161,14 @@ def test_a_file_that_cannot_be_requantised(smollm2, empty, measured, monkeypatch
 
     monkeypatch.setattr(llama_cpp, "requantize", fail)
     assert fastest(smollm2) == smollm2
-    assert not list(empty.iterdir())
+    assert not list(empty.glob("*.[gp]*"))
 
 
 def test_where_nothing_can_be_kept(smollm2, empty, measured, monkeypatch):
     monkeypatch.setattr(requantization, "keep", lambda *_: None)
+    monkeypatch.delattr(llama_cpp, "requantize")
     assert fastest(smollm2) == smollm2
-    assert not list(empty.iterdir())
+    assert not list(empty.glob("*.gguf"))
 
 
 def test_a_copy_that_cannot_be_measured(smollm2, empty, monkeypatch):
@@ -148,7 +177,7 @@ def test_a_copy_that_cannot_be_measured(smollm2, empty, monkeypatch):
 
     monkeypatch.setattr(requantization, "measure", fail)
     assert fastest(smollm2) == smollm2
-    assert not list(empty.iterdir())
+    assert not list(empty.glob("*.[gp]*"))
 
 
 def test_what_is_no_model(tmp_path, empty):

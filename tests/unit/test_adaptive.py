@@ -168,6 +168,8 @@ def test_lookup_drafts_while_a_draft_model_rests():
     offers = Asked([falling(0.9), model(0.9)])
     assert decide(made, offers, n_emitted=51).offer == 0
     assert offers.seen == {0}
+    assert choose(made, lookup(0.01), model(0.9), n_emitted=52).depth == 0
+    assert made.reason == "draft too slow"
 
 
 def test_a_draft_model_that_only_has_to_read_is_asked_at_every_step():

@@ -1,10 +1,20 @@
 """Conversations on the toy backend: bytes as tokens, a small template."""
 
+import time
+
 import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, ContextFull, TemplateError, ToyModel, ToyTokenizer, templates
+from edgespec import (
+    ConfigError,
+    ContextFull,
+    EngineBusy,
+    TemplateError,
+    ToyModel,
+    ToyTokenizer,
+    templates,
+)
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
@@ -95,6 +105,36 @@ def test_the_oldest_turns_leave_a_full_context():
         assert chat.n_dropped > 0
         rendered = chat._conversation(chat.messages[chat.n_dropped :])
         assert rendered.startswith("<system>SYS</>")
+
+
+def test_a_turn_that_was_never_answered_costs_no_other_turn():
+    with chat_engine(n_ctx=120) as engine:
+        chat, other = engine.chat(), engine.chat()
+        for text in ("a" * 20, "b" * 20):
+            chat.send(text)
+        before = chat.to_dict()
+        reading = other.stream("wait")
+        next(reading)
+        for _ in range(2):  # another one is being answered
+            events = chat.stream("c" * 60)
+            assert next(events).type == "notice"
+            with pytest.raises(EngineBusy):
+                next(events)
+        reading.close()
+        chat.stream("d" * 60)  # nobody reads it
+        assert (chat.to_dict(), chat.n_dropped) == (before, 0)
+        assert "notice" not in [event.type for event in chat.stream("e")]
+        assert chat.n_dropped == 0
+        assert "notice" in [event.type for event in chat.stream("f" * 60)]
+        assert chat.n_dropped > 0
+
+
+def test_time_counts_from_the_call():
+    with chat_engine() as engine:
+        for stream in (engine.stream, engine.chat().stream):
+            events = stream("hello", time_limit_s=0.05)
+            time.sleep(0.06)
+            assert list(events)[-1].completion.finish_reason == "time_limit"
 
 
 def test_a_turn_that_cannot_fit_changes_nothing():

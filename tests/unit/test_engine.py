@@ -152,6 +152,65 @@ def test_bad_arguments_are_told_at_once():
             made.generate("abc", top_p=1.5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        *((name, 1.5, "whole number") for name in ("max_tokens", "top_k", "logprobs", "seed")),
+        ("num_draft_tokens", 1.5, "whole number"),
+        ("max_tokens", True, "a number"),
+        ("stop", None, "several str"),
+        ("stop", [1], "several str"),
+        ("stop_token_ids", ["a"], "several int"),
+        ("logit_bias", None, "must map"),
+        ("logit_bias", {3: "x"}, "must be a number"),
+        ("logit_bias", {3: None}, "finite"),
+        ("logit_bias", {3: float("inf")}, "finite"),
+        ("logit_bias", {3: float("nan")}, "must be a number"),
+        ("logit_bias", {"3": 1.0}, "token id"),
+        ("logit_bias", {-3: 1.0}, "at least 0"),
+    ],
+)
+def test_values_that_cannot_be(name, value, what):
+    with pytest.raises(ConfigError, match=what):
+        edgespec.SamplingParams(**{name: value})
+
+
+def test_one_stop_stands_for_several():
+    params = edgespec.SamplingParams(stop="x", stop_token_ids=7, logit_bias={3: float("-inf")})
+    assert (params.stop, params.stop_token_ids) == (("x",), (7,))
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"n_ctx": 512.5}, "whole number"),
+        ({"n_threads": "2"}, "a number"),
+        ({"flash_attn": "off", "type_v": "q8_0"}, "needs flash attention"),
+    ],
+)
+def test_engines_that_cannot_be(options, what):
+    with pytest.raises(ConfigError, match=what):
+        edgespec.EngineConfig(**options)
+    assert edgespec.EngineConfig(flash_attn="off", type_v="bf16").type_v == "bf16"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_costs_of_a_small_vocabulary_can_be_measured(size):
+    model = ToyModel(lambda _: np.full(size, 1 / size), vocab_size=size)
+    tokenizer = ToyTokenizer([*"abcd"[:size]])
+    with edgespec.assemble(model, tokenizer) as made:
+        assert len(made.generate([0], max_tokens=3).token_ids) == 3
+
+
+@pytest.mark.parametrize("stop", [{"stop": "c"}, {"stop_token_ids": [2]}])
+def test_what_a_stop_cuts_off_was_not_accepted(stop):
+    config = {"method": "draft_model", "num_speculative_tokens": 6, "draft_p_min": 0.0}
+    with engine(config=config) as made:
+        stats = made.generate("a", **stop).stats
+        assert stats.num_draft_tokens == 6
+        assert stats.num_accepted_draft_tokens == stats.num_emitted_tokens == 2
+
+
 def test_cancel_from_another_thread():
     with engine(SlowToy) as made:
         events = made.stream("abc", ignore_eos=True)
@@ -243,6 +302,26 @@ def test_closing():
     made.close()
     with pytest.raises(EdgeSpecError, match="closed"):
         made.generate("abc")
+
+
+def test_closing_in_the_moment_in_which_a_request_ends():
+    made, freed = engine(), []
+    made._session.close = lambda: freed.append(True)
+
+    class Lock:
+        """Somebody closes just before it is released."""
+
+        held = threading.Lock()
+        acquire = held.acquire
+
+        def release(self):
+            if not freed:
+                made.close()
+            self.held.release()
+
+    made._lock = Lock()
+    made.generate("abc", max_tokens=2)
+    assert freed
 
 
 def test_closing_while_a_stream_is_open_ends_it():

@@ -1,13 +1,20 @@
-"""Which draft model "auto" takes: no weights are loaded."""
+"""Which draft model is taken, and who closes it: no weights are loaded."""
 
 import pytest
 
-from edgespec import catalogue, loading
+from edgespec import ToyModel, ToyTokenizer, catalogue, loading
 from edgespec.config import EngineConfig
 from edgespec.errors import ModelNotFound
 
 pytest.importorskip("llama_cpp")
 TARGET, DRAFTS = "qwen2.5-coder-7b", catalogue.entries()["qwen2.5-coder-7b"].drafts
+
+
+class ClosingToy(ToyModel):
+    closed = False
+
+    def close(self):
+        self.closed = True
 
 
 @pytest.fixture
@@ -70,6 +77,36 @@ def test_what_is_named_is_taken(disk, monkeypatch):
     assert chosen(spec={"method": "suffix"}, monkeypatch=monkeypatch) is None
     with pytest.raises(ModelNotFound, match="edgespec pull"):
         chosen(DRAFTS[1], monkeypatch=monkeypatch)
+
+
+def test_capitals_are_no_difference(disk, monkeypatch):
+    disk.update({TARGET: 1000, DRAFTS[1]: 200})
+    disk[TARGET.upper()] = 1000
+    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: False)
+    assert loading.draft_path(TARGET.upper(), "auto", EngineConfig()).stem == DRAFTS[1]
+
+
+def test_a_draft_model_that_has_nothing_to_do(disk, monkeypatch):
+    disk.update({TARGET: 1000, DRAFTS[0]: 200})
+    spec = {"num_speculative_tokens": 0}
+    assert chosen(DRAFTS[0], spec=spec, monkeypatch=monkeypatch) is None
+    for config, kept in ((spec, False), ({"method": "suffix"}, False), ({}, True)):
+        target, draft = (ClosingToy([[0.5, 0.5], [0.5, 0.5]]) for _ in range(2))
+        with loading.assemble(target, ToyTokenizer(["a", "b"]), draft, config):
+            assert (target.closed, draft.closed) == (False, not kept)
+        assert (target.closed, draft.closed) == (True, True)
+
+
+def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
+    target, draft = (ClosingToy([[0.5, 0.5], [0.5, 0.5]]) for _ in range(2))
+    monkeypatch.setattr(loading, "model_path", lambda _: None)
+    monkeypatch.setattr(loading, "tuned_options", lambda *_: {})
+    monkeypatch.setattr(loading, "draft_path", lambda *_: None)
+    monkeypatch.setattr(loading, "open_model", lambda *_: target)
+    monkeypatch.setattr(loading, "load_draft", lambda *_: draft)
+    with pytest.raises(AttributeError):  # toys have no fingerprint to keep costs by
+        loading.load("any")
+    assert (target.closed, draft.closed) == (True, True)
 
 
 def test_none_on_disk(disk, monkeypatch):

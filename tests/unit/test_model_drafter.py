@@ -195,6 +195,23 @@ def test_reads_the_text_as_it_is_behind_a_rejected_lookup():
     assert drafter._model._tokens == context
 
 
+def test_what_ended_the_answer_was_right_nevertheless():
+    """An end of text that was drafted, or a stop string: what stands behind it is unknown."""
+    drafter = made()
+    assert drafter.propose(PROMPT, 4, SHOW).tokens == (3, 4, 5, 6)
+    drafter.accept([3, 4], None)
+    assert drafter._calibration._seen[SURE] == pytest.approx([1, 1])
+    assert drafter._calibration._seen[UNSURE] == pytest.approx([1, 1])
+
+
+def test_a_long_read_counts_as_a_whole():
+    model = ToyModel(counts_on, vocab_size=64, max_batch=8)
+    drafter = ModelDrafter(model, 64)
+    prompt = [i % 64 for i in range(21)]
+    drafter.begin(Request(prompt, SamplingParams(), None))
+    assert drafter.propose(prompt, 3, SHOW).evaluated == (21, 1, 1)
+
+
 @pytest.mark.parametrize("length", [3, 20, 200])
 @pytest.mark.parametrize("emitted", [[50], [3, 50], [3, 4, 5, 6]])
 def test_what_it_has_to_read_is_known_behind_a_look_ahead(length, emitted):

@@ -174,8 +174,6 @@ def test_floors_beyond_their_ends():
 
 def test_floors_of_a_draft_that_has_begun():
     floors = Floors((0.2, 0.4, 0.6), (0.1, 0.3, 0.5))
-    assert floors.starting(0) == Floors((0.2, 0.4, 0.6), (0.0, 0.3, 0.5))
-    assert floors.starting(1) == Floors((0.0, 0.4, 0.6), (0.0, 0.0, 0.5))
     assert floors.behind(1, 0.5) == Floors((0.8, 1.2), (0.6, 1.0))
     assert floors.behind(9, 0.5) == Floors((1.2,), (1.0,))
     assert NO_FLOORS.behind(2, 0.5) == NO_FLOORS

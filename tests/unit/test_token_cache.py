@@ -1,0 +1,32 @@
+"""A model and the tokens of its cache: engines that cannot drop a tail."""
+
+import numpy as np
+import pytest
+
+from edgespec import ToyModel
+from edgespec.token_cache import TokenCache
+
+ONE, OTHER = [0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_a_checkpoint_of_a_text_that_is_gone_is_not_gone_back_to(truncate):
+    cache = TokenCache(ToyModel(np.full((8, 8), 1 / 8), truncate=truncate))
+    cache.decode(ONE[:5])
+    cache.protect()
+    cache.decode(ONE[5:])
+    cache.align([*OTHER, 0])  # nothing in common: every engine can drop everything
+    cache.decode(OTHER)
+    cache.truncate(6)
+    assert cache.tokens == cache.model._tokens == OTHER[:6]
+
+
+def test_going_back_evaluates_only_what_is_behind_the_checkpoint():
+    cache = TokenCache(ToyModel(np.full((8, 8), 1 / 8), truncate=False))
+    cache.decode(ONE[:5])
+    cache.protect()
+    cache.decode(ONE[5:])
+    before = cache.model.n_evaluated
+    cache.truncate(6)
+    assert cache.tokens == cache.model._tokens == ONE[:6]
+    assert cache.model.n_evaluated == before + 1
