@@ -17,8 +17,9 @@ def ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
             "load the model with a larger n_ctx or shorten the prompt"
         )
     able = model.capabilities
-    if n_logits > able.max_rows or n_logits > n_tokens:
-        raise ValueError(f"{n_logits} rows of {n_tokens} tokens; at most {able.max_rows} a call")
+    most = min(able.max_rows, able.max_batch, n_tokens)
+    if n_logits > most:
+        raise ValueError(f"{n_logits} rows of {n_tokens} tokens; at most {most} a call")
     found, done = [], 0
     while n_tokens - done > able.max_batch:
         done = min(done + able.max_batch, n_tokens - max(1, n_logits))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 _ROLES = ("user", "assistant")
+_STOPPED = ("cancelled", "time_limit")
 _RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
 
 
@@ -33,7 +34,8 @@ class Chat:
     The tokens of finished turns are kept as they were generated, so the next prompt extends
     the cache and only the new turn is prefilled. When the context is full, the oldest turns
     leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
-    cancelled answer stays in `messages` as far as it was shown.
+    cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
+    does not.
     """
 
     def __init__(self, engine: Engine, system: str | None = None) -> None:
@@ -116,7 +118,7 @@ class Chat:
     def _answer(
         self, turn: dict[str, str], fitted: _Fitted, events: Iterator[Event]
     ) -> Iterator[Event]:
-        shown, ids, closed = "", [], False
+        shown, ids = "", []
         if fitted.n_dropped > self._n_dropped:
             yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
         try:
@@ -125,14 +127,12 @@ class Chat:
                 if event.token is not None:
                     ids.append(event.token)
                 if event.completion:
-                    self._remember(turn, fitted, shown, ids)
+                    if ids or event.completion.finish_reason not in _STOPPED:
+                        self._remember(turn, fitted, shown, ids)
                     turn = {}
                 yield event
-        except GeneratorExit:
-            closed = True
-            raise
         finally:
-            if turn and (ids or closed):  # ended half-way: what was shown stays said
+            if turn and ids:  # ended half-way: what was shown stays said
                 self._remember(turn, fitted, shown, ids)
 
     def _remember(

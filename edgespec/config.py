@@ -198,6 +198,12 @@ class SpeculativeConfig:
         _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)
         _require("draft_p_min", self.draft_p_min, 0, 1)
         _require("prompt_lookup_min", self.prompt_lookup_min, 1, whole=True)
+        depth, _ = self.fixed or (0, None)
+        if 0 < depth < self.min_speculative_tokens:
+            raise ConfigError(
+                f"min_speculative_tokens {self.min_speculative_tokens} is more than the "
+                f"{depth} that are drafted at most: nothing would be drafted"
+            )
 
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")

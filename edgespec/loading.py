@@ -359,13 +359,22 @@ def load_draft(
     """
     if path is None:
         return None
-    from .drafters.model import check_vocabulary
-
     fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
     fields["n_ctx"] = target.n_ctx
     fields["batch_invariant"] = False  # a guess may depend on how it was made
     settings = build(EngineConfig, fields | dict(options))
-    draft = open_draft(path, settings, make_copy=make_copy)
+    if make_copy and settings.requantize and not catalogue.is_onnx(path):
+        from .requantization import known
+
+        if not known(path, settings):  # no copy is made of what cannot draft
+            _fitting(open_model(path, settings), path, target).close()
+    return _fitting(open_draft(path, settings, make_copy=make_copy), path, target)
+
+
+def _fitting(draft: FileModel, path: Path, target: FileModel) -> FileModel:
+    """The draft model, closed and refused where its vocabulary is another."""
+    from .drafters.model import check_vocabulary
+
     try:
         check_vocabulary(target.tokenizer, draft.tokenizer)
     except VocabularyMismatch as error:

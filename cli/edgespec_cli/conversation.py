@@ -85,18 +85,23 @@ def buffers(talk: Conversation) -> list[str]:
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
     """Write the conversation as JSON: the whole file or nothing. Raises OSError, UsageError."""
-    if path.exists() and not overwrite:
+    target = path.resolve()  # a link stays one
+    if not target.parent.is_dir():
+        raise click.UsageError(f"{path} cannot be written: there is no folder {target.parent}")
+    if target.exists() and not target.is_file():
+        raise click.UsageError(f"{path} is not a file; name one to write the conversation to")
+    if target.exists() and not overwrite:
         raise click.UsageError(f"{path} is there already; /save! {path} overwrites it")
     data = {"format": FORMAT, "version": VERSION, "model": talk.model}
     data |= {"sampling": talk.sampling} | talk.chat.to_dict()
     text = json.dumps(data, indent=2, default=list) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".new")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(name, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -110,6 +115,11 @@ def load(talk: Conversation, path: Path) -> list[str]:
     """
     data = _read(path)
     sampling = _sampling(data.get("sampling", {}), path)
+    n_vocab = talk.engine.tokenizer.vocab_size
+    if wrong := [token for token in sampling.get("logit_bias", {}) if token >= n_vocab]:
+        raise click.UsageError(
+            f"{path}: logit_bias names token {wrong[0]}; ids of this model are 0 … {n_vocab - 1}"
+        )
     try:
         talk.chat.load_dict({key: data.get(key) for key in ("system", "messages")})
     except ValueError as error:
@@ -144,6 +154,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _sampling(saved: Any, path: Path) -> dict[str, Any]:
     """The saved settings as SamplingParams takes them."""
     import edgespec
+    from edgespec.config import build
 
     if not isinstance(saved, Mapping):
         raise click.UsageError(f'{path}: "sampling" must be an object, got {saved!r:.80}')
@@ -152,9 +163,9 @@ def _sampling(saved: Any, path: Path) -> dict[str, Any]:
         if "logit_bias" in sampling:
             bias = sampling["logit_bias"]
             sampling["logit_bias"] = {int(k): float(v) for k, v in bias.items()}
-        if "stop" in sampling:
-            sampling["stop"] = tuple(str(text) for text in sampling["stop"])
-        edgespec.SamplingParams(**sampling)
+        if isinstance(sampling.get("stop"), list):
+            sampling["stop"] = tuple(sampling["stop"])
+        build(edgespec.SamplingParams, sampling)
     except (TypeError, ValueError, AttributeError) as error:
         raise click.UsageError(f'{path}: "sampling" is not usable: {error}') from error
     return sampling

@@ -53,12 +53,14 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names, and whatever files the shell finds."""
+        """Names; where there are none, whatever files the shell finds. Bash forgets the names
+        where both are given.
+        """
         from edgespec import catalogue
 
         names = [*self._extra, *catalogue.entries()]
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return [*found, CompletionItem(incomplete, type="file")]
+        return found or [CompletionItem(incomplete, type="file")]
 
 
 class StopType(click.ParamType):  # type: ignore[type-arg]

@@ -33,12 +33,12 @@ def piped_text() -> str:
     return decoded(sys.stdin.buffer.read(), "the text on stdin")
 
 
-def piped_lines() -> Iterator[str]:
-    """Lines of stdin, each as soon as it is there."""
+def piped_lines() -> Iterator[tuple[str, bytes]]:
+    """(name, line) of stdin, each as soon as it is there."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
-        yield decoded(line, f"line {number} of stdin").rstrip("\r\n")
+        yield f"line {number} of stdin", line.rstrip(b"\r\n")
 
 
 def history_file() -> Path:

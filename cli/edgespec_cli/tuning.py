@@ -173,6 +173,8 @@ def doctor(ctx: click.Context) -> int:
     import edgespec
 
     params = ctx.params
+    if params["draft_model"] and not (params["model"] or params["verifier"]):
+        raise click.UsageError("-md names a draft model, but for which target? give -m")
     with status("looking"):
         if params["verifier"]:
             found = verifier_arguments(params, _arguments(params))

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
+LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
 ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
 _MANY_ROWS = 64  # logits rows a call of several sequences
 _LONG = 520  # cached tokens: from 512 on attention may take another kernel
@@ -292,6 +294,7 @@ class LlamaCppModel:
         self._rows_address = 0
         self._views: list[Rows] = []  # of 0, 1, 2, … rows
         self._aborting: Abort | None = None
+        self._ctrl_c = False
         self._evaluating = threading.Lock()  # contexts of the same weights take turns
         self._on_abort = lib.ggml_abort_callback(self._should_abort)
         self._apart = False
@@ -470,7 +473,7 @@ class LlamaCppModel:
     def _context_params(self, model: Any) -> Any:
         config, params = self.config, lib.llama_context_default_params()
         cores = physical_cores()
-        params.n_ctx = self._n_ctx(model)
+        params.n_ctx = max(self._n_ctx(model), LEAST_N_CTX)
         params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
         params.n_outputs_max = MAX_ROWS
         params.n_threads = config.n_threads or cores
@@ -491,10 +494,12 @@ class LlamaCppModel:
                 code = lib.llama_decode(self._context, batch)
             else:
                 code = self._decode_abortable(batch, abort)
+        self.n_past = self.n_past + len(tokens) if code == 0 else self._drop_partial()
+        if self._ctrl_c:
+            self._ctrl_c = False
+            raise KeyboardInterrupt
         if code == 0:
-            self.n_past += len(tokens)
             return
-        self.n_past = self._drop_partial()
         if code == 1:
             raise ContextFull(
                 f"no room in the cache for {len(tokens)} tokens behind {self.n_past} "
@@ -522,14 +527,32 @@ class LlamaCppModel:
         self._aborting = abort
         lib.llama_set_abort_callback(self._context, self._on_abort, None)
         try:
-            code: int = lib.llama_decode(self._context, batch)
+            with self._ctrl_c_noted():
+                code: int = lib.llama_decode(self._context, batch)
             return code
         finally:
             lib.llama_set_abort_callback(self._context, lib.ggml_abort_callback(), None)
             self._aborting = None
 
     def _should_abort(self, _: Any) -> bool:
-        return self._aborting is not None and self._aborting() is not None
+        return self._ctrl_c or (self._aborting is not None and self._aborting() is not None)
+
+    @contextlib.contextmanager
+    def _ctrl_c_noted(self) -> Iterator[None]:
+        """What Python's own handler raises within a callback of native code would be lost."""
+        on_main = threading.current_thread() is threading.main_thread()
+        if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def note(*_: Any) -> None:
+            self._ctrl_c = True
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _drop_partial(self) -> int:
         """After a failed call: the part of the chunk that went in is dropped again."""

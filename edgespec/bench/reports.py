@@ -57,17 +57,16 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float))
 
 
+def check_picture(path: Path) -> None:
+    """Before anything is measured: raises ConfigError where `plot` could not draw."""
+    kinds = _pyplot().gcf().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ConfigError(f"{path} is no kind of picture; known: {', '.join(sorted(kinds))}")
+
+
 def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     """A picture: speedup per category, accepted lengths, where the time went. Needs matplotlib."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ConfigError(
-            "a picture needs matplotlib; install it with: pip install 'edgespec[bench]'"
-        ) from None
+    plt = _pyplot()
     drafted = [r for r in rows if r["mode"] != "plain"]
     names = [f"{r['category']} {r['temperature']:g} {r['mode']}" for r in drafted]
     figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 2.5 + 0.35 * len(names)))
@@ -96,3 +95,16 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ConfigError(
+            "a picture needs matplotlib; install it with: pip install 'edgespec[bench]'"
+        ) from None
+    return plt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections import defaultdict
@@ -14,6 +15,8 @@ from ..errors import ContextFull
 from ..types import Stats
 from .energy import Meter
 from .workloads import Question, prompt_of
+
+logger = logging.getLogger("edgespec.bench")
 
 MODES = ("plain", "auto")
 
@@ -87,7 +90,8 @@ def run(
                 ttft = engine.generate(
                     prompt, max_tokens=1, disable_spec_decode=True
                 ).stats.time_to_first_token_s
-            except ContextFull:
+            except ContextFull as error:
+                logger.warning("question %s ends before turn %d: %s", question.id, i + 1, error)
                 break
             modes = MODES if (done % len(questions) + i + round_) % 2 else MODES[::-1]
             texts = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ConfigError
 from ..interfaces import Model, Tokenizer
 from ..sampling import candidates
 from ..token_cache import TokenCache
@@ -138,6 +139,15 @@ def save(path: str | Path, traces: Iterable[Trace]) -> None:
 
 
 def load(path: str | Path) -> list[Trace]:
-    """What `save` wrote."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [Trace(**json.loads(line)) for line in file]
+    """What `save` wrote. Raises ConfigError for anything else."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            found = [Trace(**json.loads(line)) for line in file]
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{path} holds no recorded answers ({why}); `edgespec bench record` writes them"
+        ) from None
+    if not found:
+        raise ConfigError(f"{path} holds no recorded answer; `edgespec bench record` writes them")
+    return found

@@ -18,6 +18,9 @@ from ..interfaces import Tokenizer
 SPEC_BENCH = (
     "mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag",
 )  # fmt: skip
+MT_BENCH = (
+    "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
+)  # fmt: skip
 EDGE = ("file_editing", "documents")
 
 
@@ -41,7 +44,7 @@ def spec_bench(path: str | Path) -> list[Question]:
     """Questions in Spec-Bench's format (Xia et al. 2024, arXiv 2401.07851; `question.jsonl` of
     github.com/hemingkx/Spec-Bench): one object a line with question_id, category and turns.
 
-    The eight categories of MT-Bench are one of Spec-Bench's six.
+    The eight categories of MT-Bench are one of Spec-Bench's six; others keep their names.
     """
     try:
         return _read(Path(path).read_text("utf-8").splitlines())
@@ -76,17 +79,16 @@ def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[
 
 
 def _read(lines: Iterable[str]) -> list[Question]:
-    known = {*SPEC_BENCH, *EDGE}
     found = []
     for line in filter(str.strip, lines):
         fields = json.loads(line)
         category = fields["category"]
-        if not isinstance(fields["turns"], list):
-            raise TypeError("turns is not a list")
+        if not isinstance(fields["turns"], list) or not fields["turns"]:
+            raise TypeError(f"turns of {fields['question_id']} is no list of texts")
         found.append(
             Question(
                 str(fields["question_id"]),
-                category if category in known else "mt_bench",
+                "mt_bench" if category in MT_BENCH else str(category),
                 tuple(map(str, fields["turns"])),
             )
         )

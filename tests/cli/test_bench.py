@@ -3,13 +3,14 @@
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import sys
 
 import pytest
 
 import edgespec
-from edgespec.bench import peers, reports
+from edgespec.bench import peers, reports, runner
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
@@ -87,11 +88,82 @@ def test_a_file_that_holds_no_questions(bench, edgespec_cli):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="it is there")
-def test_a_picture_needs_matplotlib_and_costs_no_results(bench):
+def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_measured(bench):
     done = bench("--plot", "out.png", "--category", "qa")
     assert done.exit_code == 2
     assert "pip install 'edgespec[bench]'" in done.stderr
-    assert "| qa |" in done.stdout
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--plot", "no/such/out.png"], "no/such/out.png cannot be written"),
+        (["-r", "0"], "'--repeats'"),
+        (["--category", "weird"], "no questions of category 'weird'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_measured(bench, args, says):
+    done = bench(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("lines", ["", '{"question_id": 1, "category": "qa", "turns": []}'])
+def test_files_without_questions(edgespec_cli, lines):
+    (edgespec_cli.folder / "empty.jsonl").write_text(lines)
+    for args in (["--no-edge"], ["--no-edge", "--questions", "empty.jsonl"]):
+        done = edgespec_cli("bench", "-m", str(edgespec_cli.model), *args)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "questions" in done.stderr
+
+
+def test_categories_of_ones_own(edgespec_cli):
+    question = {"question_id": 1, "category": "my robot", "turns": ["hello"]}
+    (edgespec_cli.folder / "own.jsonl").write_text(json.dumps(question))
+    done = edgespec_cli(
+        "bench",
+        "-m",
+        str(edgespec_cli.model),
+        "--questions",
+        "own.jsonl",
+        "--no-edge",
+        "-o",
+        "json",
+    )
+    assert ("my robot", "auto") in rows_of(done)
+
+
+def test_a_turn_that_does_not_fit_is_said(edgespec_cli):
+    question = {"question_id": 7, "category": "qa", "turns": ["hello", "x" * 600]}
+    (edgespec_cli.folder / "long.jsonl").write_text(json.dumps(question))
+    command = ["bench", "-m", str(edgespec_cli.model), "--questions", "long.jsonl", "--no-edge"]
+    done = edgespec_cli(*command, "-c", "512", "-o", "json")
+    assert rows_of(done)["qa", "plain"]["answers"] == 1
+    assert "question 7 ends before turn 2" in done.stderr
+    question["turns"].reverse()
+    (edgespec_cli.folder / "long.jsonl").write_text(json.dumps(question))
+    done = edgespec_cli(*command, "-c", "512")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "no question fits" in done.stderr
+
+
+@pytest.mark.parametrize("n_answers", [0, 3])
+def test_ctrl_c_keeps_what_was_measured(bench, monkeypatch, n_answers):
+    run = runner.run
+
+    def interrupted(*args, **options):
+        yield from itertools.islice(run(*args, **options), n_answers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    done = bench("-o", "json")
+    assert done.exit_code == 130
+    assert "interrupted" in done.stderr
+    assert bool(done.stdout) == bool(n_answers)
+    if n_answers:
+        rows = json.loads(done.stdout)["rows"]
+        assert sum(row["answers"] for row in rows if row["category"] == "all") == 3
 
 
 def test_the_picture(tmp_path):

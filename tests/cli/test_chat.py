@@ -52,7 +52,9 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
         ("/save", "/save needs a file name"),
         ("/load", "/load needs a file name"),
         ("/load nothing.json", "No such file"),
-        ("/save no/such/folder.json", "No such file"),
+        ("/save no/such/folder.json", "there is no folder"),
+        ("/save! .", "is not a file"),
+        ("/save! /dev/full", "/dev/full is not a file"),
         ("x" * 5000, "context of 4096"),
     ],
 )
@@ -91,6 +93,48 @@ def test_saving_over_a_file_needs_the_exclamation_mark(edgespec_cli):
     assert (edgespec_cli.folder / "c.json").read_text(encoding="utf-8") == "mine"
     assert edgespec_cli.chat("hello", "/save! c.json").exit_code == 0
     assert "edgespec-chat" in (edgespec_cli.folder / "c.json").read_text(encoding="utf-8")
+
+
+def test_a_link_that_is_saved_over_stays_one(edgespec_cli):
+    kept, link = edgespec_cli.folder / "kept.json", edgespec_cli.folder / "link.json"
+    kept.write_text("old")
+    link.symlink_to(kept)
+    assert edgespec_cli.chat("hello", "/save! link.json").exit_code == 0
+    assert link.is_symlink()
+    assert json.loads(kept.read_text(encoding="utf-8"))["messages"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        ({"logit_bias": {"99999999": 1}}, "logit_bias names token 99999999"),
+        ({"max_tokns": 1}, "did you mean 'max_tokens'"),
+        ({"stop": 3}, "stop must be several str"),
+        ({"max_tokens": 2.5}, "whole number"),
+    ],
+)
+def test_settings_that_cannot_be_are_not_loaded(edgespec_cli, sampling, says):
+    edgespec_cli.chat("hello", "/save c.json")
+    path = edgespec_cli.folder / "c.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling": sampling}))
+    result = edgespec_cli.chat("/load c.json", "count")
+    assert says in result.stderr
+    assert result.stdout == "1\n"  # nothing was taken over
+
+
+def test_one_stop_string_is_one(edgespec_cli):
+    edgespec_cli.chat("hello", "/save c.json")
+    path = edgespec_cli.folder / "c.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling": {"stop": ", what"}}))
+    assert edgespec_cli.chat("/load c.json", "hello").stdout == "Hi\n"
+
+
+def test_a_line_that_is_not_text_ends_nothing(edgespec_cli):
+    lines = b"hello\n\xff\xfe\ncount\n"
+    result = edgespec_cli("chat", "-m", str(edgespec_cli.model), input=lines)
+    assert result.exit_code == 2
+    assert "line 2 of stdin is not UTF-8" in result.stderr
+    assert result.stdout.endswith("\n2\n")
 
 
 def test_a_failed_save_leaves_the_old_file(edgespec_cli, monkeypatch):

@@ -167,5 +167,7 @@ def test_model_names_complete():
     ):
         found = complete.get_completions(args, incomplete)
         assert "smollm2-135m" in [item.value for item in found if item.type == "plain"]
-        assert "file" in [item.type for item in found]
+        assert "file" not in [item.type for item in found]  # bash would take these alone
+        found = complete.get_completions(args, "./smol")
+        assert [(item.type, item.value) for item in found] == [("file", "./smol")]
     assert [i.value for i in complete.get_completions(["chat", "--spec-type"], "suf")] == ["suffix"]

@@ -1,8 +1,10 @@
 """The llama.cpp backend and everything above it, on real weights."""
 
 import logging
+import os
 import random
 import shutil
+import signal
 import struct
 import threading
 import time
@@ -276,6 +278,30 @@ def test_detokenised_text_is_the_tokenizers_own(smollm2_engine):
     ids = smollm2_engine.encode(text)
     pieces = b"".join(smollm2_engine.tokenizer.piece(t) for t in ids)
     assert pieces.decode() == text
+
+
+@pytest.mark.parametrize("n_ctx", [1, 8, 40])
+def test_contexts_too_small_for_a_batch(smollm2, n_ctx):
+    with edgespec.load(smollm2, None, n_ctx=n_ctx) as engine:
+        done = engine.generate(PROMPT, max_tokens=40, ignore_eos=True)
+        assert len(done.token_ids) == 40
+
+
+def test_ctrl_c_while_a_prompt_is_read_reaches_the_program(smollm2_engine):
+    """Python's own handler raises within a callback of native code."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for delay in (0.05, 0.15):
+            timer = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                smollm2_engine.generate([*range(1000, 1900)], max_tokens=1)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with_rest = smollm2_engine.generate(PROMPT, max_tokens=8)
+    assert with_rest.token_ids == smollm2_engine.generate(PROMPT, max_tokens=8).token_ids
 
 
 def test_pieces_for_two_threads(smollm2_engine):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,13 @@ import edgespec
 from edgespec import requantization
 from edgespec.backends import llama_cpp
 from edgespec.config import EngineConfig
-from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory
+from edgespec.errors import (
+    ModelError,
+    ModelNotFound,
+    NotAGGUF,
+    OutOfMemory,
+    VocabularyMismatch,
+)
 from edgespec.loading import load_draft, open_draft, open_model
 from edgespec.policies.profile import Curve
 
@@ -209,6 +216,14 @@ def test_drafts_of_a_copy_change_nothing(smollm2, measured):
         plain = engine.generate(prompt, max_tokens=40, disable_spec_decode=True)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.num_accepted_draft_tokens > 10
+
+
+def test_what_cannot_draft_is_not_copied(smollm2, empty, measured):
+    target = SimpleNamespace(path=smollm2, n_ctx=128, tokenizer=edgespec.ToyTokenizer(["a", "b"]))
+    with pytest.raises(VocabularyMismatch):
+        load_draft(smollm2, EngineConfig(), {}, target)
+    assert not list(empty.glob("*.[gp]*"))
+    assert not measured["asked"]
 
 
 def test_who_only_looks_makes_no_copy(smollm2, empty, measured):

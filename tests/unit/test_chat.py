@@ -129,6 +129,23 @@ def test_a_turn_that_was_never_answered_costs_no_other_turn():
         assert chat.n_dropped > 0
 
 
+@pytest.mark.parametrize("how", ["cancel", "time_limit", "close"])
+def test_a_turn_whose_answer_had_not_begun_does_not_stay(how):
+    with chat_engine() as engine:
+        chat = engine.chat()
+        chat.send("hello")
+        before = chat.to_dict()
+        events = chat.stream("never mind", time_limit_s=0 if how == "time_limit" else None)
+        assert next(events).type == "prefill"
+        if how == "close":
+            events.close()
+        elif how == "cancel":
+            engine.cancel()
+        assert not any(event.text for event in events)
+        assert chat.to_dict() == before
+        assert chat.send("again").text == "ok then"
+
+
 def test_time_counts_from_the_call():
     with chat_engine() as engine:
         for stream in (engine.stream, engine.chat().stream):
