@@ -127,9 +127,11 @@ def test_impossible_settings(offset, value, said):
 
 
 def test_a_bias_that_is_no_number():
-    params = replace(GREEDY, logit_bias={1: math.nan})
-    with pytest.raises(VerifierFault, match="not a number"):
-        wire.decode(wire.encode(wire.Begin(0, 0, 0, 1, params, 0, (5,))))
+    params = replace(GREEDY, logit_bias={1: 1.5})
+    data = wire.encode(wire.Begin(0, 0, 0, 1, params, 0, (5,)))
+    for value in (math.nan, math.inf):
+        with pytest.raises(VerifierFault, match="logit_bias of token 1 must be"):
+            wire.decode(data.replace(struct.pack("<d", 1.5), struct.pack("<d", value)))
 
 
 def test_a_frame_of_another_kind():
