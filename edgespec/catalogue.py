@@ -115,6 +115,15 @@ class Entry:
             return None
         return 2 * 2 * self.n_layer * self.n_head_kv * self.head_dim
 
+    def memory(self, file: ModelFile, n_ctx: int) -> int | None:
+        """Bytes of the weights and of a KV cache of `n_ctx` tokens at f16, which is what memory
+        is needed for, but for some hundred MB; None where not known.
+        """
+        each = self.kv_bytes_per_token
+        if each is None or not file.size:
+            return None
+        return file.size + each * min(n_ctx, self.context)
+
     def file(self, quantisation: str | None = None) -> ModelFile:
         """The file of that quantisation, upper or lower case; the first one for None."""
         if quantisation is None:
@@ -742,7 +751,9 @@ def _hub_error(error: Exception, source: Source) -> Exception:
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return DownloadError("the disk is full; make room or set HF_HOME to a folder elsewhere")
-    return DownloadError(f"{_root(error)}. Check the network and pull again")
+    endpoint = os.environ.get("HF_ENDPOINT")
+    where = f" and HF_ENDPOINT ({endpoint})" if endpoint else ""
+    return DownloadError(f"{_root(error)}. Check the network{where}, and pull again")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -150,7 +150,7 @@ def assemble(
     from .verifiers.local import LocalVerifier
 
     spec = _spec(speculative_config, None)
-    if draft_model and not uses_model(spec):
+    if draft_model and not _uses_model(spec):
         draft_model.close()
         draft_model = None
     drafters = _drafters(spec, draft_model, target)
@@ -249,7 +249,7 @@ def _spec(
     return replace(spec, model=os.fspath(draft))
 
 
-def uses_model(spec: SpeculativeConfig) -> bool:
+def _uses_model(spec: SpeculativeConfig) -> bool:
     """Whether a draft model has anything to do."""
     depth, _ = spec.fixed or (1, None)
     return depth > 0 and spec.method not in ("suffix", "ngram", "none")
@@ -294,7 +294,7 @@ def model_path(reference: Reference) -> Path:
     path = catalogue.resolve(reference)
     if path is None:
         raise ModelNotFound(
-            f"{os.fspath(reference)!r} is known, but not on this disk; fetch it with "
+            f"{os.fspath(reference)!r} is not on this disk; fetch it with "
             f"`edgespec pull {os.fspath(reference)}` or edgespec.catalogue.pull(…)"
         )
     return path
@@ -308,7 +308,7 @@ def draft_path(
 ) -> Path | None:
     """The file of the draft model that `load` takes for these; None for none."""
     spec = _spec(spec, draft)
-    if not uses_model(spec):
+    if not _uses_model(spec):
         return None
     if spec.model:
         return model_path(spec.model)

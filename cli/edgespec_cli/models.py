@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import edgespec
     from edgespec.catalogue import Entry
 
+_N_CTX = 4096  # tokens that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 _json_option = click.option(
@@ -35,19 +36,23 @@ def models(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     table(
-        ("name", "parameters", "quantisation", "size", "licence", "drafts", "on disk"),
+        ("name", "parameters", "quantisation", "size", "memory", "licence", "drafts", "on disk"),
         [
             (
                 row["name"],
                 count(row["parameters"]),
                 row["files"][0]["quantisation"],
                 size(row["files"][0]["size"]),
+                size(row["files"][0]["memory"]),
                 row["licence"],
                 ", ".join(row["drafts"]) or "–",
                 ", ".join(f["quantisation"] for f in row["files"] if f["path"]) or "no",
             )
             for row in rows
         ],
+    )
+    click.echo(
+        f"memory: weights and {_N_CTX} tokens of context; `-c` takes more or fewer", err=True
     )
 
 
@@ -59,6 +64,7 @@ def _row(entry: Entry) -> dict[str, Any]:
             "quantisation": file.quantisation,
             "filename": file.filename,
             "size": file.size,
+            "memory": entry.memory(file, _N_CTX),
             "path": _text(catalogue.resolve(f"{entry.name}:{file.quantisation}")),
         }
         for file in entry.files

@@ -21,9 +21,10 @@ def test_models_lists_the_catalogue(edgespec_cli):
     rows = result.stdout.splitlines()
     assert len(rows) == 1 + len(catalogue.entries())
     row = next(row for row in rows if " smollm2-135m " in row)
-    for cell in ("135M", "Q4_1", "98.4 MB", "Apache-2.0"):
+    for cell in ("135M", "Q4_1", "98.4 MB", "192.7 MB", "Apache-2.0"):
         assert cell in row
     assert row.rstrip().endswith("no")
+    assert "4096 tokens of context" in result.stderr
 
 
 def test_models_as_json(edgespec_cli):
@@ -31,6 +32,10 @@ def test_models_as_json(edgespec_cli):
     assert [row["name"] for row in rows] == list(catalogue.entries())
     assert [row["name"] for row in rows if row["default"]] == [catalogue.default_model]
     assert all(file["path"] is None for row in rows for file in row["files"])
+    files = {row["name"]: row["files"][0] for row in rows}
+    kv_cache = 2 * 2 * 30 * 3 * 64 * 4096  # keys and values, two bytes, layers, heads, their size
+    assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache
+    assert all(file["memory"] > file["size"] for file in files.values())
 
 
 @pytest.fixture
