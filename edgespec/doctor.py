@@ -442,7 +442,8 @@ def _drafting(
         draft = load_draft(wanted, config, draft_options, target, make_copy=False)
     except VocabularyMismatch as error:
         other = _other(reference, catalogue.size_of(target.path))
-        yield Finding("problem", "draft", str(error), other or "leave it out: -md none")
+        remedy = other or "leave it out: -md none"
+        yield Finding("problem", "draft", str(error), remedy, broken=True)
         return
     assert draft is not None
     try:

@@ -54,7 +54,7 @@ class Session:
         for n_done in self._verifier.begin(request):
             if cached is None:
                 cached = stats.num_cached_tokens = n_done
-                stats.num_prefilled_tokens = total - n_done
+            stats.num_prefilled_tokens = n_done - cached
             yield Event("prefill", n_done=n_done, n_total=total)
         yield from self._notices()
         for drafter in self._active(request):
@@ -80,7 +80,9 @@ class Session:
             for drafter in drafters:
                 drafter.accept(tokens, verdict.rows)
             now = self._clock()
-            first = first or now
+            if not first:  # the rest of the prompt went with this step
+                first = now
+                stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
             step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
             stats.add(step)
             if now > first:

@@ -108,8 +108,9 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
         raise
     except Exception as error:
         code = errors.known(error)
-        if code is None:
-            raise
+        if code is None:  # a bug: what was said is still there
+            debug = click.get_current_context().find_root().params.get("debug")
+            return errors.report(error, debug=bool(debug)), False
         errors.line(errors.describe(error))
         return code, False
     return 0, False

@@ -129,6 +129,17 @@ def test_one_stop_string_is_one(edgespec_cli):
     assert edgespec_cli.chat("/load c.json", "hello").stdout == "Hi\n"
 
 
+def test_a_bug_ends_nothing(edgespec_cli):
+    result = edgespec_cli.chat("hello", "boom", "count")
+    assert result.exit_code == 1
+    assert "RuntimeError: boom. This is a bug in edgespec" in result.stderr
+    assert result.stdout.endswith("\n2\n")
+    assert "Traceback" not in result.stderr
+    debug = edgespec_cli("--debug", "chat", "-m", str(edgespec_cli.model), input="boom\ncount\n")
+    assert "Traceback" in debug.stderr
+    assert debug.stdout.endswith("1\n")
+
+
 def test_a_line_that_is_not_text_ends_nothing(edgespec_cli):
     lines = b"hello\n\xff\xfe\ncount\n"
     result = edgespec_cli("chat", "-m", str(edgespec_cli.model), input=lines)

@@ -368,6 +368,8 @@ def test_out_of_memory(smollm2):
 def test_wrong_draft_vocabulary(smollm2, gemma):
     with pytest.raises(VocabularyMismatch, match=r"token \d+ is"):
         edgespec.load(gemma, smollm2, n_ctx=256)
+    found = edgespec.diagnose(gemma, smollm2, n_ctx=256)
+    assert [finding.subject for finding in found if finding.broken] == ["draft"]
 
 
 def test_padded_vocabularies_are_no_difference(qwen_pair):

@@ -74,6 +74,20 @@ def test_a_prompt_is_read_in_whatever_chunks_the_engine_takes():
             assert made.generate("abcdefgh" * 20, max_tokens=4).text == "abcd"
 
 
+def test_a_prompt_that_was_not_read_to_its_end_counts_as_far_as_it_was():
+    with edgespec.assemble(cycle(n_ctx=400, max_batch=32), ToyTokenizer(VOCAB, eog=[8])) as made:
+        for n_chunks, n_read in ((0, 0), (2, 32), (9, 144)):  # 16 at a time, the rest with a step
+            events = made.stream("abcdefgh" * 20, max_tokens=4)
+            for _ in range(1 + n_chunks):
+                assert next(events).type == "prefill"
+            made.cancel()
+            stats = [*events][-1].completion.stats
+            assert (stats.num_cached_tokens, stats.num_prefilled_tokens) == (0, n_read)
+            made.generate("h", max_tokens=1)  # something else is in the cache then
+        stats = made.generate("abcdefgh" * 20, max_tokens=4).stats
+        assert (stats.num_cached_tokens, stats.num_prefilled_tokens) == (0, 160)
+
+
 def test_token_ids_in_and_out():
     with engine() as made:
         assert made.generate([0, 1, 2], max_tokens=3).token_ids == (3, 4, 5)
