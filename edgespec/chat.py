@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 _ROLES = ("user", "assistant")
-_STOPPED = ("cancelled", "time_limit")
 _RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
 
 
@@ -127,7 +126,7 @@ class Chat:
                 if event.token is not None:
                     ids.append(event.token)
                 if event.completion:
-                    if ids or event.completion.finish_reason not in _STOPPED:
+                    if ids:
                         self._remember(turn, fitted, shown, ids)
                     turn = {}
                 yield event

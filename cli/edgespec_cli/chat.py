@@ -125,6 +125,6 @@ def answer(talk: Conversation, text: str) -> bool:
         talk.count(completion)
         if not talk.quiet:
             talk.screen.remark(figures(completion))
-        if not completion.token_ids and completion.finish_reason in ("cancelled", "time_limit"):
+        if not completion.token_ids:
             talk.screen.remark("the answer had not begun: your message is not part of the chat")
     return interrupted
