@@ -221,15 +221,17 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
             raise click.UsageError(f"unknown profile {name!r}; known: {', '.join(known)}")
     chosen = {name: known[name] for name in profile or known}
     answers = recorded.load(traces) if traces else replays.shipped_traces()
-    line, found = Status(), []
-    for row in replays.table(answers, chosen, fixed=fixed):
-        found.append(row)
-        if as_json:
-            click.echo(json.dumps(row))
-        else:
-            line.show(f"{row['profile']} {row['category']}")
+    line, began = Status(), time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        line.show(f"{done} of {total} settings, {_left(began, done, total)}")
+
+    found = list(replays.table(answers, chosen, fixed=fixed, progress=progress))
     line.hide()
-    if not as_json:
+    if as_json:
+        for row in found:
+            click.echo(json.dumps(row))
+    else:
         _matrix(found)
 
 

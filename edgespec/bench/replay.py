@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -63,6 +63,7 @@ class TraceModel:
         self._overhead = overhead
         self._tokens: list[int] = []
         self._same = 0  # so many of them are the answer's own
+        self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, behind so many
 
     @property
     def n_past(self) -> int:
@@ -73,6 +74,7 @@ class TraceModel:
         """The next answer to give."""
         self._trace = trace
         self._text = [*trace.prompt, *trace.output]
+        self.evaluated = []
         self._same = common_prefix(self._tokens, self._text)
 
     def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
@@ -81,6 +83,7 @@ class TraceModel:
         if not self._is_draft:  # its prefill costs every policy the same, and counts for none
             timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
         if timed > 0:
+            self.evaluated.append((timed, n_past))
             self._clock.now += self._curve(timed, n_past) + self._overhead
         rows = np.full((n_logits, self.vocab_size), -np.inf)
         for i, token in enumerate(tokens, start=n_logits - len(tokens)):
@@ -230,6 +233,17 @@ class Replay:
             raise AssertionError("a replay gave another text than its trace")
         return stats
 
+    def seconds_on(self, profile: Profile) -> float:
+        """What the last answer's evaluations take on another device."""
+        made = [(profile.target, profile.overhead, self._target)]
+        if self._draft and profile.draft:
+            made.append((profile.draft, 0.0, self._draft))
+        return sum(
+            curve(*evaluation) + overhead
+            for curve, overhead, model in made
+            for evaluation in model.evaluated
+        )
+
     def _policy(self, profile: Profile, setting: Fixed | str) -> Policy:
         if isinstance(setting, Fixed):
             return FirstOffer(setting.depth)
@@ -248,44 +262,65 @@ class Replay:
         return [drafter for drafter in (lookup, model) if drafter]
 
 
-def rates(traces: Iterable[Trace], profile: Profile, setting: Fixed | str) -> dict[str, float]:
-    """Mean tokens a second of every category."""
-    found: dict[str, list[float]] = defaultdict(list)
-    replay = Replay(profile, setting)
+Rates = dict[str, float]  # of each category, the mean of its answers' tokens a second
+
+
+def rates(
+    traces: Iterable[Trace], profiles: Sequence[Profile], setting: Fixed | str
+) -> list[Rates]:
+    """On each of the devices. A setting that looks at no clock evaluates the same on all of them
+    and is run on the first, which has to have a draft model where another has one.
+    """
+    if setting == "auto" and len(profiles) > 1:
+        return [rates(traces, [profile], setting)[0] for profile in profiles]
+    found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
+    replay = Replay(profiles[0], setting)
     for trace in traces:
         if len(trace.output) > 1:
-            stats = replay.run(trace)
-            found[trace.category].append(stats.num_emitted_tokens / stats.total_s)
-    return {category: statistics.mean(values) for category, values in found.items()}
-
-
-def speedups(traces: Sequence[Trace], profile: Profile, setting: Fixed | str) -> dict[str, float]:
-    """Spec-Bench's speedup of every category: mean tokens a second, over plain decoding's."""
-    plain = rates(traces, profile, "plain")
-    return {c: rate / plain[c] for c, rate in rates(traces, profile, setting).items()}
+            replay.run(trace)
+            for profile, rate in zip(profiles, found, strict=True):
+                rate[trace.category].append(len(trace.output) / replay.seconds_on(profile))
+    return [{c: statistics.mean(values) for c, values in rate.items()} for rate in found]
 
 
 def table(
-    traces: Sequence[Trace], profiles: dict[str, Profile], *, fixed: bool = True
+    traces: Sequence[Trace],
+    profiles: dict[str, Profile],
+    *,
+    fixed: bool = True,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[dict[str, Any]]:
     """Rows {profile, category, policy, speedup} of "plain", "auto" and, with `fixed`, of
     "best-fixed": the fixed setting that is best for that category on that device, chosen in
     hindsight, plain decoding among them.
     """
+    jobs = _jobs(profiles, fixed)
+    speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
     with ProcessPoolExecutor() as pool:
-        for name, profile in profiles.items():
-            settings: list[Fixed | str] = ["plain", "auto"]
-            if fixed:
-                settings += [s for s in FIXED if profile.draft or s.p_min is None]
-            n = len(settings)
-            found = list(pool.map(rates, [traces] * n, [profile] * n, settings))
-            for category, plain in found[0].items():
-                speed = [rate[category] / plain for rate in found]
-                chosen = {"plain": 0, "auto": 1}
-                if fixed:
-                    hindsight = [0, *range(2, n)]
-                    chosen["best-fixed"] = max(hindsight, key=speed.__getitem__)
-                for policy, i in chosen.items():
-                    row = {"profile": name, "category": category, "policy": policy,
-                           "speedup": round(speed[i], 4)}  # fmt: skip
-                    yield row | ({"setting": str(settings[i])} if i > 1 else {})
+        settings, where = zip(*jobs, strict=True)
+        devices = [[profiles[name] for name in names] for names in where]
+        measured = pool.map(rates, [traces] * len(jobs), devices, settings)
+        for done, ((setting, names), found) in enumerate(zip(jobs, measured, strict=True), 1):
+            for name, rate in zip(names, found, strict=True):
+                speed[name][setting] = rate
+            progress(done, len(jobs))
+    for name, by_setting in speed.items():
+        hindsight = [setting for setting in by_setting if setting != "auto"]
+        for category, plain in by_setting["plain"].items():
+            best = max(hindsight, key=lambda s: by_setting[s][category])
+            chosen = {"plain": "plain", "auto": "auto"} | ({"best-fixed": best} if fixed else {})
+            for policy, setting in chosen.items():
+                row = {"profile": name, "category": category, "policy": policy,
+                       "speedup": round(by_setting[setting][category] / plain, 4)}  # fmt: skip
+                yield row | ({"setting": str(setting)} if policy == "best-fixed" else {})
+
+
+def _jobs(profiles: dict[str, Profile], fixed: bool) -> list[tuple[Fixed | str, list[str]]]:
+    """Settings and the devices that each is timed on, those with a draft model first."""
+    drafting = [name for name, profile in profiles.items() if profile.draft]
+    every = drafting + [name for name in profiles if name not in drafting]
+    jobs: list[tuple[Fixed | str, list[str]]] = [("auto", [name]) for name in every]
+    jobs.append(("plain", every))
+    if fixed:
+        jobs += [(s, every if s.p_min is None else drafting) for s in FIXED]
+    return [job for job in jobs if job[1]]

@@ -9,7 +9,7 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.bench import replay, traces
-from edgespec.bench.replay import Fixed, Replay, dense, rates, speedups
+from edgespec.bench.replay import Fixed, Replay, dense, rates
 from edgespec.bench.traces import BEHIND_A_MISS, DEPTH, Trace, record
 from edgespec.drafters.model import ModelDrafter
 from edgespec.interfaces import Request
@@ -180,10 +180,52 @@ def test_dense_keeps_what_is_equal():
         dense(Trace("x", "y", list(range(replay.VOCAB)), [], [], []))
 
 
-def test_rates_and_speedups_by_category():
+SLOWER = Profile(Curve((0, 100), (1, 33), ((2.0, 5.0), (3.0, 9.0))), line(0.3, 0.1), overhead=0.01)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_one_run_tells_what_every_device_takes(setting):
+    made = [traced(), traced(1.0, 90, category="rag"), traced(start=9)]
+    profiles = [PROFILE, SLOWER]
+    together = rates(made, profiles, setting)
+    for profile, found in zip(profiles, together, strict=True):
+        here = Replay(profile, setting)
+        alone = {"qa": [], "rag": []}
+        for trace in made:
+            stats = here.run(trace)
+            assert here.seconds_on(profile) == pytest.approx(stats.total_s)
+            alone[trace.category].append(stats.num_emitted_tokens / stats.total_s)
+        assert found == pytest.approx({c: np.mean(r) for c, r in alone.items()})
+
+
+def test_rates_by_category():
     made = [traced(), traced(1.0, category="rag"), traced(0.1, n=1, category="none")]
-    assert rates(made, PROFILE, "plain") == pytest.approx({"qa": 1, "rag": 1})
-    assert speedups(made, PROFILE, "plain") == pytest.approx({"qa": 1, "rag": 1})
-    found = speedups(made, PROFILE, Fixed(4, 0, 0.0))
+    assert rates(made, [PROFILE], "plain") == [pytest.approx({"qa": 1, "rag": 1})]
+    [found] = rates(made, [PROFILE], Fixed(4, 0, 0.0))
     assert found["rag"] > found["qa"]
     assert found["rag"] > 2
+
+
+def test_a_table_of_every_device_with_the_best_fixed_setting(monkeypatch):
+    monkeypatch.setattr(replay, "FIXED", (Fixed(4, 2), Fixed(4, 0, 0.0), Fixed(1, 5)))
+    made = [traced(), traced(1.0, 90, category="rag")]
+    profiles = {"no draft": Profile(PROFILE.target), "pair": PROFILE}
+    told = []
+    rows = list(replay.table(made, profiles, progress=lambda *done: told.append(done)))
+    assert told == [(i + 1, 6) for i in range(6)]
+    assert [(r["profile"], r["category"], r["policy"]) for r in rows] == [
+        (name, category, policy)
+        for name in profiles
+        for category in ("qa", "rag")
+        for policy in ("plain", "auto", "best-fixed")
+    ]
+    for name, profile in profiles.items():
+        plain, auto = (rates(made, [profile], setting)[0] for setting in ("plain", "auto"))
+        for row in (r for r in rows if r["profile"] == name):
+            if row["policy"] != "best-fixed":
+                rate = {"plain": plain, "auto": auto}[row["policy"]][row["category"]]
+                assert row["speedup"] == round(rate / plain[row["category"]], 4)
+    best = {(r["profile"], r["category"]): r for r in rows if r["policy"] == "best-fixed"}
+    assert best["pair", "rag"]["setting"] == str(Fixed(4, 0, 0.0))
+    assert best["no draft", "rag"]["setting"] in map(str, ("plain", Fixed(4, 2), Fixed(1, 5)))
+    assert {r["policy"] for r in replay.table(made, profiles, fixed=False)} == {"plain", "auto"}
