@@ -56,6 +56,7 @@ def load(
     path = model_path(model)
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)
+    _warn_of_layers(path, config)
     target = open_model(path, config)
     draft_model = None
     try:
@@ -74,6 +75,15 @@ def load(
         if draft_model:
             draft_model.close()
         raise
+
+
+def _warn_of_layers(path: Path, config: EngineConfig) -> None:
+    if config.n_gpu_layers > 0 and not backend(path).supports_gpu_offload():
+        logger.warning(
+            "n_gpu_layers=%d has no effect: this build of the engine has no GPU, see "
+            "docs/building.md",
+            config.n_gpu_layers,
+        )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The entry point: the group `edgespec` and its commands."""
+"""The group `edgespec` and its commands."""
 
 from __future__ import annotations
 
@@ -78,8 +78,3 @@ def completion(shell: str) -> None:
 
 for command in (bench, chat, run, serve, models, pull, inspect, convert, tune, doctor, completion):
     cli.add_command(command)
-
-
-def main() -> None:
-    """`edgespec` on the command line."""
-    cli.main(prog_name="edgespec")

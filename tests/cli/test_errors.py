@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
@@ -34,6 +35,21 @@ def test_a_bug_says_that_it_is_one_and_debug_shows_it(edgespec_cli):
 def test_ctrl_c_outside_an_answer_is_130(edgespec_cli):
     result = edgespec_cli("run", "-m", "interrupted.gguf", "hello")
     assert (result.exit_code, result.stderr) == (130, "edgespec: error: interrupted\n")
+
+
+def test_ctrl_c_while_python_still_imports_is_130(monkeypatch):
+    class Interrupts:
+        def find_spec(self, name, *rest):
+            if name == "edgespec_cli.main":
+                raise KeyboardInterrupt
+
+    from edgespec_cli.__main__ import main
+
+    monkeypatch.delitem(sys.modules, "edgespec_cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from edgespec import (
     UnknownArchitecture,
     VocabularyMismatch,
 )
+from edgespec.backends import llama_cpp
 from edgespec.engine import Interrupt
 from edgespec.loading import open_model
 
@@ -191,6 +192,15 @@ def test_native_log_goes_to_logging(smollm2, caplog, capfd):
         pass
     assert any(r.name == "edgespec.llama_cpp" for r in caplog.records)
     assert capfd.readouterr().err == ""
+
+
+def test_settings_that_do_not_do_what_they_seem_to_are_told(smollm2, caplog):
+    with edgespec.load(smollm2, None, n_ctx=8192, speculative_config={"method": "none"}):
+        assert caplog.text == ""
+    asked = {"n_ctx": 8193, "n_gpu_layers": 7, "speculative_config": {"method": "none"}}
+    with edgespec.load(smollm2, None, **asked):
+        assert "trained for 8192 tokens of context" in caplog.text
+    assert ("n_gpu_layers=7 has no effect" in caplog.text) != llama_cpp.supports_gpu_offload()
 
 
 @pytest.mark.parametrize("options", [
