@@ -71,7 +71,8 @@ class Offer(NamedTuple):
     read before it can draft, None for a source that needs no evaluation. starts: for a draft
     model, (share of drafts, survival of their first token) by how sure it was of that token;
     follow: the survival of each further token, given those before it. n_known: so many tokens
-    of the survival are there already; the rest is expected of the draft model.
+    of the survival are there already; the rest is expected of the draft model. streak: so many
+    of the answer's last tokens the source would have had right, one behind the other.
     """
 
     source: str
@@ -80,6 +81,7 @@ class Offer(NamedTuple):
     starts: tuple[tuple[float, float], ...] = ()
     follow: float = 0.0
     n_known: int = 0
+    streak: int = 0
 
     def expected(self, depth: int) -> float:
         """Expected number of accepted tokens at `depth`."""

@@ -134,6 +134,7 @@ class SuffixDrafter:
         self._n_context = 0
         self._found: tuple[int, list[tuple[int, float]]] | None = None  # (limit, what there was)
         self._foretold = 0.0  # share of the answer's last tokens that lookup would have drafted
+        self._streak = 0  # of them, those since the last that it would not have
 
     def begin(self, request: Request) -> None:
         """Read the conversation: only what is new if it continues what was read before."""
@@ -144,12 +145,13 @@ class SuffixDrafter:
         self._read(text[known:])
         self._n_context = len(request.prompt)
         self._foretold = 0.3
+        self._streak = 0
         self._found = None
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:
         """Estimated survival of each depth."""
         survival = tuple(survival for _, survival in self._find(context, limit))
-        return Offer(self.name, survival, n_known=len(survival))
+        return Offer(self.name, survival, n_known=len(survival), streak=self._streak)
 
     def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
         """What followed last time. A context longer than what was accepted is read ahead."""
@@ -168,6 +170,7 @@ class SuffixDrafter:
                     hit = token == expected
                     self._calibration.observe(_kind(length, hits, times, self._foretold), hit)
             self._foretold += (hit - self._foretold) / 20
+            self._streak = self._streak + 1 if hit else 0
             self._automaton.append(token)
         self._n_context += len(tokens)
         self._found = None

@@ -6,8 +6,9 @@ sources and depths the one that gains most is taken, none where none gains more 
 
 Two accounts keep promises where estimates are wrong. The *purse* is what may still be lost
 against plain decoding: it begins with a little, losses empty it, gains fill it, and no draft
-may risk more than it holds; an answer begins with what is left, within limits. The *credit* is
-the share of time that may be spent on trying a draft model that is expected to lose.
+may risk more than it holds; an answer begins with what is left, within limits, and is lent a
+little where drafts that the purse forbade prove right. The *credit* is the share of time that
+may be spent on trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..types import PLAIN, Budget, Offer, Plan, StepStats
 from .costs import AHEAD, MEMORY, Costs, Tail
@@ -26,6 +28,7 @@ RISK = 1.05  # what a draft costs is counted so many times: the best of many gue
 MARGIN = 0.02  # tokens a step that a draft must promise above plain decoding
 PURSE = 3.5  # tokens that the first answer may lose, and any that follows one that gained
 NEW = 1.5  # that any may lose
+LENT = 3.0  # that it may lose besides, where forbidden drafts would have won as much
 SURE = 0.4  # chance of failure that a stake is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
@@ -33,6 +36,18 @@ _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _REST = 16  # steps for which a draft model that would not pay is not asked again
+
+
+class Forbidden(NamedTuple):
+    """A draft that the purse forbade. offer: its index; streak: the source's, then; depth;
+    stake: tokens that it would have cost; right: so many of it have been emitted since.
+    """
+
+    offer: int
+    streak: int
+    depth: int
+    stake: float
+    right: int = 0
 
 
 class Adaptive:
@@ -59,6 +74,8 @@ class Adaptive:
         self._reluctance = 1.0  # what reading has to win, by its cost
         self._rest = 0  # steps until a draft model is asked again
         self._resting: set[int] = set()  # its offers
+        self._forbidden: Forbidden | None = None
+        self._lent = 0.0  # tokens, to this answer
 
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
@@ -67,7 +84,10 @@ class Adaptive:
             self._lengths = self._lengths[1], self._n_emitted
             self._reconsider_reading()
             self._rest = 0
+            self._forbidden, self._lent = None, 0.0
         self._n_emitted = budget.n_emitted
+        if self._forbidden:
+            self._look_back(self._forbidden, offers)
         self._reading_s = 0.0
         if self._since_plain >= (_PLAIN_EVERY if self._costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
@@ -142,7 +162,7 @@ class Adaptive:
         known: dict[int, int] = {}
         idle: list[int] = []
         for index, offer in live.items():
-            known[index], gain = self._known(offer, budget, target, price)
+            known[index], gain = self._known(index, offer, budget, target, price)
             plan = Plan(index, known[index], gain=gain)
             if offer.n_pending is not None:
                 plan = self._drawn(plan, offer, budget, target, price)
@@ -163,19 +183,38 @@ class Adaptive:
         return best, known.get(best.offer, 0)
 
     def _known(
-        self, offer: Offer, budget: Budget, target: Sequence[float], price: float
+        self, index: int, offer: Offer, budget: Budget, target: Sequence[float], price: float
     ) -> tuple[int, float]:
-        """(depth, gain) at which tokens that are there already gain most."""
+        """(depth, gain) at which tokens that are there already gain most, within the purse."""
         limit = min(budget.limit, offer.n_known, self._max_depth)
-        best, gain, expected, first, purse = 0, 0.0, 0.0, target[1], self._purse
+        best = wished = 0, 0.0
+        expected, first, purse, affordable = 0.0, target[1], self._purse, True
         for depth, survival in enumerate(offer.survival[:limit], start=1):
             expected += survival
             stake = price * (target[depth + 1] - first)
-            if stake * max(1 - survival, SURE) > purse:
-                break
-            if expected - stake > gain:
-                best, gain = depth, expected - stake
-        return best, gain
+            affordable = affordable and stake * max(1 - survival, SURE) <= purse
+            if expected - stake > wished[1]:
+                wished = depth, expected - stake
+                if affordable:
+                    best = wished
+        if best[1] <= MARGIN < wished[1] and not self._forbidden and offer.n_pending is None:
+            stake = price * (target[wished[0] + 1] - first)
+            self._forbidden = Forbidden(index, offer.streak, wished[0], stake)
+        return best
+
+    def _look_back(self, draft: Forbidden, offers: Sequence[Offer]) -> None:
+        """A forbidden draft that was right up to where it would have won something shows that
+        the purse is too strict with this text: what it would have won is lent.
+        """
+        right = offers[draft.offer].streak - draft.streak
+        if draft.right <= right < draft.depth:  # nothing has been wrong yet
+            self._forbidden = draft._replace(right=right)
+            return
+        won = min(max(right, draft.right), draft.depth) - draft.stake
+        lent = max(0.0, min(won, NEW - self._purse, LENT - self._lent))
+        self._purse += lent
+        self._lent += lent
+        self._forbidden = None
 
     def _drawn(
         self, known: Plan, offer: Offer, budget: Budget, target: Sequence[float], price: float

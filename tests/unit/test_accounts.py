@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from edgespec.policies.adaptive import EXPLORE, Adaptive
+from edgespec.policies.adaptive import EXPLORE, LENT, NEW, RISK, Adaptive
 from edgespec.policies.profile import Curve, Profile
 from edgespec.types import Budget, Offer, StepStats
 
@@ -73,6 +73,63 @@ def test_the_purse_outlives_an_answer():
     for _ in range(2):
         made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=1).depth == 2  # that was for another answer
+
+
+def empty_purse(slope=0.2):
+    """After 48 tokens an answer has lost what it may."""
+    made = policy(slope)
+    for _ in range(4):
+        made.observe(a_step())
+    assert choose(made, lookup(*[0.3] * 8), n_emitted=48).depth == 8
+    for _ in range(3):
+        made.observe(a_step(8, slope=slope))  # loses 1.6 of 3.5
+    made.observe(a_step())
+    return made
+
+
+def go_on(made, *streaks, n_emitted=50, n_pending=None):
+    """The depths chosen, one token after the other, with a source that was right so often."""
+    depths = []
+    for i, streak in enumerate(streaks):
+        offer = lookup(*[0.3] * 8)._replace(streak=streak, n_pending=n_pending)
+        depths.append(choose(made, offer, n_emitted=n_emitted + i).depth)
+        made.observe(a_step())
+    return depths
+
+
+def test_an_answer_is_lent_what_a_forbidden_draft_would_have_won():
+    assert go_on(empty_purse(), *range(5, 13)) == [0] * 8
+    assert go_on(empty_purse(), *range(5, 14)) == [0] * 8 + [8]  # all eight were right
+    assert go_on(empty_purse(), *range(5, 8), 30) == [0] * 3 + [8]  # the rest of them at once
+    for n_right in (1, 2, 3, 6):
+        made = empty_purse()
+        before = made._purse + EXPLORE * (n_right + 1)
+        assert go_on(made, *range(n_right + 1)) == [0] * (n_right + 1)
+        assert made._purse == pytest.approx(before)
+        go_on(made, 0, n_emitted=60)
+        won = n_right - RISK * 0.2 * 8  # only the first one is fewer
+        assert made._purse == pytest.approx(before + EXPLORE + min(max(won, 0), NEW - before))
+
+
+def test_no_answer_is_lent_more_than_its_share():
+    made, lent = empty_purse(), 0.0
+    for n in range(60, 360, 10):
+        before = made._purse
+        go_on(made, *range(9), n_emitted=n)
+        lent += made._purse - before - 9 * EXPLORE
+        assert made._purse <= NEW + 9 * EXPLORE
+        made.observe(a_step(16, slope=0.2))
+        made.observe(a_step())
+    assert lent == pytest.approx(LENT)
+    assert made._lent == pytest.approx(LENT)
+    choose(made, n_emitted=0)
+    assert made._lent == 0
+
+
+def test_a_draft_model_is_not_lent_anything():
+    made = empty_purse()
+    assert go_on(made, *range(12), n_pending=1) == [0] * 12
+    assert made._lent == 0
 
 
 def test_trying_costs_no_more_than_was_saved_for_it():

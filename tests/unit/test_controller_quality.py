@@ -19,8 +19,6 @@ BEST = [
     )
     if row["policy"] == "best-fixed"
 ]
-# where hindsight wins by about 3%: the purse
-SHORT_OF_HINDSIGHT = {("cpu-q4", "file_editing"): 0.965, ("cpu-q4-lookup", "file_editing"): 0.965}
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +28,13 @@ def found():
 
 
 def test_never_slower_than_plain(found):
-    assert {key: speed for key, speed in found.items() if speed < 0.985} == {}
+    assert {key: speed for key, speed in found.items() if speed < 0.99} == {}
 
 
 def test_hardly_below_the_best_fixed_setting(found):
     ratios = {(r["profile"], r["category"]): r["speedup"] for r in BEST}
     ratios = {key: found[key] / best for key, best in ratios.items()}
-    assert {k: r for k, r in ratios.items() if r < SHORT_OF_HINDSIGHT.get(k, 0.97)} == {}
+    assert {k: r for k, r in ratios.items() if r < 0.97} == {}
 
 
 @pytest.mark.parametrize("profile", sorted({row["profile"] for row in BEST}))

@@ -124,6 +124,24 @@ def test_learns_from_text_that_it_did_not_draft():
     assert learned(prompt, *[[3], [8]] * 60) == pytest.approx(0.5, abs=0.02)
 
 
+def test_counts_what_it_would_have_had_right_in_a_row():
+    drafter, prompt = SuffixDrafter(), list(range(20))
+    drafter.begin(Request(prompt, SamplingParams(), None))
+    context = list(prompt)
+
+    def accept(*tokens):
+        context.extend(tokens)
+        drafter.accept(tokens, None)
+        return drafter.offer(context, 4).streak
+
+    assert [accept(token) for token in (5, 6, 7, 8)] == [0, 0, 1, 2]  # a match has two tokens
+    assert accept(9, 10, 11) == 5
+    assert accept(12, 3) == 0
+    assert accept(4, 5, 6) == 2
+    drafter.begin(Request(context, SamplingParams(), None))
+    assert drafter.offer(context, 4).streak == 0
+
+
 def test_what_is_assumed():
     assert _assumed(2, 1, 1, 0.612) == pytest.approx(4 / 7)
     assert _assumed(4, 3, 4, 0.612) == pytest.approx((3 / 4) ** 2 * 7 / 8.5)
