@@ -34,6 +34,7 @@ EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again o
 CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
+_AHEAD = 16, 4  # it is like the last two so far ahead, and so many times what it has
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _REST = 16  # steps for which a draft model that would not pay is not asked again
 
@@ -235,10 +236,11 @@ class Adaptive:
 
     def _spread(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
         """Tokens that reading up costs a step. It is spread over as many tokens as the answer has
-        already, or the shorter of the last two had: whether an answer will be long is known
-        when it is.
+        already, or the shorter of the last two had, the latter with caution: whether an answer
+        will be long is known when it is.
         """
-        like_others = min(self._lengths) - budget.n_emitted
+        in_sight = _AHEAD[0] + _AHEAD[1] * budget.n_emitted
+        like_others = min(min(self._lengths) - budget.n_emitted, in_sight)
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
         return self._reluctance * price * self._reading(offer, n_known, budget) / steps

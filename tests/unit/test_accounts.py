@@ -244,7 +244,7 @@ def test_reading_that_was_not_won_back_is_put_off():
         choose(made, reading, n_emitted=59)
         step()
         for _ in range(2):
-            made.observe(a_step(31, 31, 0.02, draft_evaluated=(1,) * 9))
+            made.observe(a_step(31, 31, 0.02, draft_s=0.9, draft_evaluated=(1,) * 9))
         begins()
     for _ in range(200):  # time is as cheap as it was
         made.observe(a_step())

@@ -188,6 +188,21 @@ def test_reading_is_worth_it_in_long_answers_only():
     assert choose(made, model(n_pending=1), n_emitted=2).depth > 0
 
 
+def test_an_answer_is_like_the_last_ones_as_far_as_it_can_be_seen():
+    def begins(*answers):
+        made, reading = policy(0.02, draft=0.1, reading=0.05), model(n_pending=600)
+        for length in answers:
+            choose(made, n_emitted=0)
+            choose(made, n_emitted=length)
+        return next(n for n in range(300) if choose(made, reading, n_emitted=n).depth)
+
+    assert begins() == 43
+    assert begins(300, 300) == 7  # 4 * 7 + 16 = 44 tokens are in sight
+    assert begins(48, 300) == 43  # at the seventh it is 41
+    assert begins(49, 300) == 43
+    assert begins(50, 300) == 7
+
+
 def test_floors():
     plan = choose(policy(0.02, draft=0.2), model(0.95, 0.8))
     keep, extend = plan.floors.keep, plan.floors.extend
