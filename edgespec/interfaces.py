@@ -128,9 +128,11 @@ class FileModel(Model, Protocol):
     """A model that a file stands for: what loading, measuring and tuning need beside it.
 
     placement: what went where, in the engine's words. fingerprint: what its speed depends on.
+    n_ctx_train: tokens of context that it was trained for, 0 where nothing says so.
     """
 
     path: Path
+    n_ctx_train: int
     config: EngineConfig
     n_threads: int
     n_threads_batch: int

@@ -56,8 +56,8 @@ def load(
     path = model_path(model)
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)
-    _warn_of_layers(path, config)
     target = open_model(path, config)
+    _warn(target)
     draft_model = None
     try:
         draft_model = load_draft(wanted, config, draft_options or {}, target)
@@ -77,13 +77,20 @@ def load(
         raise
 
 
-def _warn_of_layers(path: Path, config: EngineConfig) -> None:
-    if config.n_gpu_layers > 0 and not backend(path).supports_gpu_offload():
+def _warn(target: FileModel) -> None:
+    """Of settings that do not do what they seem to."""
+    config, trained = target.config, target.n_ctx_train
+    onnx = catalogue.is_onnx(target.path)
+    if config.n_gpu_layers > 0 and not onnx and not backend(target.path).supports_gpu_offload():
         logger.warning(
-            "n_gpu_layers=%d has no effect: this build of the engine has no GPU, see "
-            "docs/building.md",
+            "n_gpu_layers=%d has no effect: the engine sees no GPU, `edgespec doctor` says more",
             config.n_gpu_layers,
         )
+    if config.n_ctx > trained > 0:
+        logger.warning(
+            "n_ctx=%d is more than the %d tokens that %s was trained for; its context is %d",
+            config.n_ctx, trained, catalogue.label(target.path), target.n_ctx,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -226,8 +226,10 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
     def progress(done: int, total: int) -> None:
         line.show(f"{done} of {total} settings, {_left(began, done, total)}")
 
-    found = list(replays.table(answers, chosen, fixed=fixed, progress=progress))
-    line.hide()
+    try:
+        found = list(replays.table(answers, chosen, fixed=fixed, progress=progress))
+    finally:
+        line.hide()
     if as_json:
         for row in found:
             click.echo(json.dumps(row))

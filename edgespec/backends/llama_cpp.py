@@ -278,13 +278,7 @@ class LlamaCppModel:
         self.tokenizer = LlamaCppTokenizer(self._model, owner=self)
         self.vocab_size: int = self.tokenizer.vocab_size
         self.n_ctx: int = lib.llama_n_ctx(self._context)
-        trained = lib.llama_model_n_ctx_train(self._model)
-        if 0 < trained < self.config.n_ctx:
-            logger.warning(
-                "%s was trained for %d tokens of context: what it says behind more of them, up to "
-                "n_ctx=%d, may be worth little",
-                self.path.name, trained, self.config.n_ctx,
-            )  # fmt: skip
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
         self.n_threads: int = lib.llama_n_threads(self._context)
         self.n_threads_batch: int = lib.llama_n_threads_batch(self._context)
         self.flash_attn = self.config.flash_attn == "on" or any(

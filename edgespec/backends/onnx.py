@@ -124,7 +124,7 @@ class OnnxModel:
         self._graph = read_graph(self.path, self._session)
         self.tokenizer = HfTokenizer(self.path.parent)
         self.vocab_size = self._graph.vocab_size
-        longest = trained(self.path.parent)
+        self.n_ctx_train = longest = trained(self.path.parent)
         self.n_ctx = min(self.config.n_ctx or DEFAULT_N_CTX, longest)
         self._keeps = KEEP in self._graph.inputs
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")

@@ -269,10 +269,10 @@ def rates(
     traces: Iterable[Trace], profiles: Sequence[Profile], setting: Fixed | str
 ) -> list[Rates]:
     """On each of the devices. A setting that looks at no clock evaluates the same on all of them
-    and is run on the first, which has to have a draft model where another has one.
+    and is run on the first; "auto" looks at its own, and is for one device.
     """
     if setting == "auto" and len(profiles) > 1:
-        return [rates(traces, [profile], setting)[0] for profile in profiles]
+        raise ValueError("auto decides by its device: give one profile")
     found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
     replay = Replay(profiles[0], setting)
     for trace in traces:
@@ -316,9 +316,8 @@ def table(
 
 
 def _jobs(profiles: dict[str, Profile], fixed: bool) -> list[tuple[Fixed | str, list[str]]]:
-    """Settings and the devices that each is timed on, those with a draft model first."""
-    drafting = [name for name, profile in profiles.items() if profile.draft]
-    every = drafting + [name for name in profiles if name not in drafting]
+    """Settings and the devices that each is timed on."""
+    every, drafting = list(profiles), [name for name in profiles if profiles[name].draft]
     jobs: list[tuple[Fixed | str, list[str]]] = [("auto", [name]) for name in every]
     jobs.append(("plain", every))
     if fixed:

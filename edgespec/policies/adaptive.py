@@ -34,18 +34,18 @@ EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again o
 CERTAIN = ((1.0, 1.0),)  # what no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _SHORT = 8  # tokens that an answer is sure to have; then it is always half-way
-_AHEAD = 16, 4  # it is like the last two so far ahead, and so many times what it has
+_IN_SIGHT, _GROWTH = 16, 4  # it is like the last two so far ahead: 16 and 4 times what it has
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _REST = 16  # steps for which a draft model that would not pay is not asked again
 
 
 class Forbidden(NamedTuple):
-    """A draft that the purse forbade. offer: its index; streak: the source's, then; depth;
-    stake: tokens that it would have cost; right: so many of it have been emitted since.
+    """A draft that the purse forbade. offer: its index; n_emitted: tokens of the answer, then;
+    depth; stake: tokens that it would have cost; right: so many of it have been said since.
     """
 
     offer: int
-    streak: int
+    n_emitted: int
     depth: int
     stake: float
     right: int = 0
@@ -81,14 +81,14 @@ class Adaptive:
     def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
         """The offer and depth that gain most."""
         if budget.n_emitted <= self._n_emitted:  # another answer
-            self._purse = min(max(self._purse, NEW), PURSE)
+            self._purse = min(max(self._purse - self._lent, NEW), PURSE)
             self._lengths = self._lengths[1], self._n_emitted
             self._reconsider_reading()
             self._rest = 0
             self._forbidden, self._lent = None, 0.0
         self._n_emitted = budget.n_emitted
         if self._forbidden:
-            self._look_back(self._forbidden, offers)
+            self._look_back(self._forbidden, offers, budget.n_emitted)
         self._reading_s = 0.0
         if self._since_plain >= (_PLAIN_EVERY if self._costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
@@ -186,7 +186,9 @@ class Adaptive:
     def _known(
         self, index: int, offer: Offer, budget: Budget, target: Sequence[float], price: float
     ) -> tuple[int, float]:
-        """(depth, gain) at which tokens that are there already gain most, within the purse."""
+        """(depth, gain) at which tokens that are there already gain most, within the purse. Notes
+        what only the purse forbids.
+        """
         limit = min(budget.limit, offer.n_known, self._max_depth)
         best = wished = 0, 0.0
         expected, first, purse, affordable = 0.0, target[1], self._purse, True
@@ -200,18 +202,19 @@ class Adaptive:
                     best = wished
         if best[1] <= MARGIN < wished[1] and not self._forbidden and offer.n_pending is None:
             stake = price * (target[wished[0] + 1] - first)
-            self._forbidden = Forbidden(index, offer.streak, wished[0], stake)
+            self._forbidden = Forbidden(index, budget.n_emitted, wished[0], stake)
         return best
 
-    def _look_back(self, draft: Forbidden, offers: Sequence[Offer]) -> None:
-        """A forbidden draft that was right up to where it would have won something shows that
-        the purse is too strict with this text: what it would have won is lent.
+    def _look_back(self, draft: Forbidden, offers: Sequence[Offer], n_emitted: int) -> None:
+        """A forbidden draft that proves right shows that the purse is too strict with this text:
+        what it would have won, in the end or by its first wrong token, is lent.
         """
-        right = offers[draft.offer].streak - draft.streak
-        if draft.right <= right < draft.depth:  # nothing has been wrong yet
-            self._forbidden = draft._replace(right=right)
+        said = n_emitted - draft.n_emitted
+        unbroken = offers[draft.offer].streak >= said
+        if unbroken and said < draft.depth:
+            self._forbidden = draft._replace(right=said)
             return
-        won = min(max(right, draft.right), draft.depth) - draft.stake
+        won = (draft.depth if unbroken else draft.right) - draft.stake
         lent = max(0.0, min(won, NEW - self._purse, LENT - self._lent))
         self._purse += lent
         self._lent += lent
@@ -239,7 +242,7 @@ class Adaptive:
         already, or the shorter of the last two had, the latter with caution: whether an answer
         will be long is known when it is.
         """
-        in_sight = _AHEAD[0] + _AHEAD[1] * budget.n_emitted
+        in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
         like_others = min(min(self._lengths) - budget.n_emitted, in_sight)
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))

@@ -91,24 +91,60 @@ def go_on(made, *streaks, n_emitted=50, n_pending=None):
     """The depths chosen, one token after the other, with a source that was right so often."""
     depths = []
     for i, streak in enumerate(streaks):
-        offer = lookup(*[0.3] * 8)._replace(streak=streak, n_pending=n_pending)
-        depths.append(choose(made, offer, n_emitted=n_emitted + i).depth)
+        depths.append(look(made, streak, n_emitted + i, n_pending))
         made.observe(a_step())
     return depths
+
+
+def look(made, streak, n_emitted, n_pending=None):
+    """The depth chosen for eight tokens that would cost 0.2 of a step each."""
+    offer = lookup(*[0.3] * 8)._replace(streak=streak, n_pending=n_pending)
+    return choose(made, offer, n_emitted=n_emitted).depth
 
 
 def test_an_answer_is_lent_what_a_forbidden_draft_would_have_won():
     assert go_on(empty_purse(), *range(5, 13)) == [0] * 8
     assert go_on(empty_purse(), *range(5, 14)) == [0] * 8 + [8]  # all eight were right
-    assert go_on(empty_purse(), *range(5, 8), 30) == [0] * 3 + [8]  # the rest of them at once
-    for n_right in (1, 2, 3, 6):
+    for n_right in (0, 1, 2, 3, 6):
         made = empty_purse()
         before = made._purse + EXPLORE * (n_right + 1)
         assert go_on(made, *range(n_right + 1)) == [0] * (n_right + 1)
         assert made._purse == pytest.approx(before)
-        go_on(made, 0, n_emitted=60)
-        won = n_right - RISK * 0.2 * 8  # only the first one is fewer
-        assert made._purse == pytest.approx(before + EXPLORE + min(max(won, 0), NEW - before))
+        look(made, 0, 51 + n_right)
+        won = n_right - RISK * 0.2 * 8  # two have to be right
+        assert made._purse == pytest.approx(before + min(max(won, 0), NEW - before))
+        if n_right < 6:
+            assert made._forbidden.n_emitted == 51 + n_right  # the next one is looked at
+
+
+def test_what_is_wrong_is_seen_in_steps_of_several_tokens_too():
+    made = empty_purse()
+    before = made._purse
+    look(made, 0, 50)
+    look(made, 12, 62)  # all of it, and more
+    assert made._lent == pytest.approx(NEW - before)
+    for streak, said in ((5, 6), (0, 9), (8, 9)):
+        made = empty_purse()
+        look(made, streak, 50)
+        look(made, streak and said - 1, 50 + said)  # the first one was wrong
+        assert made._lent == 0
+        assert made._forbidden.n_emitted == 50 + said
+    made = empty_purse()
+    look(made, 3, 50)
+    look(made, 7, 54)
+    look(made, 6, 61)  # four were right, then one was not
+    assert made._lent == pytest.approx(4 - RISK * 0.2 * 8)
+
+
+def test_what_was_lent_is_not_handed_on():
+    made = empty_purse()
+    go_on(made, *range(10))
+    lent = made._lent
+    assert lent > 2
+    made.observe(a_step(2, 2, slope=0.2))  # gains 1.6
+    assert made._purse > NEW
+    choose(made, n_emitted=0)
+    assert made._purse == pytest.approx(NEW)
 
 
 def test_no_answer_is_lent_more_than_its_share():
