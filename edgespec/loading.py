@@ -57,10 +57,10 @@ def load(
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)
     target = open_model(path, config)
-    _warn(target)
     draft_model = None
     try:
         draft_model = load_draft(wanted, config, draft_options or {}, target)
+        _warn(target)
         return assemble(
             target,
             target.tokenizer,

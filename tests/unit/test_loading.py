@@ -104,7 +104,7 @@ def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
     monkeypatch.setattr(loading, "draft_path", lambda *_: None)
     monkeypatch.setattr(loading, "open_model", lambda *_: target)
     monkeypatch.setattr(loading, "load_draft", lambda *_: draft)
-    with pytest.raises(AttributeError):  # toys have no fingerprint to keep costs by
+    with pytest.raises(AttributeError):  # toys have no settings of a file
         loading.load("any")
     assert (target.closed, draft.closed) == (True, True)
 
