@@ -35,7 +35,8 @@ WORTH = 0.03  # what is not faster by more than this share is not worth another 
 ENOUGH, MOST = 5, 7  # repetitions before a setting is taken, and at all
 SHORT, LONG = 64, (1024, 512, 256)  # cached tokens that t(n) is measured behind
 DEPTH = 31
-_PREFILL, _ANSWER = 128, 16
+_PREFILL, _ANSWER = 64, 16
+_SEARCH = 0.7  # of the time is for searching, loading included; the rest is for measuring
 _THREADS = ("n_threads", "n_threads_batch")
 _UNSTEADY = 0.3
 _BEHIND = (1.5, 1.25)  # who takes so many times as long after 1, 2 rounds has lost
@@ -183,36 +184,31 @@ def tune(
     """Search settings and measure t(n) on this device; `load` uses what is found.
 
     Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
-    about how long searching and measuring may take; what does not fit is not tried. progress:
-    told what is done just now. A model of the catalogue that is on disk as GGUF and as ONNX has
-    its files compared afterwards. Raises as `load`.
+    about how long all of this may take, loading included; what does not fit is not tried.
+    progress: told what is done just now. A model of the catalogue that is on disk as GGUF and
+    as ONNX has its files compared afterwards. Raises as `load`.
     """
     start = time.perf_counter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
     progress(f"loading {catalogue.label(path)}")
-    target = open_model(path, config)
+    target, draft_model = open_model(path, config), None
+    loading = time.perf_counter() - start
     try:
-        choices = _search(target, fixed, budget_s, progress)
-        chosen = _options(choices, target)
-        live = set(_THREADS) if isinstance(target, Threaded) else set()
-        if set(chosen) - live:
-            progress(f"loading {catalogue.label(path)} with the chosen settings")
-            target.close()
+        if wanted:
+            progress(f"loading {catalogue.label(wanted)}")
+        draft_model = load_draft(wanted, config, draft_options or {}, target)
+        choices = _search(target, fixed, loading, start + _SEARCH * budget_s, progress)
+        if chosen := _options(choices, target):
+            progress("loading both with the chosen settings")
+            _close(target, draft_model)
             target = open_model(path, replace(config, **chosen))
-        if isinstance(target, Threaded):
-            threads = target.n_threads, target.n_threads_batch
-            target.set_threads(*(chosen.get(k, n) for k, n in zip(_THREADS, threads, strict=True)))
-        draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
-        name = catalogue.label(draft_model.path) if draft_model else None
-        try:
-            profile = _measure(target, draft_model, choices, start + budget_s, progress)
-        finally:
-            if draft_model:
-                draft_model.close()
+            draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
+        profile = _measure(target, draft_model, choices, start + budget_s, progress)
     finally:
-        target.close()
+        _close(target, draft_model)
+    name = catalogue.label(draft_model.path) if draft_model else None
     before = tuned_options(path, config)
     kept = {name: before[name] for name in before if name in fixed} | chosen
     where = keep(tuning_key(path, config), {"options": kept})
@@ -222,6 +218,12 @@ def tune(
         catalogue.label(path), name, tuple(choices), chosen, profile, taken, where, tuple(found),
         recommend(found) if found else "",
     )  # fmt: skip
+
+
+def _close(*models: FileModel | None) -> None:
+    for model in models:
+        if model:
+            model.close()
 
 
 def _formats(
@@ -239,20 +241,27 @@ def _formats(
 
 
 def _search(
-    target: FileModel, fixed: set[str], budget_s: float, progress: Callable[[str], None]
+    target: FileModel,
+    fixed: set[str],
+    loading: float,
+    end: float,
+    progress: Callable[[str], None],
 ) -> list[Choice]:
-    """One change at a time from the defaults; `fixed` ones are left as they are."""
+    """One change at a time from the defaults; `fixed` ones are left as they are. loading: seconds
+    that the target took, about what loading it another way will take.
+    """
+    left = end - time.perf_counter()
     found = []
     if "n_threads" not in fixed and isinstance(target, Threaded):
         progress("trying threads for one token")
-        found.append(_choose_threads(target, "n_threads", 1, 0.1 * budget_s))
+        found.append(_choose_threads(target, "n_threads", 1, 0.15 * left))
     if "n_threads_batch" not in fixed and isinstance(target, Threaded):
         progress("trying threads for reading prompts")
-        found.append(_choose_threads(target, "n_threads_batch", _PREFILL, 0.2 * budget_s))
+        found.append(_choose_threads(target, "n_threads_batch", _PREFILL, 0.3 * left))
     for setting, values in target.switches().items():
         if setting not in fixed:
             progress(f"trying {setting} {_word(values[1])}")
-            found.append(_choose_switch(target, setting, values, 0.15 * budget_s))
+            found.append(_choose_switch(target, setting, values, loading, end))
     return found
 
 
@@ -274,13 +283,13 @@ def _choose_threads(model: Threaded, setting: str, width: int, budget_s: float) 
 
 
 def _choose_switch(
-    target: FileModel, setting: str, values: tuple[Any, Any], budget_s: float
+    target: FileModel, setting: str, values: tuple[Any, Any], loading: float, end: float
 ) -> Choice:
     """Against the same file loaded another way, beside the one that is there."""
     value = values[1]
     known = [(v, _word(v)) for v in values]
     measured = f"{_ANSWER} tokens read and {_ANSWER} written"
-    if why := _no_room(target.path):
+    if why := _no_room(target.path) or _no_time(target, loading, end):
         return Choice(setting, measured, (_candidate(known[0], []),), values[0], why)
     config = replace(target.config, n_ctx=min(target.n_ctx, 512), **{setting: value})
     try:
@@ -292,7 +301,8 @@ def _choose_switch(
     try:
         for model in (other, target):
             timed(model, 1)  # weights that are in memory already
-        times = race([lambda m=m: _answer(m) for m in (target, other)], budget_s)  # type: ignore[misc]
+        left = end - time.perf_counter()
+        times = race([lambda m=m: _answer(m) for m in (target, other)], left)  # type: ignore[misc]
     finally:
         other.close()
     return decide(setting, measured, known, times)
@@ -301,6 +311,15 @@ def _choose_switch(
 def _answer(model: FileModel) -> float:
     few = statistics.mean(timed(model, 1) for _ in range(4))
     return timed(model, _ANSWER) + _ANSWER * few
+
+
+def _no_time(model: FileModel, loading: float, end: float) -> str:
+    start = time.perf_counter()
+    if start + loading < end:
+        _answer(model)
+        if time.perf_counter() + loading + 2 * (time.perf_counter() - start) < end:
+            return ""
+    return "nothing else tried: there was no time; a larger budget tries it"
 
 
 def _no_room(path: Path) -> str:
@@ -316,14 +335,17 @@ def race(
     """Seconds of each try, in turns; the first is the default.
 
     A challenger leaves when it is far behind, or after three rounds not ahead; the race ends
-    when none is left, after MOST rounds, or with the budget.
+    when none is left, after MOST rounds, or when another round does not fit the budget.
     """
-    end = clock() + budget_s
+    now = clock()
+    end, took = now + budget_s, 0.0
     times: list[list[float]] = [[] for _ in tries]
     racing = list(range(len(tries)))
-    while len(racing) > 1 and len(times[0]) < MOST and (not times[0] or clock() < end):
+    while len(racing) > 1 and len(times[0]) < MOST and (not times[0] or now + took <= end):
         for i in racing:
             times[i].append(tries[i]())
+        before, now = now, clock()
+        took = now - before
         n, default = len(times[0]), statistics.median(times[0])
         limit = (_BEHIND[n - 1] if n <= len(_BEHIND) else 1 - WORTH) * default
         racing = [i for i in racing if not i or statistics.median(times[i]) < limit]

@@ -39,6 +39,8 @@ def test_a_race_takes_turns_and_ends_with_its_rounds_or_its_budget():
     now = iter(range(100))
     assert [len(t) for t in race(tries, 2, clock=lambda: next(now))] == [2, 2]
     assert [len(t) for t in race(tries, 0)] == [1, 1]
+    now = iter(range(0, 100, 10))  # a second round of ten seconds would not fit
+    assert [len(t) for t in race(tries, 15, clock=lambda: next(now))] == [1, 1]
 
 
 def test_what_is_faster_beyond_doubt_is_taken():
@@ -173,8 +175,9 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     keep(tuning_key(smollm2, config), {"options": {"n_threads": 1, "n_threads_batch": 1}})
     with edgespec.load(smollm2, None, n_ctx=512, speculative_config={"method": "none"}) as engine:
         assert engine.describe()["model"]["n_threads"] == 1
-    again = edgespec.tune(smollm2, None, budget_s=1, n_ctx=512, n_threads=1, flash_attn="on")
+    again = edgespec.tune(smollm2, None, budget_s=0.01, n_ctx=512, n_threads=1, flash_attn="on")
     assert [c.setting for c in again.choices] == ["use_extra_bufts"]
+    assert "there was no time" in again.choices[0].why  # to load it is too long already
     assert tuned_options(smollm2, config)["n_threads"] == 1  # kept: it was not searched
 
 
