@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,19 +42,23 @@ class _Ratio:
         self.value += weight * (ratio - self.value)
 
 
-@dataclass(frozen=True, slots=True)
 class Tail:
-    """A draft model's tokens at the end of a draft, in seconds.
+    """A draft model's tokens at the end of a draft: what they give, and take.
 
-    each: of one of its evaluations. gains: of n tokens at the beginning of a draft, (n, tokens
-    for each unit of the first one's survival, seconds that they add, its evaluation aside).
-    keep, extend: Floors in seconds a token, to be multiplied with the price of time.
+    each: seconds of one of its evaluations; follow: the chance of a token behind one that was
+    accepted; seconds: of the target's evaluations of 0, 1, 2, … tokens.
     """
 
-    each: float
-    gains: tuple[tuple[int, float, float], ...]
-    keep: tuple[float, ...]
-    extend: tuple[float, ...]
+    def __init__(self, each: float, follow: float, seconds: list[float]) -> None:
+        self.each = each
+        self._follow = follow
+        self._seconds = seconds
+        tokens = list(itertools.accumulate(follow**i for i in range(AHEAD)))
+        # n at the beginning of a draft: tokens for each unit of the first one's survival, seconds
+        # that they add, its evaluation aside
+        self._gains = [
+            (n, tokens[n - 1], seconds[n + 1] - seconds[1] + each * (n - 1)) for n in _WEIGHED
+        ]
 
     def worth(
         self, starts: Iterable[tuple[float, float]], depth: int, scale: float, price: float
@@ -61,7 +66,7 @@ class Tail:
         """Tokens gained by at most `depth` tokens, before their first evaluation. starts: as in
         an Offer; scale: survival of what is before them; price: tokens a second.
         """
-        gains = [(scale * tokens, price * lost) for n, tokens, lost in self.gains if n <= depth]
+        gains = [(scale * tokens, price * lost) for n, tokens, lost in self._gains if n <= depth]
         total = -price * self.each
         for share, survival in starts:
             if share > 0.01:
@@ -70,9 +75,23 @@ class Tail:
 
     def floors(self, n_known: int, depth: int, price: float) -> Floors:
         """For a draft of `depth` tokens of which the first n_known are there already."""
-        keep = [price * seconds for seconds in self.keep[n_known:depth]]
-        extend = [price * seconds for seconds in self.extend[n_known + 1 : depth]]
+        keep = [price * seconds for seconds in self._least[0][n_known:depth]]
+        extend = [price * seconds for seconds in self._least[1][n_known + 1 : depth]]
         return Floors((0.0,) * n_known + tuple(keep), (0.0,) * (n_known + 1) + tuple(extend))
+
+    @functools.cached_property
+    def _least(self) -> tuple[list[float], list[float]]:
+        """Floors in seconds a token, to be multiplied with the price of time: the least survival
+        that pays is that over the best number of further tokens.
+        """
+        after = np.arange(AHEAD)
+        tokens = np.cumsum(self._follow**after)
+        rows = np.arange(1, len(self._seconds) - AHEAD)[:, None]
+        table = np.array(self._seconds)
+        added = table[rows + after + 1] - table[rows] + self.each * after
+        keep = (added / tokens).min(axis=1)
+        extend = ((added + self.each) / tokens).min(axis=1) / self._follow
+        return keep.tolist(), extend.tolist()
 
 
 class Costs:
@@ -88,6 +107,7 @@ class Costs:
         self._wide = _Ratio(steady=False)
         self._draft = _Ratio(steady=False)  # beside that of plain steps
         self._key: tuple[int, ...] = ()
+        self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._table: list[float] = []
         self._tails: dict[tuple[int, ...], Tail] = {}
 
@@ -127,11 +147,12 @@ class Costs:
         plain, wide = self.plain.value, self._wide.value
         key = (n_past >> 7, round(50 * math.log(plain)), round(50 * math.log(wide)))
         if self._key != key:
-            curve, overhead = self._profile.target, self._profile.overhead
-            first = plain * curve(1, n_past)
-            n = self._max_depth + AHEAD + 3
-            more = [max(first, wide * curve(i, n_past)) for i in range(2, n)]
-            self._key, self._table = key, [overhead + s for s in (0.0, first, *more)]
+            if self._key[:1] != key[:1]:
+                curve = self._profile.target
+                self._measured = [curve(n, n_past) for n in range(1, self._max_depth + AHEAD + 1)]
+            overhead, first = self._profile.overhead, plain * self._measured[0]
+            more = [overhead + max(first, wide * s) for s in self._measured[1:]]
+            self._key, self._table = key, [overhead, overhead + first, *more]
         return self._table
 
     def tail(self, follow: float, n_past: int) -> Tail:
@@ -142,17 +163,5 @@ class Costs:
         if key not in self._tails:
             if len(self._tails) >= 32:
                 self._tails.clear()
-            self._tails[key] = self._weigh(follow, self.draft(1, n_past), self._table)
+            self._tails[key] = Tail(self.draft(1, n_past), follow, self._table)
         return self._tails[key]
-
-    def _weigh(self, follow: float, each: float, seconds: list[float]) -> Tail:
-        """The least survival that pays is that over the best number of further tokens."""
-        after = np.arange(AHEAD)
-        tokens = np.cumsum(follow**after)
-        rows = np.arange(1, self._max_depth + 1)[:, None]
-        table = np.array(seconds)
-        added = table[rows + after + 1] - table[rows] + each * after
-        keep = (added / tokens).min(axis=1)
-        extend = ((added + each) / tokens).min(axis=1) / follow
-        gains = tuple((n, float(tokens[n - 1]), float(added[0, n - 1])) for n in _WEIGHED)
-        return Tail(each, gains, tuple(keep.tolist()), tuple(extend.tolist()))
