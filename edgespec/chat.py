@@ -163,10 +163,11 @@ class Chat:
             if len(prompt) + reserve <= n_ctx:
                 return prompt, rendered, dropped
             if dropped + 1 == len(messages):
+                system = "the system prompt and " if self._system is not None else ""
                 raise ContextFull(
-                    f"this message makes a prompt of {len(prompt)} tokens; the context of {n_ctx} "
-                    f"has room for {n_ctx - reserve} beside the answer: shorten it or load the "
-                    "model with a larger n_ctx"
+                    f"the prompt of {system}this message has {len(prompt)} tokens; the context of "
+                    f"{n_ctx} has room for {n_ctx - reserve} beside the answer: shorten it or load "
+                    "the model with a larger n_ctx"
                 )
             dropped += 2
 

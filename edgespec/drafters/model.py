@@ -20,6 +20,8 @@ _ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  #
 _ASSUMED_FOLLOW = 0.85  # accepted, of tokens behind accepted ones
 _GLANCE = 32  # tokens: more are not read on the chance that what is under way is accepted
 _RECENT = 24  # drafts that the recent past consists of
+_HOPE = 0.6  # an answer begins as is assumed of any to so much, else as the others did
+_REMEMBERED = 40  # outcomes of a kind: how often it agrees depends on what the text is about
 _STARTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # assumed, by class
 
 
@@ -57,7 +59,7 @@ class ModelDrafter:
         self._recent = list(_STARTS)  # the same of this request's last drafts
         self._start = 0  # where its window of the context begins
         self._known = 0  # so much of cache and window is known to be equal
-        self._calibration = Calibration()
+        self._calibration = Calibration(memory=_REMEMBERED)
         self._survivals = list(_ASSUMED)  # as it is calibrated now, by class
         self._follow = _ASSUMED_FOLLOW
         self._begins: tuple[tuple[float, float], ...] = ()  # an Offer's starts, until they change
@@ -75,8 +77,9 @@ class ModelDrafter:
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
         self._n_context = self._position = len(request.prompt)
         self._guesses = []
-        scale = _RECENT / sum(self._starts)
-        self._recent = [scale * n for n in self._starts]
+        scale = (1 - _HOPE) * _RECENT / sum(self._starts)
+        known = zip(self._starts, _STARTS, strict=True)
+        self._recent = [scale * n + _HOPE * assumed for n, assumed in known]
         self._begins = ()
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:

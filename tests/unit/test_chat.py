@@ -162,6 +162,8 @@ def test_a_turn_that_cannot_fit_changes_nothing():
             chat.stream("x" * 300)
         assert len(chat.messages) == 2
         assert chat.send("hi").text == "ok then"
+        with pytest.raises(ContextFull, match="of the system prompt and this message"):
+            engine.chat("y" * 300).stream("hi")
 
 
 def test_reset_system_save_and_load():

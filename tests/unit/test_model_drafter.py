@@ -6,7 +6,7 @@ from operator import mul
 import pytest
 
 from edgespec import SamplingParams, ToyModel
-from edgespec.drafters.model import _ASSUMED, _STARTS, ModelDrafter, _kind
+from edgespec.drafters.model import _ASSUMED, _HOPE, _STARTS, ModelDrafter, _kind
 from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.interfaces import Request
@@ -71,8 +71,12 @@ def test_starts_shift_to_what_it_was_of_late():
     for _ in range(24):
         drafter.propose([*PROMPT, 3], 1, SHOW)
     assert shares(drafter)[UNSURE] > 0.6
-    drafter.begin(Request(PROMPT, SamplingParams(), None))  # a new answer: as it is in general
-    assert shares(drafter)[UNSURE] < 0.3 < 0.6 < shares(drafter)[SURE]
+    general = [(1 - _HOPE) * n / sum(drafter._starts) for n in drafter._starts]
+    assert general[SURE] > 0.6 * (1 - _HOPE) > general[UNSURE]
+    drafter.begin(Request(PROMPT, SamplingParams(), None))  # a new answer: also as is assumed
+    assert shares(drafter) == pytest.approx(
+        [n + _HOPE * share for n, share in zip(general, before, strict=True)], abs=0.01
+    )
 
 
 def test_only_first_tokens_are_starts():
