@@ -36,7 +36,8 @@ ENOUGH, MOST = 5, 7  # repetitions before a setting is taken, and at all
 SHORT, LONG = 64, (1024, 512, 256)  # cached tokens that t(n) is measured behind
 DEPTH = 31
 _PREFILL, _ANSWER = 64, 16
-_SEARCH = 0.7  # of the time is for searching, loading included; the rest is for measuring
+_SEARCH = 0.7  # of the time is for loading and searching; the rest is for measuring
+_SETTLED = 3  # rounds after which who is not ahead has lost
 _THREADS = ("n_threads", "n_threads_batch")
 _UNSTEADY = 0.3
 _BEHIND = (1.5, 1.25)  # who takes so many times as long after 1, 2 rounds has lost
@@ -184,24 +185,25 @@ def tune(
     """Search settings and measure t(n) on this device; `load` uses what is found.
 
     Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
-    about how long all of this may take, loading included; what does not fit is not tried.
-    progress: told what is done just now. A model of the catalogue that is on disk as GGUF and
-    as ONNX has its files compared afterwards. Raises as `load`.
+    about how long loading, searching and measuring may take; settings for which there is no time
+    are not tried. progress: told what is done just now. A model of the catalogue that is on disk
+    as GGUF and as ONNX has its files compared afterwards. Raises as `load`.
     """
     start = time.perf_counter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
     progress(f"loading {catalogue.label(path)}")
+    opening = time.perf_counter()
     target, draft_model = open_model(path, config), None
-    loading = time.perf_counter() - start
+    loading = time.perf_counter() - opening
     try:
         if wanted:
             progress(f"loading {catalogue.label(wanted)}")
         draft_model = load_draft(wanted, config, draft_options or {}, target)
         choices = _search(target, fixed, loading, start + _SEARCH * budget_s, progress)
         if chosen := _options(choices, target):
-            progress("loading both with the chosen settings")
+            progress("loading again with the chosen settings")
             _close(target, draft_model)
             target = open_model(path, replace(config, **chosen))
             draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
@@ -250,7 +252,7 @@ def _search(
     """One change at a time from the defaults; `fixed` ones are left as they are. loading: seconds
     that the target took, about what loading it another way will take.
     """
-    left = end - time.perf_counter()
+    left = max(0.0, end - time.perf_counter())
     found = []
     if "n_threads" not in fixed and isinstance(target, Threaded):
         progress("trying threads for one token")
@@ -258,10 +260,12 @@ def _search(
     if "n_threads_batch" not in fixed and isinstance(target, Threaded):
         progress("trying threads for reading prompts")
         found.append(_choose_threads(target, "n_threads_batch", _PREFILL, 0.3 * left))
-    for setting, values in target.switches().items():
-        if setting not in fixed:
-            progress(f"trying {setting} {_word(values[1])}")
-            found.append(_choose_switch(target, setting, values, loading, end))
+    switches = {name: values for name, values in target.switches().items() if name not in fixed}
+    for i, (setting, values) in enumerate(switches.items()):
+        progress(f"trying {setting} {_word(values[1])}")
+        now = time.perf_counter()
+        share = now + (end - now) / (len(switches) - i)
+        found.append(_choose_switch(target, setting, values, loading, share))
     return found
 
 
@@ -317,7 +321,8 @@ def _no_time(model: FileModel, loading: float, end: float) -> str:
     start = time.perf_counter()
     if start + loading < end:
         _answer(model)
-        if time.perf_counter() + loading + 2 * (time.perf_counter() - start) < end:
+        now = time.perf_counter()
+        if now + loading + 2 * _SETTLED * (now - start) < end:
             return ""
     return "nothing else tried: there was no time; a larger budget tries it"
 
@@ -345,10 +350,11 @@ def race(
         for i in racing:
             times[i].append(tries[i]())
         before, now = now, clock()
-        took = now - before
+        each = (now - before) / len(racing)
         n, default = len(times[0]), statistics.median(times[0])
-        limit = (_BEHIND[n - 1] if n <= len(_BEHIND) else 1 - WORTH) * default
+        limit = (1 - WORTH if n >= _SETTLED else _BEHIND[n - 1]) * default
         racing = [i for i in racing if not i or statistics.median(times[i]) < limit]
+        took = each * len(racing)
     return times
 
 
@@ -435,8 +441,9 @@ def _affordable(n_ctx: int, curve: Curve, reading: float, left: float) -> int | 
 def _reading(choices: Sequence[Choice], curve: Curve) -> float:
     """Seconds of a prompt token, by what was tried, or by the widest evaluation measured."""
     for choice in choices:
-        if choice.setting == "n_threads_batch":
-            return min(c.ms for c in choice.candidates) / 1e3 / _PREFILL
+        tried = [c.ms for c in choice.candidates if c.n_repetitions]
+        if choice.setting == "n_threads_batch" and tried:
+            return min(tried) / 1e3 / _PREFILL
     return curve.seconds[0][-1] / curve.widths[-1]
 
 

@@ -144,7 +144,7 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
 
 def _later(found: edgespec.Tuning) -> str:
     chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())
-    used = chosen or "the defaults, which nothing beats"
+    used = chosen or "the defaults"
     return (
         f"{used}; kept in {found.path.parent}" if found.path else f"{used}; nothing could be kept"
     )

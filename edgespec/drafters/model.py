@@ -20,7 +20,7 @@ _ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  #
 _ASSUMED_FOLLOW = 0.85  # accepted, of tokens behind accepted ones
 _GLANCE = 32  # tokens: more are not read on the chance that what is under way is accepted
 _RECENT = 24  # drafts that the recent past consists of
-_HOPE = 0.6  # an answer begins as is assumed of any to so much, else as the others did
+_ASSUMED_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
 _REMEMBERED = 40  # outcomes of a kind: how often it agrees depends on what the text is about
 _STARTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # assumed, by class
 
@@ -77,9 +77,10 @@ class ModelDrafter:
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
         self._n_context = self._position = len(request.prompt)
         self._guesses = []
-        scale = (1 - _HOPE) * _RECENT / sum(self._starts)
-        known = zip(self._starts, _STARTS, strict=True)
-        self._recent = [scale * n + _HOPE * assumed for n, assumed in known]
+        assumed = _ASSUMED_SHARE * _RECENT / sum(_STARTS)
+        learned = (1 - _ASSUMED_SHARE) * _RECENT / sum(self._starts)
+        counts = zip(_STARTS, self._starts, strict=True)
+        self._recent = [assumed * n + learned * seen for n, seen in counts]
         self._begins = ()
 
     def offer(self, context: Sequence[int], limit: int) -> Offer:

@@ -75,14 +75,15 @@ class Tail:
 
     def floors(self, n_known: int, depth: int, price: float) -> Floors:
         """For a draft of `depth` tokens of which the first n_known are there already."""
-        keep = [price * seconds for seconds in self._least[0][n_known:depth]]
-        extend = [price * seconds for seconds in self._least[1][n_known + 1 : depth]]
-        return Floors((0.0,) * n_known + tuple(keep), (0.0,) * (n_known + 1) + tuple(extend))
+        keep, extend = self._least
+        keeps = [price * seconds for seconds in keep[n_known:depth]]
+        extends = [price * seconds for seconds in extend[n_known + 1 : depth]]
+        return Floors((0.0,) * n_known + tuple(keeps), (0.0,) * (n_known + 1) + tuple(extends))
 
     @functools.cached_property
     def _least(self) -> tuple[list[float], list[float]]:
-        """Floors in seconds a token, to be multiplied with the price of time: the least survival
-        that pays is that over the best number of further tokens.
+        """The least survivals that pay, (to keep a token, to make another), over the price of
+        time: in seconds a token, over the best number of further tokens.
         """
         after = np.arange(AHEAD)
         tokens = np.cumsum(self._follow**after)
@@ -108,7 +109,7 @@ class Costs:
         self._draft = _Ratio(steady=False)  # beside that of plain steps
         self._key: tuple[int, ...] = ()
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
-        self._table: list[float] = []
+        self._table: list[float] = []  # of 0, 1, 2, … tokens, corrected
         self._tails: dict[tuple[int, ...], Tail] = {}
 
     def observe(self, stats: StepStats, n_past: int) -> None:

@@ -6,7 +6,7 @@ from operator import mul
 import pytest
 
 from edgespec import SamplingParams, ToyModel
-from edgespec.drafters.model import _ASSUMED, _HOPE, _STARTS, ModelDrafter, _kind
+from edgespec.drafters.model import _ASSUMED, _STARTS, ModelDrafter, _kind
 from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.interfaces import Request
@@ -71,12 +71,22 @@ def test_starts_shift_to_what_it_was_of_late():
     for _ in range(24):
         drafter.propose([*PROMPT, 3], 1, SHOW)
     assert shares(drafter)[UNSURE] > 0.6
-    general = [(1 - _HOPE) * n / sum(drafter._starts) for n in drafter._starts]
-    assert general[SURE] > 0.6 * (1 - _HOPE) > general[UNSURE]
-    drafter.begin(Request(PROMPT, SamplingParams(), None))  # a new answer: also as is assumed
-    assert shares(drafter) == pytest.approx(
-        [n + _HOPE * share for n, share in zip(general, before, strict=True)], abs=0.01
-    )
+    general = [n / sum(drafter._starts) for n in drafter._starts]
+    assert general[SURE] > 0.6 > 0.3 > general[UNSURE]
+    drafter.begin(Request(PROMPT, SamplingParams(), None))  # a new answer: nearer to any other
+    between = zip(before, general, strict=True)
+    assert shares(drafter) == pytest.approx([0.6 * a + 0.4 * b for a, b in between], abs=1e-3)
+
+
+def test_how_often_it_agrees_is_forgotten_soon():
+    drafter = made()
+    for n, right in ((200, True), (40, False)):
+        for _ in range(n):
+            drafter.begin(Request(PROMPT, SamplingParams(), None))
+            guess = drafter.propose(PROMPT, 1, SHOW).tokens[0]
+            drafter.accept([guess if right else guess ^ 1], None)
+        survival = drafter.offer(PROMPT, 1).starts[SURE][1]
+        assert survival > 0.95 if right else survival < 0.5
 
 
 def test_only_first_tokens_are_starts():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig
+from edgespec import ConfigError, EngineConfig, loading
 from edgespec.policies.profile import Curve, Profile, keep, kept, timed
 from edgespec.tuning import MOST, Tuning, break_even, decide, race, speedup
 
@@ -36,11 +36,12 @@ def test_a_race_takes_turns_and_ends_with_its_rounds_or_its_budget():
     tries = [lambda: order.append("a") or 1.0, lambda: order.append("b") or 0.5]
     assert [len(times) for times in race(tries, 60)] == [MOST, MOST]
     assert order == ["a", "b"] * MOST
-    now = iter(range(100))
-    assert [len(t) for t in race(tries, 2, clock=lambda: next(now))] == [2, 2]
-    assert [len(t) for t in race(tries, 0)] == [1, 1]
-    now = iter(range(0, 100, 10))  # a second round of ten seconds would not fit
-    assert [len(t) for t in race(tries, 15, clock=lambda: next(now))] == [1, 1]
+    for budget, rounds in ((0, 1), (15, 1), (20, 2), (39, 3)):
+        now = iter(range(0, 100, 10))  # a round takes ten seconds
+        assert [len(t) for t in race(tries, budget, clock=lambda: next(now))] == [rounds] * 2
+    now = iter(range(0, 100, 10))  # and less where one has left
+    three = [*tries, turns(9.0)]
+    assert [len(t) for t in race(three, 17, clock=lambda: next(now))] == [2, 2, 1]
 
 
 def test_what_is_faster_beyond_doubt_is_taken():
@@ -158,11 +159,13 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     steps: list[str] = []
-    found = edgespec.tune(smollm2, None, budget_s=4, progress=steps.append, n_ctx=1024)
+    with monkeypatch.context() as patched:
+        patched.setattr(edgespec.tuning, "_no_time", lambda *_: "")
+        found = edgespec.tune(smollm2, None, budget_s=4, progress=steps.append, n_ctx=1024)
     assert [c.setting for c in found.choices] == [
         "n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts",
     ]  # fmt: skip
-    assert all(c.candidates[0].n_repetitions or len(c.candidates) == 1 for c in found.choices)
+    assert all(c.candidates[0].n_repetitions for c in found.choices)
     assert f"loading {smollm2.name}" in steps
     config = EngineConfig()
     assert tuned_options(smollm2, config) == found.options
@@ -175,10 +178,43 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     keep(tuning_key(smollm2, config), {"options": {"n_threads": 1, "n_threads_batch": 1}})
     with edgespec.load(smollm2, None, n_ctx=512, speculative_config={"method": "none"}) as engine:
         assert engine.describe()["model"]["n_threads"] == 1
+    monkeypatch.setattr(edgespec.tuning, "available_memory", lambda: None)
     again = edgespec.tune(smollm2, None, budget_s=0.01, n_ctx=512, n_threads=1, flash_attn="on")
     assert [c.setting for c in again.choices] == ["use_extra_bufts"]
     assert "there was no time" in again.choices[0].why  # to load it is too long already
     assert tuned_options(smollm2, config)["n_threads"] == 1  # kept: it was not searched
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_chosen_is_what_is_measured(fails, smollm2, small_draft, tmp_path, monkeypatch):
+    from edgespec.backends.llama_cpp import LlamaCppModel
+
+    chosen, opened, closed = {"flash_attn": "off"}, [], []
+    really_close = LlamaCppModel.close
+
+    def close(model):
+        closed.append(model)
+        really_close(model)
+
+    def open_model(path, config):
+        if fails and opened:
+            raise edgespec.ModelError("it has gone")
+        opened.append(loading.open_model(path, config))
+        return opened[-1]
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    monkeypatch.setattr(LlamaCppModel, "close", close)
+    monkeypatch.setattr(edgespec.tuning, "open_model", open_model)
+    monkeypatch.setattr(edgespec.tuning, "_search", lambda *_: [])
+    monkeypatch.setattr(edgespec.tuning, "_options", lambda *_: chosen)
+    if fails:
+        with pytest.raises(edgespec.ModelError, match="gone"):
+            edgespec.tune(smollm2, small_draft, n_ctx=256)
+    else:
+        found = edgespec.tune(smollm2, small_draft, budget_s=1, n_ctx=256)
+        assert found.options == chosen
+        assert opened[1].config.flash_attn == "off"
+    assert len({id(model) for model in closed}) >= 2 * len(opened)  # and a draft for each
 
 
 def test_threads_change_on_a_live_model(smollm2):
