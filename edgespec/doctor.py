@@ -45,6 +45,7 @@ LIKELY = 0.8  # few drafts are right more often than this
 BUSY = 0.25  # share of the CPUs' time
 HOT = 0.7  # temperatures above this lower acceptance
 _LITTLE = 1 << 30  # bytes of memory
+_MEASURED = ("threads", "profile", "lookup", "draft")  # findings that are about times
 
 Level = Literal["ok", "note", "problem"]
 
@@ -86,7 +87,9 @@ def diagnose(
         found = list(_machine())
         if model is not None:
             fields = dict(draft_options or {})
-            found += _models(model, draft, config, fields, options, temperature)
+            about = _models(model, draft, config, fields, options, temperature)
+            busy = any(finding.subject == "load" for finding in found)
+            found += map(_doubted, about) if busy else about
     except EngineMissing as error:
         return [Finding("problem", "engine", str(error), broken=True)]
     return found
@@ -214,6 +217,13 @@ def _load(busy: float) -> Iterator[Finding]:
     if busy > BUSY:
         text = f"other programs take {busy:.0%} of the CPUs: what is measured now says little"
         yield Finding("note", "load", text, "look again while nothing else is running")
+
+
+def _doubted(finding: Finding) -> Finding:
+    """What was measured while other programs had the CPUs is no certain problem."""
+    if finding.level != "problem" or finding.broken or finding.subject not in _MEASURED:
+        return finding
+    return replace(finding, level="note", text=f"beside other programs: {finding.text}")
 
 
 def _busy_share(seconds: float = 0.3) -> float:

@@ -158,7 +158,7 @@ def test_a_turn_that_cannot_fit_changes_nothing():
     with chat_engine(n_ctx=100) as engine:
         chat = engine.chat()
         chat.send("hi")
-        with pytest.raises(ContextFull, match="^the prompt of this message .* shorten it"):
+        with pytest.raises(ContextFull, match=r"^the prompt of this message .* shorten it"):
             chat.stream("x" * 300)
         assert len(chat.messages) == 2
         assert chat.send("hi").text == "ok then"

@@ -36,12 +36,19 @@ def test_a_race_takes_turns_and_ends_with_its_rounds_or_its_budget():
     tries = [lambda: order.append("a") or 1.0, lambda: order.append("b") or 0.5]
     assert [len(times) for times in race(tries, 60)] == [MOST, MOST]
     assert order == ["a", "b"] * MOST
+
+
+def ticking():
+    """A clock that goes on by ten seconds whenever it is looked at: once a round."""
+    return itertools.count(0, 10).__next__
+
+
+def test_a_race_ends_before_a_round_that_does_not_fit():
+    two = [turns(1.0), turns(0.5)]
     for budget, rounds in ((0, 1), (15, 1), (20, 2), (39, 3)):
-        now = iter(range(0, 100, 10))  # a round takes ten seconds
-        assert [len(t) for t in race(tries, budget, clock=lambda: next(now))] == [rounds] * 2
-    now = iter(range(0, 100, 10))  # and less where one has left
-    three = [*tries, turns(9.0)]
-    assert [len(t) for t in race(three, 17, clock=lambda: next(now))] == [2, 2, 1]
+        assert [len(times) for times in race(two, budget, ticking())] == [rounds] * 2
+    three = [*two, turns(9.0)]  # a round takes less where one has left
+    assert [len(times) for times in race(three, 17, ticking())] == [2, 2, 1]
 
 
 def test_what_is_faster_beyond_doubt_is_taken():
@@ -305,8 +312,11 @@ def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch)
     model = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024))
     store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
     model.close()
-    findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
-    assert any("stale" in f.text for f in findings if f.subject == "profile")
+    for busy, level, text in ((0.0, "problem", "stale"), (0.9, "note", "beside other programs")):
+        monkeypatch.setattr("edgespec.doctor._busy_share", lambda share=busy: share)
+        findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
+        profile = next(f for f in findings if f.subject == "profile")
+        assert (profile.level, profile.text.split(":")[0]) == (level, text)
 
 
 def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
