@@ -130,7 +130,7 @@ class SuffixDrafter:
         self._min_match = min_match
         self._p_min = p_min
         self._automaton = SuffixAutomaton()
-        self._calibration = Calibration(strength=16)
+        self._calibration = Calibration()
         self._n_context = 0
         self._found: tuple[int, list[tuple[int, float]]] | None = None  # (limit, what there was)
         self._foretold = 0.0  # share of the answer's last tokens that lookup would have drafted

@@ -10,7 +10,7 @@ import pytest
 import edgespec
 from edgespec import ConfigError, EngineConfig, loading
 from edgespec.policies.profile import Curve, Profile, keep, kept, timed
-from edgespec.tuning import MOST, Tuning, break_even, decide, race, speedup
+from edgespec.tuning import MOST, Tuning, _reading, break_even, decide, race, speedup
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -90,6 +90,13 @@ def test_how_likely_drafts_must_be_right():
     assert break_even(STEEP) is None
     assert break_even(FLAT) == 0.01
     assert break_even(HALF) == pytest.approx(0.51)
+
+
+def test_seconds_of_a_prompt_token():
+    tried = decide("n_threads_batch", "64 tokens at once", KNOWN, [[0.64] * 3, [1.28]])
+    alone = decide("n_threads_batch", "64 tokens at once", KNOWN[:1], [[]])
+    assert _reading([tried], HALF) == pytest.approx(0.01)
+    assert _reading([alone], HALF) == _reading([], HALF) == pytest.approx(1.65 / 32)
 
 
 def test_a_report_for_machines():
