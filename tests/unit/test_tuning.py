@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,18 @@ def test_how_likely_drafts_must_be_right():
     assert break_even(STEEP) is None
     assert break_even(FLAT) == 0.01
     assert break_even(HALF) == pytest.approx(0.51)
+
+
+def test_a_setting_is_tried_if_loading_and_three_rounds_fit(monkeypatch):
+    asked = []
+    monkeypatch.setattr(edgespec.tuning, "_answer", lambda model: asked.append(time.sleep(0.01)))
+    now = time.perf_counter
+    assert not edgespec.tuning._no_time(None, 1.0, now() + 3600)
+    assert len(asked) == 1
+    assert "no time" in edgespec.tuning._no_time(None, 1.0, now() + 1.05)  # six of them take 60 ms
+    assert len(asked) == 2
+    assert "no time" in edgespec.tuning._no_time(None, 1.0, now() + 0.9)
+    assert len(asked) == 2
 
 
 def test_seconds_of_a_prompt_token():
