@@ -25,7 +25,7 @@ from .profile import Profile
 logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.05  # what a draft costs is counted so many times: the best of many guesses flatters itself
-MARGIN = 0.02  # tokens a step that a draft must promise above plain decoding
+MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
 PURSE = 3.5  # tokens that the first answer may lose, and any that follows one that gained
 NEW = 1.5  # that any may lose
 LENT = 3.0  # that it may lose besides, where forbidden drafts would have won as much
@@ -242,11 +242,14 @@ class Adaptive:
         already, or the shorter of the last two had, the latter with caution: whether an answer
         will be long is known when it is.
         """
+        reading_s = self._reading(offer, n_known, budget)
+        if not reading_s:
+            return 0.0
         in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
         like_others = min(min(self._lengths) - budget.n_emitted, in_sight)
         ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
         steps = max(1.0, ahead / (1 + sum(offer.survival[:4])))
-        return self._reluctance * price * self._reading(offer, n_known, budget) / steps
+        return self._reluctance * price * reading_s / steps
 
     def _affordable(self, n: int, tail: Tail, target: Sequence[float], price: float) -> int:
         """How many tokens a draft model may add to n: the purse could lose them all."""

@@ -7,14 +7,12 @@ import itertools
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from ..types import Floors, StepStats
 from .profile import Profile
 
 MEMORY = 1 / 24  # weight of a new step in running means
 AHEAD = 8  # tokens of a draft model that are weighed together
-_WEIGHED = (1, 2, 4, AHEAD)  # of these the best for what it is still to begin
+_WEIGHED = (1, 2, 4, AHEAD)  # of these numbers of tokens the best
 _READING = 8  # tokens: to evaluate so many and more is another thing than to draft
 
 
@@ -22,10 +20,13 @@ class _Ratio:
     """A measured time over the expected one: of the first ones a mean, then followed slowly.
     At first quickly downwards, for other programs only ever add to a time; one that is `steady`
     rises slowly from the beginning, for there are many like it.
+
+    settled: a value within 5% that seldom changes, so that what is made of it can be kept.
     """
 
     def __init__(self, steady: bool = True) -> None:
         self.value, self.n, self._steady = 1.0, 0, steady
+        self.settled = 1.0
 
     @property
     def is_off(self) -> bool:
@@ -39,7 +40,12 @@ class _Ratio:
             weight = 0.5
         elif not self.value / 2 < ratio < 2 * self.value:
             ratio = self.value * (2 if ratio > self.value else 0.5)
-        self.value += weight * (ratio - self.value)
+        self.become(self.value + weight * (ratio - self.value))
+
+    def become(self, value: float) -> None:
+        self.value = value
+        if not 0.95 * value < self.settled < 1.05 * value:
+            self.settled = value
 
 
 class Tail:
@@ -54,11 +60,9 @@ class Tail:
         self._follow = follow
         self._seconds = seconds
         tokens = list(itertools.accumulate(follow**i for i in range(AHEAD)))
-        # n at the beginning of a draft: tokens for each unit of the first one's survival, seconds
-        # that they add, its evaluation aside
-        self._gains = [
-            (n, tokens[n - 1], seconds[n + 1] - seconds[1] + each * (n - 1)) for n in _WEIGHED
-        ]
+        # n, tokens for each unit of the first one's survival, seconds of drafting behind it
+        self._weighed = [(n, tokens[n - 1], each * (n - 1)) for n in _WEIGHED]
+        self._gains = [(n, t, seconds[n + 1] - seconds[1] + s) for n, t, s in self._weighed]
 
     def worth(
         self, starts: Iterable[tuple[float, float]], depth: int, scale: float, price: float
@@ -66,11 +70,13 @@ class Tail:
         """Tokens gained by at most `depth` tokens, before their first evaluation. starts: as in
         an Offer; scale: survival of what is before them; price: tokens a second.
         """
-        gains = [(scale * tokens, price * lost) for n, tokens, lost in self._gains if n <= depth]
+        gains = [(tokens, price * lost) for n, tokens, lost in self._gains if n <= depth]
+        least = min([lost / tokens for tokens, lost in gains])
         total = -price * self.each
-        for share, survival in starts:
-            if share > 0.01:
-                total += share * max(0.0, max([survival * n - lost for n, lost in gains]))
+        for share, first in starts:
+            survival = scale * first
+            if share > 0.01 and survival > least:
+                total += share * max([survival * tokens - lost for tokens, lost in gains])
         return total
 
     def floors(self, n_known: int, depth: int, price: float) -> Floors:
@@ -85,14 +91,13 @@ class Tail:
         """The least survivals that pay, (to keep a token, to make another), over the price of
         time: in seconds a token, over the best number of further tokens.
         """
-        after = np.arange(AHEAD)
-        tokens = np.cumsum(self._follow**after)
-        rows = np.arange(1, len(self._seconds) - AHEAD)[:, None]
-        table = np.array(self._seconds)
-        added = table[rows + after + 1] - table[rows] + self.each * after
-        keep = (added / tokens).min(axis=1)
-        extend = ((added + self.each) / tokens).min(axis=1) / self._follow
-        return keep.tolist(), extend.tolist()
+        keep, extend = [], []
+        for first in range(1, len(self._seconds) - AHEAD):
+            before, after = self._seconds[first], self._seconds[first:]
+            added = [(after[n] - before + s, tokens) for n, tokens, s in self._weighed]
+            keep.append(min([s / tokens for s, tokens in added]))
+            extend.append(min([(s + self.each) / tokens for s, tokens in added]) / self._follow)
+        return keep, extend
 
 
 class Costs:
@@ -107,10 +112,10 @@ class Costs:
         self.plain = _Ratio()
         self._wide = _Ratio(steady=False)
         self._draft = _Ratio(steady=False)  # beside that of plain steps
-        self._key: tuple[int, ...] = ()
+        self._key: tuple[float, ...] = ()
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, corrected
-        self._tails: dict[tuple[int, ...], Tail] = {}
+        self._tails: dict[tuple[float, ...], Tail] = {}
 
     def observe(self, stats: StepStats, n_past: int) -> None:
         """One step behind n_past cached tokens."""
@@ -118,7 +123,7 @@ class Costs:
         if stats.n_evaluated == 1:
             before = self.plain.value
             self.plain.follow(ratio)
-            self._wide.value *= math.sqrt(self.plain.value / before)
+            self._wide.become(self._wide.value * math.sqrt(self.plain.value / before))
         else:
             self._wide.follow(ratio)
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
@@ -142,11 +147,9 @@ class Costs:
         return self.plain.value * self._draft.value * curve(n, n_past) if curve else 1e9
 
     def target(self, n_past: int) -> list[float]:
-        """Of 0, 1, 2, … tokens, Python's share included; kept until they have changed by
-        about 2%.
-        """
-        plain, wide = self.plain.value, self._wide.value
-        key = (n_past >> 7, round(50 * math.log(plain)), round(50 * math.log(wide)))
+        """Of 0, 1, 2, … tokens, Python's share included; by settled ratios."""
+        plain, wide = self.plain.settled, self._wide.settled
+        key = (n_past >> 7, plain, wide)
         if self._key != key:
             if self._key[:1] != key[:1]:
                 curve = self._profile.target
@@ -160,9 +163,11 @@ class Costs:
         """By the costs that `target` gave last. Kept as long as these are, and until `follow`, the
         chance of a token behind one that was accepted, has changed by 0.04.
         """
-        key = (*self._key, round(50 * math.log(self._draft.value)), round(25 * follow))
-        if key not in self._tails:
+        follow = max(follow, 0.01)
+        key = (*self._key, self._draft.settled, round(25 * follow))
+        tail = self._tails.get(key)
+        if tail is None:
             if len(self._tails) >= 32:
                 self._tails.clear()
-            self._tails[key] = Tail(self.draft(1, n_past), follow, self._table)
-        return self._tails[key]
+            tail = self._tails[key] = Tail(self.draft(1, n_past), follow, self._table)
+        return tail

@@ -6,8 +6,9 @@ from operator import mul
 import pytest
 
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
+from edgespec.policies.costs import Costs
 from edgespec.policies.profile import Curve, Profile
-from edgespec.types import Budget, Offer
+from edgespec.types import Budget, Offer, StepStats
 
 
 def line(first, each, n=200):
@@ -215,3 +216,24 @@ def test_floors():
     made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
     keep = choose(made, model(0.95)).floors.keep
     assert keep[3] > 0.3 > keep[2] == keep[4] == 0  # the fourth drafted token is the fifth
+
+
+def test_a_draft_model_that_is_never_right_twice_is_asked_for_one_token():
+    floors = choose(policy(0.02, draft=0.2), model(0.95, follow=0.0)).floors
+    assert min(floors.extend[1:]) > 1
+
+
+def test_costs_stay_as_they_are_within_noise():
+    costs = Costs(Profile(line(1.0, 0.1), line(0.2, 0.0), 0.0), 31)
+
+    def take(*ratios):
+        for ratio in ratios:
+            costs.observe(StepStats("none", 0, 0, 1, 1, 101, 0.0, ratio, ratio), 100)
+        return costs.target(100)
+
+    table = costs.target(100)
+    tail = costs.tail(0.8, 100)
+    assert take(*[1.04, 0.97] * 10) is table
+    assert costs.tail(0.8, 100) is tail
+    assert take(*[1.3] * 60)[1] == pytest.approx(1.3, rel=0.06)
+    assert costs.tail(0.8, 100).each == pytest.approx(0.26, rel=0.06)
