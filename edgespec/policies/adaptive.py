@@ -105,7 +105,7 @@ class Adaptive:
         if not plan.depth or not offer or offer.n_pending is None:
             return plan
         self._reading_s = self._reading(offer, 0, budget)
-        floors = self._costs.tail(offer.follow, budget.n_past).floors(n_known, plan.depth, price)
+        floors = self._costs.tail(offer.follow).floors(n_known, plan.depth, price)
         return plan._replace(floors=floors)
 
     def observe(self, stats: StepStats) -> None:
@@ -229,13 +229,13 @@ class Adaptive:
         n = known.depth
         if offer.n_known and not n:
             return known
-        tail = self._costs.tail(offer.follow, budget.n_past)
-        depth = self._affordable(n, tail, target, price)
-        if not depth:
+        tail = self._costs.tail(offer.follow)
+        depth = min(self._affordable(n, tail, target, price), budget.limit - n)
+        if depth <= 0:
             return known
         survival = offer.survival[n - 1] if n else 1.0
         gain = known.gain + tail.worth(offer.starts, depth, survival, price)
-        return Plan(known.offer, min(budget.limit, n + depth), gain=gain)
+        return Plan(known.offer, n + depth, gain=gain)
 
     def _spread(self, offer: Offer, n_known: int, budget: Budget, price: float) -> float:
         """Tokens that reading up costs a step. It is spread over as many tokens as the answer has
@@ -267,10 +267,10 @@ class Adaptive:
             return 0.0
         return self._costs.draft(n, n_past) - self._costs.draft(1, n_past)
 
-    def _is_hopeless(self, budget: Budget, price: float) -> bool:
+    def _is_hopeless(self, price: float) -> bool:
         """Whether a draft model could not pay with every token right."""
-        tail = self._costs.tail(1.0, budget.n_past)
-        return tail.worth(CERTAIN, AHEAD, 1.0, price) <= MARGIN
+        depth = min(AHEAD, self._max_depth)
+        return self._costs.tail(1.0).worth(CERTAIN, depth, 1.0, price) <= MARGIN
 
     def _explore(self, probe: Plan, live: dict[int, Offer], budget: Budget, price: float) -> Plan:
         """Nothing gains: a draft model that could, if what it may lose has been saved up."""
@@ -278,7 +278,7 @@ class Adaptive:
             if not self._resting:
                 self.reason = _TOO_UNSURE
             return PLAIN
-        if self._is_hopeless(budget, price):
+        if self._is_hopeless(price):
             self.reason = _TOO_SLOW
             return PLAIN
         self.reason = _TOO_UNSURE

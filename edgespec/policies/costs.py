@@ -12,7 +12,9 @@ from .profile import Profile
 
 MEMORY = 1 / 24  # weight of a new step in running means
 AHEAD = 8  # tokens of a draft model that are weighed together
-_WEIGHED = (1, 2, 4, AHEAD)  # of these numbers of tokens the best
+_WEIGHED = (1, 2, 4, AHEAD)  # numbers of further tokens, of which the best one counts
+_NOISE = 0.03  # changes of a ratio that tables do not follow
+_BLOCK = 128  # cached tokens that tables hold for
 _READING = 8  # tokens: to evaluate so many and more is another thing than to draft
 
 
@@ -20,13 +22,10 @@ class _Ratio:
     """A measured time over the expected one: of the first ones a mean, then followed slowly.
     At first quickly downwards, for other programs only ever add to a time; one that is `steady`
     rises slowly from the beginning, for there are many like it.
-
-    settled: a value within 5% that seldom changes, so that what is made of it can be kept.
     """
 
     def __init__(self, steady: bool = True) -> None:
         self.value, self.n, self._steady = 1.0, 0, steady
-        self.settled = 1.0
 
     @property
     def is_off(self) -> bool:
@@ -40,12 +39,7 @@ class _Ratio:
             weight = 0.5
         elif not self.value / 2 < ratio < 2 * self.value:
             ratio = self.value * (2 if ratio > self.value else 0.5)
-        self.become(self.value + weight * (ratio - self.value))
-
-    def become(self, value: float) -> None:
-        self.value = value
-        if not 0.95 * value < self.settled < 1.05 * value:
-            self.settled = value
+        self.value += weight * (ratio - self.value)
 
 
 class Tail:
@@ -89,7 +83,7 @@ class Tail:
     @functools.cached_property
     def _least(self) -> tuple[list[float], list[float]]:
         """The least survivals that pay, (to keep a token, to make another), over the price of
-        time: in seconds a token, over the best number of further tokens.
+        time: in seconds a token, over the best of _WEIGHED.
         """
         keep, extend = [], []
         for first in range(1, len(self._seconds) - AHEAD):
@@ -112,10 +106,11 @@ class Costs:
         self.plain = _Ratio()
         self._wide = _Ratio(steady=False)
         self._draft = _Ratio(steady=False)  # beside that of plain steps
-        self._key: tuple[float, ...] = ()
+        self._settled = 1.0, 1.0, 1.0  # the three, as tables take them
+        self._block = -1
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
-        self._table: list[float] = []  # of 0, 1, 2, … tokens, corrected
-        self._tails: dict[tuple[float, ...], Tail] = {}
+        self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
+        self._tails: dict[int, Tail] = {}  # that go with it
 
     def observe(self, stats: StepStats, n_past: int) -> None:
         """One step behind n_past cached tokens."""
@@ -123,12 +118,13 @@ class Costs:
         if stats.n_evaluated == 1:
             before = self.plain.value
             self.plain.follow(ratio)
-            self._wide.become(self._wide.value * math.sqrt(self.plain.value / before))
+            self._wide.value *= math.sqrt(self.plain.value / before)
         else:
             self._wide.follow(ratio)
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
             expected = sum(self.draft(n, n_past) for n in stats.draft_evaluated)
             self._draft.follow(self._draft.value * stats.draft_s / expected)
+        self._settle()
 
     @property
     def stale(self) -> bool:
@@ -147,27 +143,43 @@ class Costs:
         return self.plain.value * self._draft.value * curve(n, n_past) if curve else 1e9
 
     def target(self, n_past: int) -> list[float]:
-        """Of 0, 1, 2, … tokens, Python's share included; by settled ratios."""
-        plain, wide = self.plain.settled, self._wide.settled
-        key = (n_past >> 7, plain, wide)
-        if self._key != key:
-            if self._key[:1] != key[:1]:
-                curve = self._profile.target
-                self._measured = [curve(n, n_past) for n in range(1, self._max_depth + AHEAD + 1)]
+        """Of 0, 1, 2, … tokens, Python's share included. Made for blocks of cached tokens, and
+        anew where a ratio has changed by more than noise.
+        """
+        if self._block != n_past // _BLOCK:
+            self._block, self._table = n_past // _BLOCK, []
+            curve, middle = self._profile.target, self._middle
+            self._measured = [curve(n, middle) for n in range(1, self._max_depth + AHEAD + 1)]
+        if not self._table:
+            plain, wide, _ = self._settled
             overhead, first = self._profile.overhead, plain * self._measured[0]
             more = [overhead + max(first, wide * s) for s in self._measured[1:]]
-            self._key, self._table = key, [overhead, overhead + first, *more]
+            self._table = [overhead, overhead + first, *more]
+            self._tails.clear()
         return self._table
 
-    def tail(self, follow: float, n_past: int) -> Tail:
-        """By the costs that `target` gave last. Kept as long as these are, and until `follow`, the
-        chance of a token behind one that was accepted, has changed by 0.04.
+    def tail(self, follow: float) -> Tail:
+        """By the costs that `target` gave last. follow: the chance of a token behind one that was
+        accepted, in steps of 0.04.
         """
-        follow = max(follow, 0.01)
-        key = (*self._key, self._draft.settled, round(25 * follow))
-        tail = self._tails.get(key)
+        kind = max(1, round(25 * follow))
+        tail = self._tails.get(kind)
         if tail is None:
-            if len(self._tails) >= 32:
-                self._tails.clear()
-            tail = self._tails[key] = Tail(self.draft(1, n_past), follow, self._table)
+            plain, _, draft = self._settled
+            curve = self._profile.draft
+            each = plain * draft * curve(1, self._middle) if curve else 1e9
+            tail = self._tails[kind] = Tail(each, kind / 25, self._table)
         return tail
+
+    @property
+    def _middle(self) -> int:
+        """Cached tokens in the middle of the block."""
+        return self._block * _BLOCK + _BLOCK // 2
+
+    def _settle(self) -> None:
+        """All three at once, for their differences decide."""
+        now = plain, wide, draft = self.plain.value, self._wide.value, self._draft.value
+        last_plain, last_wide, last_draft = self._settled
+        changes = plain / last_plain, wide / plain * last_plain / last_wide, draft / last_draft
+        if not all(1 - _NOISE < change < 1 + _NOISE for change in changes):
+            self._settled, self._table = now, []

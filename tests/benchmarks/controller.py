@@ -19,7 +19,7 @@ from edgespec.types import Offer
 
 A_CATEGORY = 3  # answers
 PROFILES = "cpu-q4", "cpu-f16"
-WEIGHTS = np.zeros(12_000_000)  # more than any cache holds
+WEIGHTS = np.ones(12_000_000)  # more than any cache holds
 
 
 class Timed(Adaptive):
