@@ -6,7 +6,7 @@ from operator import mul
 import pytest
 
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
-from edgespec.policies.costs import Costs
+from edgespec.policies.costs import Costs, Tail
 from edgespec.policies.profile import Curve, Profile
 from edgespec.types import Budget, Offer, StepStats
 
@@ -256,3 +256,14 @@ def test_no_more_is_drafted_than_may_be():
     made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
     assert choose(made, model(0.95, 0.95)).depth > 1
     assert choose(made, model(0.95, 0.95), limit=1).depth == 0  # one token alone is not worth 1 s
+
+
+def test_an_unsure_start_costs_its_evaluation_only():
+    tail = Tail(0.1, 0.8, [0.0, *(1.0 + 0.3 * i for i in range(40))])
+
+    def worth(*starts):
+        return tail.worth(starts, 4, 1.0, 1.0)
+
+    assert worth((1.0, 0.01)) == pytest.approx(-0.1)
+    assert worth((1.0, 0.9)) > 0
+    assert worth((0.5, 0.9), (0.5, 0.01)) == pytest.approx((worth((1.0, 0.9)) - 0.1) / 2)
