@@ -60,7 +60,7 @@ def load(
     draft_model = None
     try:
         draft_model = load_draft(wanted, config, draft_options or {}, target)
-        _warn(target)
+        _warn(target, draft_model)
         return assemble(
             target,
             target.tokenizer,
@@ -77,20 +77,28 @@ def load(
         raise
 
 
-def _warn(target: FileModel) -> None:
+def _warn(target: FileModel, draft: FileModel | None) -> None:
     """Of settings that do not do what they seem to."""
+    for model, whose in ((target, ""), (draft, " of the draft model")):
+        if model and _asks_in_vain(model):
+            logger.warning(
+                "n_gpu_layers=%d%s has no effect: the engine sees no GPU, `edgespec doctor` says "
+                "more", model.config.n_gpu_layers, whose,
+            )  # fmt: skip
+            break
     config, trained = target.config, target.n_ctx_train
-    onnx = catalogue.is_onnx(target.path)
-    if config.n_gpu_layers > 0 and not onnx and not backend(target.path).supports_gpu_offload():
-        logger.warning(
-            "n_gpu_layers=%d has no effect: the engine sees no GPU, `edgespec doctor` says more",
-            config.n_gpu_layers,
-        )
     if config.n_ctx > trained > 0:
         logger.warning(
             "n_ctx=%d is more than the %d tokens that %s was trained for; its context is %d",
             config.n_ctx, trained, catalogue.label(target.path), target.n_ctx,
         )  # fmt: skip
+
+
+def _asks_in_vain(model: FileModel) -> bool:
+    """For layers on a GPU, where the engine has none."""
+    if model.config.n_gpu_layers <= 0 or catalogue.is_onnx(model.path):
+        return False
+    return not backend(model.path).supports_gpu_offload()
 
 
 @contextlib.contextmanager

@@ -52,13 +52,16 @@ class Forbidden(NamedTuple):
 
 
 class Adaptive:
-    """The policy behind "auto". `profile`: measured costs, corrected by every step.
+    """The policy behind "auto". `profile`: measured costs, corrected by every step. max_depth: most
+    tokens of a draft, at least one; ValueError.
 
     A plain step is taken now and then in any case, for nothing else tells what plain decoding
     takes. reason: why the last plain step was plain, in a few words.
     """
 
     def __init__(self, profile: Profile, max_depth: int = 31) -> None:
+        if max_depth < 1:
+            raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self._profile = profile
         self._max_depth = max_depth
         self._costs = Costs(profile, max_depth)

@@ -109,6 +109,7 @@ class Costs:
         self._settled = 1.0, 1.0, 1.0  # the three, as tables take them
         self._block = -1
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
+        self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
         self._tails: dict[int, Tail] = {}  # that go with it
 
@@ -138,9 +139,12 @@ class Costs:
         return self.plain.value * self._profile.target(1, n_past) + self._profile.overhead
 
     def draft(self, n: int, n_past: int) -> float:
-        """A draft model's evaluation of n tokens."""
-        curve = self._profile.draft
-        return self.plain.value * self._draft.value * curve(n, n_past) if curve else 1e9
+        """A draft model's evaluation of n tokens; of few by the block that `target` gave last."""
+        if not self._profile.draft:
+            return 1e9
+        few = n < len(self._drafting)
+        seconds = self._drafting[n] if few else self._profile.draft(n, n_past)
+        return self.plain.value * self._draft.value * seconds
 
     def target(self, n_past: int) -> list[float]:
         """Of 0, 1, 2, … tokens, Python's share included. Made for blocks of cached tokens, and
@@ -148,8 +152,10 @@ class Costs:
         """
         if self._block != n_past // _BLOCK:
             self._block, self._table = n_past // _BLOCK, []
-            curve, middle = self._profile.target, self._middle
+            curve, drafting = self._profile.target, self._profile.draft
+            middle = self._block * _BLOCK + _BLOCK // 2
             self._measured = [curve(n, middle) for n in range(1, self._max_depth + AHEAD + 1)]
+            self._drafting = [drafting(n, middle) for n in range(_READING)] if drafting else []
         if not self._table:
             plain, wide, _ = self._settled
             overhead, first = self._profile.overhead, plain * self._measured[0]
@@ -166,15 +172,9 @@ class Costs:
         tail = self._tails.get(kind)
         if tail is None:
             plain, _, draft = self._settled
-            curve = self._profile.draft
-            each = plain * draft * curve(1, self._middle) if curve else 1e9
+            each = plain * draft * self._drafting[1] if self._drafting else 1e9
             tail = self._tails[kind] = Tail(each, kind / 25, self._table)
         return tail
-
-    @property
-    def _middle(self) -> int:
-        """Cached tokens in the middle of the block."""
-        return self._block * _BLOCK + _BLOCK // 2
 
     def _settle(self) -> None:
         """All three at once, for their differences decide."""

@@ -203,6 +203,12 @@ def test_settings_that_do_not_do_what_they_seem_to_are_told(smollm2, caplog):
     assert ("n_gpu_layers=7 has no effect" in caplog.text) != llama_cpp.supports_gpu_offload()
 
 
+def test_layers_of_a_draft_model_without_a_gpu_are_told(smollm2, caplog):
+    with edgespec.load(smollm2, smollm2, n_ctx=256, draft_options={"n_gpu_layers": 5}):
+        told = "n_gpu_layers=5 of the draft model has no effect" in caplog.text
+    assert told != llama_cpp.supports_gpu_offload()
+
+
 @pytest.mark.parametrize("options", [
     {"flash_attn": "off"}, {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
     {"n_threads": 1, "n_threads_batch": 2}, {"use_extra_bufts": False}, {"n_batch": 64},

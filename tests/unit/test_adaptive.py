@@ -33,6 +33,12 @@ def model(sure=0.9, follow=0.8, n_pending=1, known=()):
     return Offer("draft_model", survival, n_pending, ((1.0, sure),), follow, len(known))
 
 
+@pytest.mark.parametrize("max_depth", [0, -1])
+def test_no_depth_at_all_is_refused(max_depth):
+    with pytest.raises(ValueError, match=f"at least 1, not {max_depth}"):
+        policy(max_depth=max_depth)
+
+
 def choose(made, *offers, limit=31, n_emitted=50, remaining=400):
     return decide(made, offers, limit, n_emitted, remaining)
 
