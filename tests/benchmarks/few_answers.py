@@ -1,0 +1,88 @@
+"""What the default can lose where answers are few: in replay, on costs of this CPU, its speedup
+over plain decoding for every recorded answer by itself, behind all that were before it, and for
+every five questions of a category, answered first thing after a load.
+
+    python tests/benchmarks/few_answers.py
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from common import save
+
+from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
+from edgespec.bench.traces import Trace
+from edgespec.policies.profile import READING, Curve, Profile
+
+GROUP = 5
+BOUND = 0.98
+# measured on 2026-11-22, when a token of F16 took 89 to 105 ms
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+F16_S = (0.150, 0.168, 0.182, 0.199, 0.244, 0.289, 0.390, 0.525, 0.680)
+DRAFT_S = (0.0120, 0.0200, 0.0326, 0.0571, 0.0810, 0.1488, 0.4448)
+
+
+def slow_f16(first_s: float) -> Profile:
+    """That day's costs, with a plain token of so many seconds."""
+    target = Curve((64,), WIDTHS, ((first_s, *F16_S),))
+    return Profile(target, Curve((64,), READING, (DRAFT_S,)))
+
+
+def groups() -> Iterator[list[Trace]]:
+    """Answers to five questions of a category each; what is left over is not one."""
+    asked: dict[str, dict[str, list[Trace]]] = defaultdict(lambda: defaultdict(list))
+    for trace in shipped_traces():
+        if len(trace.output) > 1:
+            asked[trace.category][trace.id.rpartition(".")[0]].append(trace)
+    for questions in asked.values():
+        answers = list(questions.values())
+        for i in range(0, len(answers) - GROUP + 1, GROUP):
+            yield [trace for turns in answers[i : i + GROUP] for trace in turns]
+
+
+def speedup(profile: Profile, traces: Sequence[Trace]) -> float:
+    """As in Spec-Bench: mean tokens a second over the same of plain decoding."""
+    rates = {"auto": 0.0, "plain": 0.0}
+    for policy in rates:
+        replay = Replay(profile, policy)
+        rates[policy] = sum(len(trace.output) / replay.run(trace).total_s for trace in traces)
+    return rates["auto"] / rates["plain"]
+
+
+def singles(profile: Profile) -> list[tuple[float, int]]:
+    """(speedup, tokens) of every answer."""
+    auto, plain = Replay(profile, "auto"), Replay(profile, "plain")
+    return [
+        (plain.run(trace).total_s / auto.run(trace).total_s, len(trace.output))
+        for trace in shipped_traces()
+        if len(trace.output) > 1
+    ]
+
+
+def measure(profile: Profile) -> dict[str, object]:
+    answers = sorted(singles(profile))
+    fives = sorted((speedup(profile, five), five[0].category) for five in groups())
+    return {
+        "answers": {
+            "n": len(answers),
+            "below_bound": sum(gain < BOUND for gain, _ in answers),
+            "lowest": [{"speedup": round(gain, 3), "tokens": n} for gain, n in answers[:3]],
+        },
+        "fives": {
+            "n": len(fives),
+            "below_bound": sum(gain < BOUND for gain, _ in fives),
+            "lowest": [{"speedup": round(gain, 3), "category": name} for gain, name in fives[:3]],
+        },
+    }
+
+
+def main() -> None:
+    shipped = shipped_profiles()
+    profiles = {name: shipped[name] for name in ("cpu-q4", "cpu-f16")}
+    profiles |= {f"F16, {ms} ms a token": slow_f16(ms / 1000) for ms in (89, 100, 105)}
+    results = {name: measure(profile) for name, profile in profiles.items()}
+    save("few_answers", {"bound": BOUND, "results": results})
+
+
+if __name__ == "__main__":
+    main()
