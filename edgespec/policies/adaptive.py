@@ -65,7 +65,7 @@ class Adaptive:
         self._profile = profile
         self._max_depth = max_depth
         self._costs = Costs(profile, max_depth)
-        self._since_plain = 0
+        self._since_plain = 1  # so the first step is plain: the profile may be of a slower moment
         self._told = False  # that the profile is stale
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second

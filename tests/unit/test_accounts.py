@@ -14,8 +14,10 @@ def line(first, each):
 
 
 def policy(slope=0.01, draft=None):
-    """A plain step takes one second."""
-    return Adaptive(Profile(line(1.0, slope), draft and line(draft, 0.0), 0.0))
+    """Behind its first step, which is plain and took one second."""
+    made = Adaptive(Profile(line(1.0, slope), draft and line(draft, 0.0), 0.0))
+    made.observe(a_step())
+    return made
 
 
 def lookup(*survival):
@@ -78,7 +80,7 @@ def test_the_purse_outlives_an_answer():
 def empty_purse(slope=0.2):
     """After 48 tokens an answer has lost what it may."""
     made = policy(slope)
-    for _ in range(4):
+    for _ in range(3):
         made.observe(a_step())
     assert choose(made, lookup(*[0.3] * 8), n_emitted=48).depth == 8
     for _ in range(3):
@@ -244,6 +246,20 @@ def test_costs_are_those_of_the_length():
     made = Adaptive(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0))
     made.observe(a_step(3, 3, n_past=104, verify_s=2.0))  # it began behind 100
     assert [made.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
+
+
+def test_the_first_step_is_plain():
+    costs, risky = Profile(line(1.0, 0.2), None, 0.0), lookup(*[0.3] * 8)
+    made = Adaptive(costs)
+    assert choose(made, risky).depth == 0
+    assert made.reason == "measuring plain decoding"
+    made.observe(a_step(n_evaluated=300))  # it ended the prefill as well
+    assert choose(made, risky, n_emitted=51).depth == 0
+    made.observe(a_step(slow=0.4))  # the profile was measured in a bad moment
+    assert choose(made, risky, n_emitted=52).depth == 0
+    made = Adaptive(costs)
+    made.observe(a_step())
+    assert choose(made, risky).depth > 0
 
 
 def test_the_end_of_a_prefill_teaches_nothing():

@@ -15,9 +15,16 @@ def line(first, each, n=200):
     return Curve((1,), (1, n), ((first, first + (n - 1) * each),))
 
 
+def under_way(profile, **options):
+    """A policy behind its first step, which is plain and took one second."""
+    made = Adaptive(profile, **options)
+    made.observe(StepStats("", 0, 0, 1, 1, 100, 0.0, 1.0, 1.0))
+    return made
+
+
 def policy(slope=0.01, draft=None, reading=0.0, **options):
     """A plain step takes one second."""
-    return Adaptive(Profile(line(1.0, slope), draft and line(draft, reading), 0.0), **options)
+    return under_way(Profile(line(1.0, slope), draft and line(draft, reading), 0.0), **options)
 
 
 def lookup(*survival):
@@ -76,7 +83,7 @@ def test_a_gain_within_the_margin_is_none():
 @pytest.mark.parametrize(("share", "depth"), [(0.5, 3), (0.7, 3), (0.9, 7), (0.97, 7)])
 def test_a_draft_ends_before_a_step_that_does_not_pay(share, depth):
     curve = Curve((1,), (1, 4, 5, 8), ((1.0, 1.0, 2.0, 2.0),))  # 4 for the price of 1, 8 of 2
-    made = Adaptive(Profile(curve, overhead=0.0))
+    made = under_way(Profile(curve, overhead=0.0))
     assert choose(made, falling(share, 7)).depth == depth
 
 
@@ -219,14 +226,14 @@ def test_floors():
     assert extend[0] == 0  # one evaluation is what was chosen
     assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * (plan.depth - 1))
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
-    made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
+    made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
     keep = choose(made, model(0.95)).floors.keep
     assert keep[3] > 0.3 > keep[2] == keep[4] == 0  # the fourth drafted token is the fifth
 
 
 def test_floors_weigh_several_further_tokens():
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
-    made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
+    made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
     keep = choose(made, model(0.95, follow=0.8)).floors.keep
     # a row of its own costs a second, eight together no more: 1.7 seconds for 4.16 tokens
     assert keep[3] == pytest.approx(RISK * 1.7 / sum(0.8**i for i in range(8)))
@@ -259,7 +266,7 @@ def test_costs_stay_as_they_are_within_noise():
 
 def test_no_more_is_drafted_than_may_be():
     curve = Curve((1,), (1, 2, 32), ((1.0, 1.9, 1.9),))
-    made = Adaptive(Profile(curve, line(0.1, 0.0), overhead=0.0))
+    made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
     assert choose(made, model(0.95, 0.95)).depth > 1
     assert choose(made, model(0.95, 0.95), limit=1).depth == 0  # one token alone is not worth 1 s
 
