@@ -89,7 +89,8 @@ def bench(ctx: click.Context) -> int:
     """Measure speculation against plain decoding, answer by answer in turns.
 
     A prompt is read once and is in the cache for both, so that the figures are those of
-    answering: all that a draft model has to read counts against it.
+    answering: all that a draft model has to read counts against it. Beside each speedup stands
+    the interval that holds it with 95%, by a bootstrap over the answers (of three and more).
     """
     if ctx.invoked_subcommand:
         return 0

@@ -15,8 +15,8 @@ from ..errors import ConfigError
 FORMATS = ("md", "json", "jsonl", "csv")
 COLUMNS = (
     "category", "temperature", "mode", "answers", "tokens_per_second", "speedup",
-    "mean_acceptance_length", "draft_acceptance_rate", "ttft_ms", "itl_p50_ms", "itl_p95_ms",
-    "itl_p99_ms", "joules_per_token",
+    "speedup_low", "speedup_high", "mean_acceptance_length", "draft_acceptance_rate",
+    "ttft_ms", "itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "joules_per_token",
 )  # fmt: skip
 
 
@@ -67,10 +67,10 @@ def check_picture(path: Path) -> None:
 def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     """A picture: speedup per category, accepted lengths, where the time went. Needs matplotlib."""
     plt = _pyplot()
-    drafted = [r for r in rows if r["mode"] != "plain"]
+    drafted = [r for r in rows if r["mode"] != "plain" and r["speedup"]]
     names = [f"{r['category']} {r['temperature']:g} {r['mode']}" for r in drafted]
     figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 2.5 + 0.35 * len(names)))
-    speed.barh(names, [r["speedup"] for r in drafted], color="tab:blue")
+    speed.barh(names, [r["speedup"] for r in drafted], xerr=_errors(drafted), color="tab:blue")
     speed.axvline(1, color="black", linewidth=0.8)
     speed.set_title("speedup over plain decoding")
     for row in (r for r in drafted if r["category"] != "all"):
@@ -95,6 +95,15 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _errors(rows: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """How far each speedup's interval reaches below it, and above it."""
+    own = [row["speedup"] for row in rows]
+    lows, highs = ([r.get(f"speedup_{end}") or r["speedup"] for r in rows] for end in ("low", "high"))
+    below = [max(0.0, x - low) for x, low in zip(own, lows, strict=True)]
+    above = [max(0.0, high - x) for x, high in zip(own, highs, strict=True)]
+    return [below, above]
 
 
 def _pyplot() -> Any:

@@ -172,7 +172,9 @@ def test_the_picture(tmp_path):
         "category": "qa", "temperature": 0.0, "mode": "auto", "speedup": 1.2,
         "acceptance_histogram": [3, 2, 1], "draft_share": 0.2, "verify_share": 0.7,
     }  # fmt: skip
-    reports.plot(tmp_path / "out.png", {"model": "toy"}, [row])
+    known = row | {"category": "rag", "speedup_low": 1.1, "speedup_high": 1.4}
+    interrupted = row | {"category": "math_reasoning", "speedup": None}
+    reports.plot(tmp_path / "out.png", {"model": "toy"}, [row, known, interrupted])
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
