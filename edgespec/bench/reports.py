@@ -100,7 +100,8 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 def _errors(rows: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """How far each speedup's interval reaches below it, and above it."""
     own = [row["speedup"] for row in rows]
-    lows, highs = ([r.get(f"speedup_{end}") or r["speedup"] for r in rows] for end in ("low", "high"))
+    lows = [row.get("speedup_low") or row["speedup"] for row in rows]
+    highs = [row.get("speedup_high") or row["speedup"] for row in rows]
     below = [max(0.0, x - low) for x, low in zip(own, lows, strict=True)]
     above = [max(0.0, high - x) for x, high in zip(own, highs, strict=True)]
     return [below, above]
