@@ -103,15 +103,23 @@ def test_rows_behind_one_another_see_the_drafted_tokens():
     assert third.prob(2) < third.prob(0)
 
 
-def test_likeliest():
+@pytest.mark.parametrize(("n", "spread"), [(1, 1), (63, 0.1), (4096, 1), (4096, 4), (150_000, 4)])
+def test_likeliest(n, spread):
     sampler = Sampler(SamplingParams(), [], 64)
-    rng = np.random.default_rng(0)
-    for n in (64, 63, 4096):
-        row = rng.normal(0, 4, n).astype(np.float32)
-        token, sure = sampler.likeliest(row)
-        assert token == row.argmax()
-        exact = 1 / np.exp(row - row.max()).sum()
-        assert exact * 0.999 <= sure <= 1
+    row = np.random.default_rng(0).normal(0, spread, n).astype(np.float32)
+    token, sure = sampler.likeliest(row)
+    exact = 1 / np.exp(row.astype(float) - row.max()).sum()
+    assert token == row.argmax()
+    assert exact * 0.999 <= sure <= exact * 1.05
+
+
+def test_likeliest_where_many_are_about_as_likely():
+    row = np.full(4096, -20, np.float32)
+    row[100:164] = 5  # beside each other, as the ids of a kind of word are
+    row[130] = 6
+    token, sure = Sampler(SamplingParams(), [], 64).likeliest(row)
+    assert token == 130
+    assert sure == pytest.approx(1 / (1 + 63 / np.e))
 
 
 def test_greedy_is_one_hot_and_takes_the_lowest_of_equals():
@@ -128,6 +136,8 @@ def test_damaged_rows(row, temperature):
     sampler = Sampler(SamplingParams(temperature=temperature), [], 2)
     with pytest.raises(DecodeError, match="damaged"):
         sampler.distribution(np.array(row))
+    with pytest.raises(DecodeError, match="damaged"):
+        sampler.likeliest(np.array(row))
 
 
 def test_bias_outside_the_vocabulary():
