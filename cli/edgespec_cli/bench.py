@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,10 +18,12 @@ from .loading import opened
 from .render import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from edgespec.bench.runner import Answer
+    from edgespec.bench.traces import Trace
     from edgespec.bench.workloads import Question
+
+T = TypeVar("T")
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, cls=options.Option, section="Output",
@@ -116,7 +119,7 @@ def bench(ctx: click.Context) -> int:
             repeats=params["repeats"],
             progress=progress,
         )
-        answers, code = _until_ctrl_c(running, line)
+        answers, code = _until_stopped(running, line)
     rows = runner.summary(answers)
     click.echo(reports.report(header, rows, params["output"]))
     if params["plot"]:
@@ -187,7 +190,7 @@ def peers(ctx: click.Context) -> int:
                 progress=progress,
                 peers=started,
             )
-            answers, code = _until_ctrl_c(running, line)
+            answers, code = _until_stopped(running, line)
         finally:
             for peer in started:
                 peer.close()
@@ -247,7 +250,7 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
 )  # fmt: skip
 @options.model_options
 @options.pass_params
-def record(ctx: click.Context) -> None:
+def record(ctx: click.Context) -> int:
     """Record greedy answers and what a draft model would draft at every position of them.
 
     OUTPUT is a file for `edgespec bench replay --traces`; -m and -md name the two models.
@@ -263,13 +266,16 @@ def record(ctx: click.Context) -> None:
     questions, line, began = _chosen(params), Status(), time.monotonic()
     arguments.pop("speculative_config")
     with pair(params["model"], **arguments) as (target, draft):
-        found = []
-        for done, question in enumerate(questions):
-            line.show(f"{done} of {len(questions)}, {_left(began, done, len(questions))}")
-            found += traces.record_question(target, draft, question, params["n_predict"])
-    line.hide()
+
+        def recording() -> Iterator[Trace]:
+            for done, question in enumerate(questions):
+                line.show(f"{done} of {len(questions)}, {_left(began, done, len(questions))}")
+                yield from traces.record_question(target, draft, question, params["n_predict"])
+
+        found, code = _until_stopped(recording(), line)
     traces.save(params["output"], found)
     click.echo(f"{len(found)} answers in {params['output']}", err=True)
+    return code
 
 
 def _chosen(params: dict[str, Any]) -> list[Question]:
@@ -294,21 +300,33 @@ def _chosen(params: dict[str, Any]) -> list[Question]:
     return workloads.sample(found, params["per_category"])
 
 
-def _until_ctrl_c(running: Iterator[Answer], line: Status) -> tuple[list[Answer], int]:
-    """The answers that there are, and the exit code. Raises KeyboardInterrupt where Ctrl-C came
-    before the first, UsageError where there is none.
+def _until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
+    """The answers that there are, and the exit code: what Ctrl-C, SIGTERM (behind an answer) or
+    an error ends keeps what it has. Raises where it has nothing, UsageError where nothing fits.
     """
-    answers, code = [], 0
+    answers: list[T] = []
+    code, stopped = 0, False
+
+    def stop(*_: Any) -> None:
+        nonlocal stopped
+        stopped = True
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         for answer in running:
             answers.append(answer)
-    except KeyboardInterrupt:
+            if stopped:
+                raise KeyboardInterrupt
+    except (KeyboardInterrupt, Exception) as error:
         if not answers:
             raise
-        errors.line("interrupted: these are the answers until then")
-        code = errors.INTERRUPTED
+        line.hide()
+        debug = click.get_current_context().find_root().params.get("debug")
+        code = errors.report(error, debug=bool(debug))
+        errors.line("the answers until then are kept")
     finally:
         line.hide()
+        signal.signal(signal.SIGTERM, before)
     if not answers:
         raise click.UsageError("no question fits the context; give more with -c")
     return answers, code

@@ -136,8 +136,9 @@ def _answer(
 def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     """A row for every temperature, category and mode, and one for all categories.
 
-    speedup is Spec-Bench's: mean tokens a second over answers, divided by that of plain; of
-    all categories the geometric mean. speedup_low and speedup_high: the interval that holds it
+    speedup is Spec-Bench's: mean tokens a second over answers, divided by that of plain ones
+    to the same questions (a run that was stopped may lack some); of all categories the
+    geometric mean. speedup_low and speedup_high: the interval that holds it
     with 95% by a bootstrap over answers (Efron & Tibshirani 1993, percentiles), None of fewer
     than three: a machine's noise and how few they are both widen it. Times in milliseconds.
     """
@@ -148,14 +149,14 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     drawn: dict[tuple[float, str], list[npt.NDArray[np.float64]]] = defaultdict(list)
     random = np.random.default_rng(0)
     for (temperature, category, mode), group in groups.items():
-        plain = groups.get((temperature, category, "plain"), [])
-        resampled = _resampled(group, plain, random) if mode != "plain" else None
+        pairs = _pairs(group, groups.get((temperature, category, "plain"), []))
+        resampled = _resampled(pairs, random) if mode != "plain" else None
         if resampled is not None:
             drawn[temperature, mode].append(resampled)
         rows.append(
             {"category": category, "temperature": temperature, "mode": mode}
             | _row(group)
-            | {"speedup": round(_mean_rate(group) / _mean_rate(plain), 3) if plain else None}
+            | {"speedup": round(float(_speedup(pairs)), 3) if len(pairs) else None}
             | _interval(resampled)
         )
     for temperature, mode in {(row["temperature"], row["mode"]): None for row in rows}:
@@ -163,27 +164,40 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
         members = [
             a for (t, _, m), group in groups.items() if (t, m) == (temperature, mode) for a in group
         ]
-        geometric = statistics.geometric_mean([row["speedup"] or 1.0 for row in own])
+        speedups = [row["speedup"] for row in own if row["speedup"]]
         every = drawn[temperature, mode]
-        whole = np.exp(np.log(every).mean(axis=0)) if len(every) == len(own) else None
+        whole = np.exp(np.log(every).mean(axis=0)) if len(every) == len(speedups) > 0 else None
         rows.append(
             {"category": "all", "temperature": temperature, "mode": mode}
             | _row(members)
-            | {"speedup": round(geometric, 3)}
+            | {"speedup": round(statistics.geometric_mean(speedups), 3) if speedups else None}
             | _interval(whole)
         )
     return rows
 
 
+def _pairs(own: Sequence[Answer], plain: Sequence[Answer]) -> npt.NDArray[np.float64]:
+    """Tokens a second [n, 2] of answers and the plain ones beside them."""
+    beside: dict[str, list[float]] = defaultdict(list)
+    for answer in plain:
+        beside[answer.id].append(answer.tokens_per_second)
+    pairs = [(a.tokens_per_second, beside[a.id].pop(0)) for a in own if beside[a.id]]
+    return np.array(pairs).reshape(-1, 2)
+
+
+def _speedup(pairs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of pairs [..., n, 2]."""
+    ours, theirs = pairs.mean(axis=-2).T
+    return np.asarray(ours / theirs)
+
+
 def _resampled(
-    own: Sequence[Answer], plain: Sequence[Answer], random: np.random.Generator
+    pairs: npt.NDArray[np.float64], random: np.random.Generator
 ) -> npt.NDArray[np.float64] | None:
-    """Speedups [RESAMPLES] of answers drawn with replacement, each with the plain one beside it."""
-    if len(own) != len(plain) or len(own) < 3:
+    """Speedups [RESAMPLES] of pairs drawn with replacement."""
+    if len(pairs) < 3:
         return None
-    picks = random.integers(len(own), size=(RESAMPLES, len(own)))
-    ours, theirs = (np.array([a.tokens_per_second for a in group])[picks] for group in (own, plain))
-    return np.asarray(ours.mean(axis=1) / theirs.mean(axis=1))
+    return _speedup(pairs[random.integers(len(pairs), size=(RESAMPLES, len(pairs)))])
 
 
 def _interval(speedups: npt.NDArray[np.float64] | None) -> dict[str, float | None]:
@@ -191,10 +205,6 @@ def _interval(speedups: npt.NDArray[np.float64] | None) -> dict[str, float | Non
         return {"speedup_low": None, "speedup_high": None}
     low, high = np.percentile(speedups, (2.5, 97.5))
     return {"speedup_low": round(float(low), 3), "speedup_high": round(float(high), 3)}
-
-
-def _mean_rate(answers: Sequence[Answer]) -> float:
-    return statistics.mean(answer.tokens_per_second for answer in answers)
 
 
 def _row(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -209,7 +219,7 @@ def _row(answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "answers": len(answers),
         "tokens": n_tokens,
-        "tokens_per_second": round(_mean_rate(answers), 2),
+        "tokens_per_second": round(statistics.mean(a.tokens_per_second for a in answers), 2),
         "mean_acceptance_length": round(1 + n_accepted / max(1, n_steps), 3),
         "draft_acceptance_rate": round(n_accepted / n_drafted, 3) if n_drafted else None,
         "draft_steps_share": round(sum(s.num_draft_steps for s in stats) / max(1, n_steps), 3),

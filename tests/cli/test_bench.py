@@ -1,16 +1,20 @@
 """`edgespec bench` and its commands, on the scripted toy model."""
 
+import contextlib
 import csv
 import importlib.util
 import io
 import itertools
 import json
+import signal
 import sys
 
 import pytest
 
 import edgespec
-from edgespec.bench import peers, reports, runner
+from edgespec import loading
+from edgespec.bench import peers, reports, runner, traces, workloads
+from edgespec.errors import DecodeError
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
@@ -149,21 +153,45 @@ def test_a_turn_that_does_not_fit_is_said(edgespec_cli):
 
 
 @pytest.mark.parametrize("n_answers", [0, 3])
-def test_ctrl_c_keeps_what_was_measured(bench, monkeypatch, n_answers):
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (DecodeError("the verifier is gone"), 1, "the verifier is gone"),
+        (ZeroDivisionError(), 1, "a bug in edgespec"),
+    ],
+)
+def test_what_was_measured_is_kept(bench, monkeypatch, n_answers, error, code, said):
     run = runner.run
 
-    def interrupted(*args, **options):
+    def stopped(*args, **options):
         yield from itertools.islice(run(*args, **options), n_answers)
-        raise KeyboardInterrupt
+        raise error
 
-    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(runner, "run", stopped)
     done = bench("-o", "json")
-    assert done.exit_code == 130
-    assert "interrupted" in done.stderr
+    assert done.exit_code == code
+    assert said in done.stderr
     assert bool(done.stdout) == bool(n_answers)
     if n_answers:
         rows = json.loads(done.stdout)["rows"]
         assert sum(row["answers"] for row in rows if row["category"] == "all") == 3
+
+
+def test_sigterm_keeps_what_was_measured(bench, monkeypatch):
+    run, before = runner.run, signal.getsignal(signal.SIGTERM)
+
+    def terminated(*args, **options):
+        for i, answer in enumerate(run(*args, **options)):
+            if i == 1:
+                signal.raise_signal(signal.SIGTERM)
+            yield answer
+
+    monkeypatch.setattr(runner, "run", terminated)
+    done = bench("-o", "json")
+    assert done.exit_code == 130
+    assert sum(row["answers"] for row in json.loads(done.stdout)["rows"]) == 4  # two, and all
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_the_picture(tmp_path):
@@ -188,6 +216,23 @@ def test_replay(edgespec_cli):
     done = edgespec_cli("bench", "replay", "--profile", "abacus")
     assert done.exit_code == 2
     assert "unknown profile 'abacus'; known: cpu-q4, " in done.stderr
+
+
+def test_recording_keeps_what_it_has(edgespec_cli, monkeypatch):
+    one = traces.Trace("1.1", "qa", [1], [2, 3], [[(2, 0.5)], []], [])
+
+    def record_question(target, draft, question, n_tokens):
+        if question.id != first[0].id:
+            raise KeyboardInterrupt
+        return [one]
+
+    first = workloads.edge()
+    monkeypatch.setattr(loading, "pair", lambda *_, **__: contextlib.nullcontext((None, None)))
+    monkeypatch.setattr(traces, "record_question", record_question)
+    done = edgespec_cli("bench", "record", "out.gz", "-m", "a.gguf", "-md", "b.gguf")
+    assert done.exit_code == 130
+    assert "1 answers in out.gz" in done.stderr
+    assert [found.id for found in traces.load(edgespec_cli.folder / "out.gz")] == ["1.1"]
 
 
 def test_recording_needs_two_models(edgespec_cli):

@@ -54,7 +54,18 @@ def test_noise_widens_it_and_more_answers_narrow_it():
     assert width(80, noise=3) < 0.5 * width(8, noise=3)
 
 
-@pytest.mark.parametrize(("n_plain", "n_auto"), [(2, 2), (4, 3)])
+def test_a_run_that_was_stopped_compares_answers_to_the_same_questions():
+    found = answers("plain", 1, 2, 3, 50) + answers("auto", 2, 4, 6)
+    assert row(found)["speedup"] == row(found, category="all")["speedup"] == 2
+    assert interval(found) == (2.0, 2.0)
+    found += answers("plain", 7, category="rag")
+    assert row(found, category="all")["speedup"] == 2
+    found += answers("auto", 7, category="math")
+    assert row(found, category="math")["speedup"] is None
+    assert row(found, category="all")["speedup"] == 2
+
+
+@pytest.mark.parametrize(("n_plain", "n_auto"), [(2, 2), (4, 2), (0, 3)])
 def test_none_where_there_is_too_little(n_plain, n_auto):
     found = answers("plain", *[1] * n_plain) + answers("auto", *[2] * n_auto)
     assert interval(found) == (None, None)
