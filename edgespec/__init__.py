@@ -6,14 +6,11 @@ with edgespec.load("smollm2-135m") as engine:
     print(engine.generate("The capital of France is", max_tokens=16).text)
 """
 
-from . import catalogue
 from .backends.toy import ToyModel, ToyTokenizer
-from .chat import Chat
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
-from .connecting import connect
-from .conversion import Conversion, convert
-from .doctor import Finding, diagnose, diagnose_verifier
-from .engine import Engine
+from .convert.conversion import Conversion, convert
+from .decoding.chat import Chat
+from .decoding.engine import Engine
 from .errors import (
     Aborted,
     CannotTruncate,
@@ -38,10 +35,13 @@ from .errors import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
-from .inspection import DraftFit, ModelInfo, fitting_drafts, inspect
-from .loading import assemble, load
-from .quality import Format
-from .tuning import Candidate, Choice, Tuning, tune
+from .hub import catalogue
+from .loading.local import assemble, load
+from .loading.remote import connect
+from .measure.doctor import Finding, diagnose, diagnose_verifier
+from .measure.formats import Format
+from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
+from .measure.tuning import Candidate, Choice, Tuning, tune
 from .types import Completion, Event, Logprob, Stats
 
 __version__ = "0.1.0"

@@ -6,6 +6,7 @@ What every step makes is a named tuple: a third of the time that a frozen datacl
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +23,9 @@ Rows = npt.NDArray[Any]
 is valid until the model's next call. Nobody writes to it."""
 
 FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]
+
+Abort = Callable[[], FinishReason | None]
+"""Asked between steps and now and then during a long evaluation: a reason stops it."""
 
 
 class Distribution(NamedTuple):

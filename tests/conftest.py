@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import catalogue
+from edgespec.hub import catalogue
 
 sys.path.append(str(Path(__file__).parent))  # onnx_models
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 
 from edgespec import SamplingParams, ToyTokenizer
-from edgespec.randomness import SeededRandomness
-from edgespec.sampling import Sampler, logprob
+from edgespec.sampling.randomness import SeededRandomness
+from edgespec.sampling.sampler import Sampler, logprob
 
 VOCAB = 256
 EOG = ord(".")

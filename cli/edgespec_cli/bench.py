@@ -145,10 +145,10 @@ def peers(ctx: click.Context) -> int:
     with its own lookup and with a draft model. What does not run here is said and left out.
     """
     import edgespec
-    from edgespec import catalogue
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner
-    from edgespec.loading import draft_path
+    from edgespec.hub import catalogue
+    from edgespec.loading.local import draft_path
 
     params = ctx.params
     questions, line, began = _chosen(params), Status(), time.monotonic()
@@ -256,7 +256,7 @@ def record(ctx: click.Context) -> int:
     OUTPUT is a file for `edgespec bench replay --traces`; -m and -md name the two models.
     """
     from edgespec.bench import traces
-    from edgespec.loading import pair
+    from edgespec.loading.local import pair
 
     params = ctx.params
     arguments = options.engine_arguments(params)

@@ -46,7 +46,7 @@ def chat(ctx: click.Context) -> int:
 
 
 def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     if far := engine.describe().get("verifier"):
         return f"{far['model'] or 'nobody yet'} at {far['url']}"

@@ -56,7 +56,7 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `edgespec.connect`, from those of `load`; files are fetched."""
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
@@ -84,7 +84,7 @@ def _verifier_key(path: Path | None) -> str | None:
 
 def fetched(reference: str, *, offline: bool = False) -> Path:
     """The file on disk; what is not there is announced and pulled."""
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     path = catalogue.resolve(reference)
     if path is not None:
@@ -97,7 +97,7 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
 
 def announcement(reference: str) -> str:
     """What a model is, how large, and under which licence."""
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     name, _, quantisation = reference.partition(":")
     entry = catalogue.entries().get(name.lower())

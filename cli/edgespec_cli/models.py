@@ -14,7 +14,7 @@ from .render import count, neutral, size
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.catalogue import Entry
+    from edgespec.hub.catalogue import Entry
 
 _N_CTX = 4096  # tokens that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -29,7 +29,7 @@ _offline_option = click.option("--offline", is_flag=True, cls=Option, help="Down
 @_json_option
 def models(as_json: bool) -> None:
     """List the models of the catalogue."""
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     rows = [_row(entry) for entry in catalogue.entries().values()]
     if as_json:
@@ -57,7 +57,7 @@ def models(as_json: bool) -> None:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     files = [
         {
@@ -114,7 +114,7 @@ def pull(reference: str, offline: bool, quiet: bool) -> None:
 
     Prints the path of the file. What is on disk already is not fetched again.
     """
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     there = catalogue.resolve(reference) is not None
     path = fetched(reference, offline=offline)
@@ -127,13 +127,13 @@ def pull(reference: str, offline: bool, quiet: bool) -> None:
 
 
 def _is_name(reference: str) -> bool:
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     return reference.partition(":")[0].lower() in catalogue.entries()
 
 
 def _say_drafts(reference: str) -> None:
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     entry = catalogue.entries().get(reference.partition(":")[0].lower())
     if entry and entry.drafts and not any(map(catalogue.resolve, entry.drafts)):
@@ -169,7 +169,7 @@ def inspect(reference: str, as_json: bool) -> None:
 
 
 def _entry_of(reference: str) -> Entry | None:
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     return catalogue.entries().get(reference.partition(":")[0].lower())
 

@@ -56,7 +56,7 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
         """Names; where there are none, whatever files the shell finds. Bash forgets the names
         where both are given.
         """
-        from edgespec import catalogue
+        from edgespec.hub import catalogue
 
         names = [*self._extra, *catalogue.entries()]
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -160,7 +160,7 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
 
 def _name(model: str | None) -> str:
     """The catalogue's name, or that of the file: nobody outside needs to know its folder."""
-    from edgespec import catalogue
+    from edgespec.hub import catalogue
 
     reference = model or catalogue.default_model
     path = Path(reference).expanduser()

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from ..batching import ends
 from ..config import EngineConfig
 from ..device import available_memory, physical_cores, processor
 from ..errors import (
@@ -37,8 +36,9 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..interfaces import Abort, Capabilities, Part
-from ..types import Rows
+from ..types import Abort, Rows
+from .base import Capabilities, Part
+from .chunks import ends
 
 try:
     import llama_cpp.llama_cpp as lib

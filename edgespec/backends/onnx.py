@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batching import ends
-from ..catalogue import label, size_of
 from ..config import EngineConfig
 from ..device import physical_cores, processor, thread_counts
 from ..errors import (
@@ -34,12 +32,14 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..interfaces import Abort, Capabilities
-from ..sequences import Separate
-from ..types import Rows
+from ..types import Abort, Rows
+from .base import Capabilities
+from .chunks import ends
+from .files import label, size_of
 from .hf_tokenizer import HfTokenizer, read
 from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
 from .onnx_top import TopRows
+from .separate import Separate
 
 try:
     import onnxruntime as ort

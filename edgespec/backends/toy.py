@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
-from ..interfaces import Abort, Capabilities
-from ..types import Rows
+from ..types import Abort, Rows
+from .base import Capabilities
 
 NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 

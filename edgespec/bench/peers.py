@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import is_onnx
+from ..backends.files import is_onnx
 from ..errors import EngineMissing
 from ..types import Stats
 from .runner import Answer

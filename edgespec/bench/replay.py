@@ -16,18 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base import Capabilities
+from ..cache.token_cache import common_prefix
 from ..config import SamplingParams
+from ..costs.profile import Curve, Profile
+from ..decoding.output import Output
+from ..decoding.session import Session
+from ..drafters.base import Drafter
+from ..drafters.cascade import sources
 from ..drafters.model import ModelDrafter
-from ..drafters.portfolio import sources
 from ..drafters.suffix import SuffixDrafter
-from ..interfaces import Abort, Capabilities, Drafter, Policy, Request
 from ..policies.adaptive import Adaptive
+from ..policies.base import Policy
 from ..policies.fixed import FixedDepth
-from ..policies.profile import Curve, Profile
-from ..session import Session
-from ..stopping import Output
-from ..token_cache import common_prefix
-from ..types import PLAIN, Budget, Offer, Plan, Rows, Stats
+from ..sampling.base import Request
+from ..types import PLAIN, Abort, Budget, Offer, Plan, Rows, Stats
 from ..verifiers.local import LocalVerifier
 from .traces import Trace, load
 

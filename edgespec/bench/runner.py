@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import Engine
+from ..decoding.engine import Engine
 from ..errors import ContextFull
 from ..types import Stats
 from .energy import Meter

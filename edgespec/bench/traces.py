@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base import Model, Tokenizer
+from ..cache.token_cache import TokenCache
 from ..errors import ConfigError
-from ..interfaces import Model, Tokenizer
-from ..sampling import candidates
-from ..token_cache import TokenCache
+from ..sampling.sampler import candidates
 from ..types import Row
 from .workloads import Question, prompt_of
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from .. import templates
+from ..backends.base import Tokenizer
+from ..decoding import templates
 from ..errors import ConfigError
-from ..interfaces import Tokenizer
 
 SPEC_BENCH = (
     "mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag",

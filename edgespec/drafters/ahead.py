@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..interfaces import Request
+from ..sampling.base import Request
 from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 
-from ..calibration import Calibration
+from ..backends.base import Model, Tokenizer
+from ..cache.token_cache import TokenCache, common_prefix
 from ..config import Acceptance
 from ..errors import VocabularyMismatch
-from ..interfaces import Model, Request, Tokenizer
-from ..sampling import Sampler
-from ..token_cache import TokenCache, common_prefix
+from ..sampling.base import Request
+from ..sampling.sampler import Sampler
 from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
+from .calibration import Calibration
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
 _ASSUMED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # accepted, by class

@@ -11,10 +11,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from ..calibration import Calibration
-from ..interfaces import Request
-from ..token_cache import common_prefix
+from ..cache.token_cache import common_prefix
+from ..sampling.base import Request
 from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
+from .calibration import Calibration
 
 SEPARATOR = -1  # between texts that do not follow each other: never drafted
 _HOPELESS = 0.02  # no device drafts tokens that survive this seldom

@@ -18,9 +18,9 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..costs.corrections import AHEAD, MEMORY, Costs, Tail
+from ..costs.profile import Profile
 from ..types import PLAIN, Budget, Offer, Plan, StepStats
-from .costs import AHEAD, MEMORY, Costs, Tail
-from .profile import Profile
 
 logger = logging.getLogger("edgespec.adaptive")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine import Engine
+from ..decoding.engine import Engine
 from ..errors import ConfigError, EngineMissing
 from .sessions import Sessions
 from .settings import ServerSettings
@@ -28,11 +28,11 @@ try:
 
     from . import openapi, verification
     from .errors import told
-    from .gate import Gate
     from .metrics import Metrics
+    from .middleware import Gate
     from .openai import OpenAI
-    from .turns import Turns
-    from .words import Words
+    from .request_queue import Turns
+    from .tokenization import Words
 except ImportError as error:
     raise EngineMissing(
         f"the server needs the package {error.name}; install it with "

@@ -15,15 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ..engine import Engine
+from ..decoding.engine import Engine
 from ..types import Completion, Event
 from . import parameters
 from .errors import bad_value, closing, told
-from .forms import ChatForm, Form, TextForm, usage
 from .metrics import Metrics
+from .request_queue import Turns
+from .responses import ChatForm, Form, TextForm, usage
 from .settings import ServerSettings
-from .turns import Turns
-from .words import Words, body
+from .tokenization import Words, body
 
 T = TypeVar("T")
 Item = tuple[int, Event]

@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .. import wire
-from ..engine import Engine
+from ..backends.base import Part, Sequences, Sharing, Tokenizer
+from ..cache.token_cache import common_prefix
+from ..costs.profile import curve_of
+from ..decoding.engine import Engine
 from ..errors import ConfigError, ContextFull, DecodeError, VerifierFault
-from ..interfaces import Part, Sequences, Sharing, Tokenizer
-from ..judging import Judge
-from ..loading import curve_of
-from ..randomness import SeededRandomness
-from ..token_cache import common_prefix
+from ..protocol import wire
+from ..sampling.randomness import SeededRandomness
+from ..sampling.verification import Judge
 from ..types import Draft, Rows
 
 logger = logging.getLogger("edgespec.server")

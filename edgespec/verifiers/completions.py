@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..backends.base import Tokenizer
 from ..config import SamplingParams
 from ..errors import VerifierFault, VerifierRefused
-from ..interfaces import Tokenizer
 from .engines import (
     SHORT,
     EngineVerifier,

@@ -18,17 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..acceptance import match
+from ..backends.base import Tokenizer
 from ..config import SamplingParams
-from ..errors import (
-    ConfigError,
-    ContextFull,
-    VerifierFault,
-    VerifierRefused,
-    VocabularyMismatch,
-)
-from ..interfaces import Request, Tokenizer, Verifier
+from ..errors import ConfigError, ContextFull, VerifierFault, VerifierRefused, VocabularyMismatch
+from ..sampling.acceptance import match
+from ..sampling.base import Request
 from ..types import Draft, Verdict
+from .base import Verifier
 from .http import Http, part
 
 PROBES = (

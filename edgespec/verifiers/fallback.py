@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
-from ..interfaces import InFlight, Request, Verifier
+from ..sampling.base import Request
 from ..types import Draft, Verdict
+from .base import InFlight, Verifier
 
 logger = logging.getLogger("edgespec.fallback")
 

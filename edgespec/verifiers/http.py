@@ -28,7 +28,7 @@ from ..errors import (
     VerifierRefused,
     VerifierUnavailable,
 )
-from ..interfaces import Abort
+from ..types import Abort
 
 try:
     import httpx

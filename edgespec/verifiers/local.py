@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ..backends.base import Model, Restricting
+from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..errors import ContextFull
-from ..interfaces import Model, Request, Restricting
-from ..judging import Judge
-from ..token_cache import TokenCache
+from ..sampling.base import Request
+from ..sampling.verification import Judge
 from ..types import Draft, Verdict
 
 

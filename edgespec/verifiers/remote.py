@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import wire
+from ..backends.base import Tokenizer
+from ..cache.token_cache import common_prefix
 from ..errors import (
     Aborted,
     ConfigError,
@@ -22,8 +23,8 @@ from ..errors import (
     VerifierRefused,
     VerifierUnavailable,
 )
-from ..interfaces import Request, Tokenizer
-from ..token_cache import common_prefix
+from ..protocol import wire
+from ..sampling.base import Request
 from ..types import Draft, Verdict
 
 try:

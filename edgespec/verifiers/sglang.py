@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..backends.base import Tokenizer
 from ..config import SamplingParams
 from ..errors import VerifierFault, VerifierRefused
-from ..interfaces import Tokenizer
 from .engines import SHORT, EngineVerifier, as_dict, check_tokenizer, choose_model, smallest
 from .http import Http, part
 

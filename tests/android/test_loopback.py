@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec import templates
+from edgespec.decoding import templates
 
 pytest.importorskip("llama_cpp")
 pytest.importorskip("uvicorn")

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgespec import Engine, load, templates
+from edgespec import Engine, load
+from edgespec.decoding import templates
 
 MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 

@@ -13,8 +13,8 @@ import numpy as np
 from common import save
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
+from edgespec.costs.profile import Profile
 from edgespec.policies.adaptive import Adaptive
-from edgespec.policies.profile import Profile
 from edgespec.types import Offer
 
 A_CATEGORY = 3  # answers

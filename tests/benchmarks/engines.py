@@ -18,8 +18,8 @@ from common import chat_prompt, median, model, save
 
 import edgespec
 from edgespec import EngineConfig
-from edgespec.loading import open_model
-from edgespec.policies.profile import fill, timed
+from edgespec.costs.profile import fill, timed
+from edgespec.loading.local import open_model
 
 WIDTHS, BEHIND, ROUNDS, N_TOKENS = (1, 2, 4, 8, 16), 256, 9, 64
 BARE_ROUNDS = 21

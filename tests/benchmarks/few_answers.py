@@ -12,7 +12,7 @@ from common import save
 
 from edgespec.bench.replay import Replay, rates, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
-from edgespec.policies.profile import QUICK, READING, Curve, Profile
+from edgespec.costs.profile import QUICK, READING, Curve, Profile
 
 GROUP = 5
 BOUND = 0.98

@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 from common import model, save
 
-from edgespec import EngineConfig, catalogue
-from edgespec.loading import open_model
+from edgespec import EngineConfig
+from edgespec.backends import files
+from edgespec.loading.local import open_model
 
 N_PROMPT, N_STEPS = 2000, 100
 
@@ -71,7 +72,7 @@ def main() -> None:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     stay = [value.data_ptr() for value in target._cache._values] == where
     save(f"memory_{name}", {
-        "files_mib": round(catalogue.size_of(path) / 2**20, 1),
+        "files_mib": round(files.size_of(path) / 2**20, 1),
         "loading_peak_mib": round(loading - before, 1),
         "loaded_mib": round(loaded - before, 1),
         "mapped_files_mib": round(resident_mib("RssFile") - mapped, 1),
@@ -80,7 +81,7 @@ def main() -> None:
         "prompt_peak_mib": round(peak - before, 1),
         "prompt_above_loaded_weights_and_cache_mib": round(peak - loaded - cache, 1),
         "above_files_and_cache_mib": round(
-            max(loading, peak - cache) - before - catalogue.size_of(path) / 2**20, 1
+            max(loading, peak - cache) - before - files.size_of(path) / 2**20, 1
         ),
         "steps": {
             "number": N_STEPS,

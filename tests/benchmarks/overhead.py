@@ -18,7 +18,7 @@ from common import chat_prompt, median, model, save
 
 import edgespec
 import edgespec.backends.llama_cpp as backend
-from edgespec.interfaces import Capabilities
+from edgespec.backends.base import Capabilities
 
 SETTINGS = {
     "greedy": {"temperature": 0.0},

@@ -29,11 +29,11 @@ from common import model
 
 import edgespec
 from edgespec import SamplingParams
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
 from edgespec.policies.fixed import FixedDepth
-from edgespec.session import Session
-from edgespec.stopping import Output
+from edgespec.sampling.base import Request
 from edgespec.types import Stats
 from edgespec.verifiers import engines
 from edgespec.verifiers.completions import CompletionsVerifier

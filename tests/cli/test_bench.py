@@ -12,9 +12,9 @@ import sys
 import pytest
 
 import edgespec
-from edgespec import loading
 from edgespec.bench import peers, reports, runner, traces, workloads
 from edgespec.errors import DecodeError
+from edgespec.loading import local as loading
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},

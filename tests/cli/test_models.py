@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import edgespec
-from edgespec import catalogue
+from edgespec.hub import catalogue
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, SamplingParams, ToyModel
+from edgespec.drafters.cascade import Extended
 from edgespec.drafters.model import ModelDrafter
-from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
-from edgespec.randomness import SeededRandomness
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 
 PROMPT = [0, 1, 2, 0, 1, 2, 0]
 

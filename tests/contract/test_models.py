@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
-from edgespec.token_cache import TokenCache
+from edgespec.cache.token_cache import TokenCache
 
 N_CTX = 128
 TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
 from edgespec.policies.fixed import FixedDepth
-from edgespec.session import Session
-from edgespec.stopping import Output
+from edgespec.sampling.base import Request
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec import acceptance
+from edgespec.sampling import acceptance
 from edgespec.types import Distribution
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.costs.profile import Curve, Profile
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
+from edgespec.drafters.cascade import Extended, sources
 from edgespec.drafters.model import ModelDrafter
-from edgespec.drafters.portfolio import Extended, sources
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
 from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
-from edgespec.policies.profile import Curve, Profile
-from edgespec.session import Session
-from edgespec.stopping import Output
+from edgespec.sampling.base import Request
 from edgespec.types import Floors, Stats
 from edgespec.verifiers.local import LocalVerifier
 

@@ -27,8 +27,8 @@ from edgespec import (
     VocabularyMismatch,
 )
 from edgespec.backends import llama_cpp
-from edgespec.engine import Interrupt
-from edgespec.loading import open_model
+from edgespec.decoding.engine import Interrupt
+from edgespec.loading.local import open_model
 
 pytest.importorskip("llama_cpp")
 

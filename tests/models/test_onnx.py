@@ -9,7 +9,7 @@ from conftest import FOLDER
 
 import edgespec
 from edgespec import EngineConfig, EngineMissing
-from edgespec.templates import render
+from edgespec.decoding.templates import render
 
 onnx_models = pytest.importorskip("onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)

@@ -9,18 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 import edgespec
-from edgespec import requantization
 from edgespec.backends import llama_cpp
+from edgespec.cache import requantization
 from edgespec.config import EngineConfig
-from edgespec.errors import (
-    ModelError,
-    ModelNotFound,
-    NotAGGUF,
-    OutOfMemory,
-    VocabularyMismatch,
-)
-from edgespec.loading import load_draft, open_draft, open_model
-from edgespec.policies.profile import Curve
+from edgespec.costs.profile import Curve
+from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory, VocabularyMismatch
+from edgespec.loading.local import load_draft, open_draft, open_model
 
 
 @pytest.fixture(autouse=True)

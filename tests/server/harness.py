@@ -11,15 +11,15 @@ import uvicorn
 from starlette.applications import Starlette
 
 from edgespec import ToyModel, ToyTokenizer
+from edgespec.backends.separate import Separate
+from edgespec.decoding.engine import Engine
+from edgespec.decoding.session import Session
 from edgespec.drafters.ahead import Ahead
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
-from edgespec.sequences import Separate
 from edgespec.server.sessions import Limits, Sessions
 from edgespec.server.verification import route
-from edgespec.session import Session
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
 

@@ -9,8 +9,8 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
-from edgespec.interfaces import Part
-from edgespec.loading import open_model
+from edgespec.backends.base import Part
+from edgespec.loading.local import open_model
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.sessions import serving
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edgespec.engine import Interrupt
+from edgespec.decoding.engine import Interrupt
 from edgespec.server.openai import EventStream
 
 CHAT = "/v1/chat/completions"

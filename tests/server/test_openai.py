@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.server import forms
+from edgespec.server import responses as forms
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -268,10 +268,10 @@ def test_bos_is_written_once(client_of, engine, say, monkeypatch):
 
 def test_the_server_as_a_target_of_fan_out(running, engine, say):
     """Devices that know no WebSocket verify through /v1/completions, end tokens included."""
+    from edgespec.decoding.engine import Engine
+    from edgespec.decoding.session import Session
     from edgespec.drafters.suffix import SuffixDrafter
-    from edgespec.engine import Engine
     from edgespec.policies.fixed import FixedDepth
-    from edgespec.session import Session
     from edgespec.verifiers.engines import connect
 
     with running(engine) as server:

@@ -20,8 +20,8 @@ from edgespec import (
     VerifierFault,
     VerifierRefused,
     VerifierUnavailable,
-    wire,
 )
+from edgespec.protocol import wire
 
 sys.path.insert(0, str(Path(__file__).parent))
 from delaying import Proxy
@@ -123,7 +123,7 @@ def test_a_seed_is_needed_to_draw(server):
 
     with closing(device(server.url)) as there:
         from edgespec import SamplingParams
-        from edgespec.interfaces import Request
+        from edgespec.sampling.base import Request
 
         verifier = there._session._verifier
         with pytest.raises(ConfigError, match="seed"):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import DecodeError, SamplingParams, wire
-from edgespec.sequences import Separate
+from edgespec import DecodeError, SamplingParams
+from edgespec.backends.separate import Separate
+from edgespec.protocol import wire
 from edgespec.server.sessions import Limits, Sessions
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from edgespec.server.errors import ApiError
-from edgespec.server.turns import Turns
+from edgespec.server.request_queue import Turns
 
 
 class Callers:

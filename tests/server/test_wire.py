@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec import SamplingParams, ToyTokenizer, VerifierFault, wire
+from edgespec import SamplingParams, ToyTokenizer, VerifierFault
+from edgespec.protocol import wire
 from edgespec.types import Logprob
 
 VECTORS = Path(__file__).parents[2] / "docs" / "protocol_vectors.json"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec import ToyTokenizer, wire
+from edgespec import ToyTokenizer
+from edgespec.protocol import wire
 
 CHAT = [{"role": "user", "content": "hello"}]
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
+from edgespec.costs.profile import Curve, Profile
 from edgespec.policies.adaptive import EXPLORE, LENT, NEW, RISK, Adaptive
-from edgespec.policies.profile import Curve, Profile
 from edgespec.types import Budget, Offer, StepStats
 
 

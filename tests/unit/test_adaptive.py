@@ -5,9 +5,9 @@ from operator import mul
 
 import pytest
 
+from edgespec.costs.corrections import Costs, Tail
+from edgespec.costs.profile import Curve, Profile
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
-from edgespec.policies.costs import Costs, Tail
-from edgespec.policies.profile import Curve, Profile
 from edgespec.types import Budget, Offer, StepStats
 
 

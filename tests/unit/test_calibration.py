@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgespec.calibration import Calibration
+from edgespec.drafters.calibration import Calibration
 
 
 def test_what_is_assumed_weighs_like_so_many_observations():

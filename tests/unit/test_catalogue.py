@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import catalogue
-from edgespec.catalogue import ModelFile, Source
 from edgespec.errors import ConfigError, DownloadError, ModelNotFound
+from edgespec.hub import catalogue
+from edgespec.hub.catalogue import ModelFile, Source
 
 ENTRIES = catalogue.entries()
 TOML = """

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import (
-    ConfigError,
-    ContextFull,
-    EngineBusy,
-    TemplateError,
-    ToyModel,
-    ToyTokenizer,
-    templates,
-)
+from edgespec import ConfigError, ContextFull, EngineBusy, TemplateError, ToyModel, ToyTokenizer
+from edgespec.decoding import templates
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, ConversionError, EngineMissing, ModelNotFound, catalogue
-from edgespec.conversion_worker import find_head, keep_wanted_rows
+from edgespec import ConfigError, ConversionError, EngineMissing, ModelNotFound
+from edgespec.convert.worker import find_head, keep_wanted_rows
+from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("onnx_models")
@@ -130,7 +131,7 @@ def test_refusals(tmp_path, source, monkeypatch):
 
 
 def test_the_result_has_a_place_in_the_catalogue(monkeypatch, tmp_path):
-    from edgespec.conversion import _default_out
+    from edgespec.convert.conversion import _default_out
 
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
     for source, given, name in (

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import (
-    ConfigError,
-    ContextFull,
-    EdgeSpecError,
-    EngineBusy,
-    ToyModel,
-    ToyTokenizer,
-)
+from edgespec import ConfigError, ContextFull, EdgeSpecError, EngineBusy, ToyModel, ToyTokenizer
 
 VOCAB = [*"abcdefgh", "."]
 

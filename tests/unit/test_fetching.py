@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
-from edgespec import catalogue
+from edgespec.backends import files
 from edgespec.errors import DownloadError, ModelNotFound
+from edgespec.hub import catalogue
 
 CONTENT = b"GGUF" + bytes(range(256)) * 3000  # 768 kB, more than fits in socket buffers
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -275,7 +276,7 @@ def test_a_graph_comes_with_its_weights_tokenizer_and_settings(hub: Hub) -> None
     assert path.name == "model_q4.onnx"
     for name, content in GRAPH.items():
         assert (path.parents[1] / name).read_bytes() == content
-    assert catalogue.size_of(path) == 5 + 7000
+    assert files.size_of(path) == 5 + 7000
     fetched = {request.path.rpartition("/")[2] for request in hub.gets}
     assert "generation_config.json" not in fetched
     hub.requests.clear()
@@ -295,7 +296,7 @@ def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(hub: Hu
     assert after["path"] is None
     hub.files = dict(GRAPH) | {"onnx/model_q4.onnx_data_1": b"more"}
     (got,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=hub.url)
-    assert catalogue.size_of(Path(got["path"])) == 5 + 7000 + 4
+    assert files.size_of(Path(got["path"])) == 5 + 7000 + 4
 
 
 def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(hub: Hub) -> None:

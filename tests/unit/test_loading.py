@@ -2,9 +2,11 @@
 
 import pytest
 
-from edgespec import ToyModel, ToyTokenizer, catalogue, loading
+from edgespec import ToyModel, ToyTokenizer
 from edgespec.config import EngineConfig
 from edgespec.errors import ModelNotFound
+from edgespec.hub import catalogue
+from edgespec.loading import local as loading
 
 pytest.importorskip("llama_cpp")
 TARGET, DRAFTS = "qwen2.5-coder-7b", catalogue.entries()["qwen2.5-coder-7b"].drafts

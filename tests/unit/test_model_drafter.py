@@ -6,10 +6,10 @@ from operator import mul
 import pytest
 
 from edgespec import SamplingParams, ToyModel
+from edgespec.drafters.cascade import Extended
 from edgespec.drafters.model import _ASSUMED, _STARTS, ModelDrafter, _kind
-from edgespec.drafters.portfolio import Extended
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
+from edgespec.sampling.base import Request
 from edgespec.types import Floors
 
 PROMPT = [0, 1, 2]

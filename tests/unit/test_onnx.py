@@ -19,8 +19,9 @@ from edgespec import (
     TruncatedModel,
     UnknownArchitecture,
     VocabularyMismatch,
-    catalogue,
 )
+from edgespec.backends import files
+from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("onnx_models")
@@ -483,8 +484,8 @@ def test_both_packages_at_once(tmp_path, monkeypatch):
 def test_relative_paths_have_names(tmp_path, monkeypatch):
     onnx_models.save(tmp_path / "letters")
     monkeypatch.chdir(tmp_path / "letters")
-    assert catalogue.label(catalogue.resolve(".")) == "letters/model.onnx"
-    assert catalogue.label(catalogue.resolve("model.onnx")) == "letters/model.onnx"
+    assert files.label(catalogue.resolve(".")) == "letters/model.onnx"
+    assert files.label(catalogue.resolve("model.onnx")) == "letters/model.onnx"
     assert opened("model.onnx").fingerprint()["file"][0] == "letters/model.onnx"
 
 
@@ -494,15 +495,15 @@ def test_other_files_beside_a_graph_are_not_its_weights(tmp_path):
     for name, part in (("model.onnx_data_1", True), ("model.onnx.bak", False)):
         (path.parent / name).write_bytes(b"12")
         size += 2 * part
-    assert catalogue.size_of(path) == size
+    assert files.size_of(path) == size
 
 
 def test_references(tmp_path):
     path = onnx_models.save(tmp_path / "letters")
     assert catalogue.resolve(path) == path
     assert catalogue.resolve(path.parent) == path
-    assert catalogue.label(path) == "letters/model.onnx"
+    assert files.label(path) == "letters/model.onnx"
     (path.parent / "model.onnx.data").write_bytes(b"1234")
-    assert catalogue.size_of(path) == path.stat().st_size + 4
+    assert files.size_of(path) == path.stat().st_size + 4
     with pytest.raises(ModelNotFound, match=r"without an .onnx file"):
         catalogue.resolve(tmp_path)

@@ -3,11 +3,11 @@
 import pytest
 
 from edgespec import SamplingParams, ToyModel
+from edgespec.drafters.cascade import Extended, sources
 from edgespec.drafters.model import ModelDrafter
-from edgespec.drafters.portfolio import Extended, sources
 from edgespec.drafters.suffix import SuffixDrafter, _assumed
-from edgespec.interfaces import Request
-from edgespec.randomness import SeededRandomness
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import NO_FLOORS, Distribution, Draft, Floors, Offer
 
 HALF = Distribution([1, 2], [0.5, 0.5])

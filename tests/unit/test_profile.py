@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from edgespec.interfaces import Capabilities
-from edgespec.policies import profile
-from edgespec.policies.profile import QUICK, Curve, forget, measure, store, stored
+from edgespec.backends.base import Capabilities
+from edgespec.costs import profile
+from edgespec.costs.profile import QUICK, Curve, forget, measure, store, stored
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))

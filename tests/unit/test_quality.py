@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import EngineMissing, Format, ToyModel, catalogue
-from edgespec.quality import compare, formats, read, recommend
+from edgespec import EngineMissing, Format, ToyModel
+from edgespec.hub import catalogue
+from edgespec.measure.formats import compare, formats, read, recommend
 
 onnx_models = pytest.importorskip("onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
@@ -44,7 +45,9 @@ def test_recommendation(found, says):
 @pytest.fixture
 def short(monkeypatch):
     """The graphs of tests spell letter by letter."""
-    monkeypatch.setattr("edgespec.quality.TEXT", "the quick brown fox jumps over the lazy dog")
+    monkeypatch.setattr(
+        "edgespec.measure.formats.TEXT", "the quick brown fox jumps over the lazy dog"
+    )
 
 
 def test_agreement_needs_16_bit_weights(tmp_path, short):

@@ -9,12 +9,12 @@ import pytest
 from fake_engines import FakeEngine
 
 from edgespec import SamplingParams
+from edgespec.decoding.engine import Engine
+from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.engine import Engine
 from edgespec.errors import VerifierFault
-from edgespec.interfaces import Request
 from edgespec.policies.fixed import FixedDepth
-from edgespec.session import Session
+from edgespec.sampling.base import Request
 from edgespec.types import Draft
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http

@@ -24,14 +24,14 @@ from edgespec import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
+from edgespec.decoding.engine import Engine
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.engine import Engine
-from edgespec.interfaces import Request
 from edgespec.policies.fixed import FixedDepth
-from edgespec.randomness import SeededRandomness
-from edgespec.session import Session
-from edgespec.stopping import Output
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Draft, Stats
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.engines import connect, split_url

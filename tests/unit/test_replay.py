@@ -11,9 +11,9 @@ from edgespec import SamplingParams, ToyModel
 from edgespec.bench import replay, traces
 from edgespec.bench.replay import Fixed, Replay, dense, rates
 from edgespec.bench.traces import BEHIND_A_MISS, DEPTH, Trace, record
+from edgespec.costs.profile import Curve, Profile
 from edgespec.drafters.model import ModelDrafter
-from edgespec.interfaces import Request
-from edgespec.policies.profile import Curve, Profile
+from edgespec.sampling.base import Request
 
 N = 64
 PROMPT = [1, 2, 3, 1, 2]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec import ConfigError, DecodeError, SamplingParams
-from edgespec.randomness import SeededRandomness, exponentials
-from edgespec.sampling import Sampler, candidates, logprob
+from edgespec.sampling.randomness import SeededRandomness, exponentials
+from edgespec.sampling.sampler import Sampler, candidates, logprob
 from edgespec.types import Distribution
 
 

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from edgespec import SamplingParams, ToyTokenizer
-from edgespec.stopping import Output
+from edgespec.decoding.output import Output
 
 VOCAB = ["a", "b", "ab", "STOP", "ST", "OP", "é", b"\xc3", b"\xa9", "</s>"]
 TOKENIZER = ToyTokenizer(VOCAB, eog=[9])

@@ -6,7 +6,7 @@ import pytest
 
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, _assumed
-from edgespec.interfaces import Request
+from edgespec.sampling.base import Request
 from edgespec.types import Floors
 
 

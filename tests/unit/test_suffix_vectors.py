@@ -11,7 +11,7 @@ import pytest
 
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.interfaces import Request
+from edgespec.sampling.base import Request
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "docs" / "drafter_vectors.json"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec import ToyModel
-from edgespec.token_cache import TokenCache
+from edgespec.cache.token_cache import TokenCache
 
 ONE, OTHER = [0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0]
 

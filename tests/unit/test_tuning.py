@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig, loading
-from edgespec.policies.profile import Curve, Profile, keep, kept, timed
-from edgespec.tuning import MOST, Tuning, _reading, break_even, decide, race, speedup
+from edgespec import ConfigError, EngineConfig
+from edgespec.costs.profile import Curve, Profile, keep, kept, timed
+from edgespec.loading import local as loading
+from edgespec.measure.tuning import MOST, Tuning, _reading, break_even, decide, race, speedup
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -153,7 +154,7 @@ def file(tmp_path, monkeypatch) -> Path:
 
 
 def test_options_that_a_user_gives_win(file):
-    from edgespec.loading import tuned_options, tuning_key
+    from edgespec.loading.local import tuned_options, tuning_key
 
     config = EngineConfig()
     assert tuned_options(file, config) == {}
@@ -172,7 +173,7 @@ def test_options_that_a_user_gives_win(file):
 
 @pytest.mark.parametrize("options", [{"n_threads": -3}, {"flash_attn": "maybe"}, 5, None])
 def test_what_makes_no_sense_is_not_used(file, options):
-    from edgespec.loading import tuned_options, tuning_key
+    from edgespec.loading.local import tuned_options, tuning_key
 
     config = EngineConfig()
     keep(tuning_key(file, config), {"options": options})
@@ -181,8 +182,8 @@ def test_what_makes_no_sense_is_not_used(file, options):
 
 def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
-    from edgespec.loading import tuned_options, tuning_key
-    from edgespec.policies.profile import stored
+    from edgespec.costs.profile import stored
+    from edgespec.loading.local import tuned_options, tuning_key
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     steps: list[str] = []
@@ -259,9 +260,9 @@ def test_threads_change_on_a_live_model(smollm2):
 
 def test_the_doctor_looks_at_the_machine(monkeypatch):
     pytest.importorskip("llama_cpp")
-    monkeypatch.setattr("edgespec.doctor._busy_share", lambda: 0.9)
+    monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda: 0.9)
     assert "load" in [f.subject for f in edgespec.diagnose()]
-    monkeypatch.setattr("edgespec.doctor._busy_share", lambda: 0.0)
+    monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda: 0.0)
     findings = edgespec.diagnose()
     subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
     assert subjects == ["processor", "memory", "versions", "GPU", "profiles"]
@@ -272,7 +273,7 @@ def test_the_doctor_looks_at_the_machine(monkeypatch):
 
 
 def test_the_doctor_on_graphics_cards():
-    from edgespec import doctor
+    from edgespec.measure import doctor
 
     card = [{"name": "Orin", "free": 1 << 30, "total": 1 << 31}]
     assert doctor._gpu(True, card, True).level == "ok"
@@ -284,7 +285,7 @@ def test_the_doctor_on_graphics_cards():
 
 
 def test_the_doctor_on_memory_and_temperature(monkeypatch):
-    from edgespec import doctor
+    from edgespec.measure import doctor
 
     assert doctor._memory(None).level == "note"
     assert doctor._memory(1 << 20).remedy
@@ -294,7 +295,7 @@ def test_the_doctor_on_memory_and_temperature(monkeypatch):
 
 
 def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
-    from edgespec import doctor
+    from edgespec.measure import doctor
 
     draft = tmp_path / "draft.gguf"
     draft.write_bytes(b"GGUF and much more")
@@ -316,7 +317,7 @@ def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
 
 def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
-    from edgespec.policies.profile import store
+    from edgespec.costs.profile import store
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     findings = edgespec.diagnose(
@@ -333,7 +334,7 @@ def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch)
     store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
     model.close()
     for busy, level, text in ((0.0, "problem", "stale"), (0.9, "note", "beside other programs")):
-        monkeypatch.setattr("edgespec.doctor._busy_share", lambda share=busy: share)
+        monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda share=busy: share)
         findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
         profile = next(f for f in findings if f.subject == "profile")
         assert (profile.level, profile.text.split(":")[0]) == (level, text)

@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-from edgespec import chat, templates, wire
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.config import EngineConfig
+from edgespec.decoding import chat, templates
+from edgespec.protocol import wire
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},

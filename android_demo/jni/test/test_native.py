@@ -13,9 +13,10 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
-from edgespec import chat, templates, wire
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.config import EngineConfig
+from edgespec.decoding import chat, templates
+from edgespec.protocol import wire
 
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 MODEL = FOLDER / "smollm2-135m.gguf"

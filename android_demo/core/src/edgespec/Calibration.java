@@ -5,7 +5,7 @@ import java.util.HashMap;
 /**
  * How often a guess comes true, by kind of evidence, learned while it is used. What is assumed
  * beforehand weighs like 8 observations; an observation weighs half after about 105 later ones of
- * its kind. edgespec/calibration.py.
+ * its kind. edgespec/drafters/calibration.py.
  */
 final class Calibration {
     private static final double STRENGTH = 8;

@@ -232,7 +232,7 @@ public final class Chat implements Closeable {
         abstract int[] encode(List<Message> asked) throws IOException;
     }
 
-    /** Token ids of the newest messages that leave room for an answer; edgespec/chat.py. */
+    /** Token ids of the newest messages that leave room for an answer; edgespec/decoding/chat.py. */
     private int[] fitting(Encoder encoder, Listener listener) throws IOException {
         int reserve = Math.min(settings.maxTokens, encoder.contextSize / 4);
         List<Message> asked = answered();

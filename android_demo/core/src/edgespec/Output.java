@@ -9,7 +9,7 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * The tokens of one answer as they become text, edgespec/stopping.py. Bytes of an incomplete
+ * The tokens of one answer as they become text, edgespec/decoding/output.py. Bytes of an incomplete
  * character and text that may begin a stop string are held back.
  */
 final class Output {

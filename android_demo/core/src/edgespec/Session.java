@@ -2,7 +2,7 @@ package edgespec;
 
 import java.io.IOException;
 
-/** The loop: choose, draft, verify, cut, accept. edgespec/session.py. */
+/** The loop: choose, draft, verify, cut, accept. edgespec/decoding/session.py. */
 final class Session {
     private final Verifier verifier;
     private final StopFlag stop;

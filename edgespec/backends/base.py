@@ -1,0 +1,172 @@
+"""The contracts of engines: models with one sequence and with several, tokenizers, files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from ..config import EngineConfig
+from ..types import Abort, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. max_rows: most logits rows a call; max_batch: most tokens a
+    native call; min_tokens: fewer take as long as so many; truncate: the tail of the memory
+    can be dropped; hidden_states: it gives them; tree: tokens can be told which others they
+    see, as branches of a tree need it.
+    """
+
+    max_rows: int
+    max_batch: int
+    truncate: bool = True
+    hidden_states: bool = False
+    tree: bool = False
+    min_tokens: int = 1
+
+
+class Model(Protocol):
+    """One engine, one sequence state."""
+
+    vocab_size: int
+    n_ctx: int
+    capabilities: Capabilities
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens the cache holds."""
+
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+        """Append `tokens` to the cache; logits of the last `n_logits` of them.
+
+        Returns [n_logits, vocab_size], a view valid until the next call.
+        Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
+        how much was).
+        """
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from position `n_past` on. Raises CannotTruncate."""
+
+    def checkpoint(self) -> Any:
+        """The state at the present `n_past`, for models that cannot truncate."""
+
+    def restore(self, state: Any) -> None:
+        """Return to a checkpoint."""
+
+    def close(self) -> None:
+        """Free everything. Calling it twice is harmless."""
+
+
+class Tokenizer(Protocol):
+    """Text at the edges: the engine itself sees ids only."""
+
+    vocab_size: int
+    chat_template: str | None
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of `text`; with add_special the BOS token where the model wants one."""
+
+    def token_text(self, token: int) -> bytes:
+        """The vocabulary's own entry of an id: what two vocabularies are compared by."""
+
+    def piece(self, token: int) -> bytes:
+        """Bytes that a token adds to the text; empty for control tokens."""
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation (EOS, EOT, …)."""
+
+    def special(self) -> dict[str, str]:
+        """Texts of bos_token and eos_token, for templates."""
+
+
+class FileModel(Model, Protocol):
+    """A model that a file stands for: what loading, measuring and tuning need beside it.
+
+    placement: what went where, in the engine's words. fingerprint: what its speed depends on.
+    n_ctx_train: tokens of context that it was trained for, 0 where nothing says so.
+    """
+
+    path: Path
+    n_ctx_train: int
+    config: EngineConfig
+    n_threads: int
+    n_threads_batch: int
+    placement: dict[str, str]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The file's own vocabulary."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Device, build, file and settings, for JSON."""
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Settings that are fixed at load and may be faster otherwise: (present value, other)."""
+
+
+@runtime_checkable
+class Threaded(FileModel, Protocol):
+    """A model whose numbers of threads can be changed while it is there."""
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Threads for one token and for several, from the next evaluation on."""
+
+
+@runtime_checkable
+class Restricting(Model, Protocol):
+    """A model whose logits lie on a device of their own, from where whole rows take long."""
+
+    def restrict(self, top: int) -> None:
+        """From now on rows may be -inf outside their `top` largest logits; 0: whole rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens for one sequence of several; logits are wanted of the last `n_logits` of them."""
+
+    sequence: int
+    tokens: Sequence[int]
+    n_logits: int = 0
+
+
+class Sequences(Protocol):
+    """A model that keeps several sequences and evaluates tokens of all in one call.
+
+    n_ctx: most tokens of one sequence; n_sequences: they are numbered from 0. max_rows: most
+    rows of logits a call, all parts together; max_draft_rows: of one part. max_batch: most
+    tokens a call. shares: whether `copy` costs nothing.
+    """
+
+    vocab_size: int
+    n_ctx: int
+    n_sequences: int
+    max_rows: int
+    max_draft_rows: int
+    max_batch: int
+    shares: bool
+
+    def decode(self, parts: Sequence[Part]) -> list[Rows]:
+        """Append tokens to their sequences; the rows of every part, views valid until the next
+        call. Raises ContextFull (nothing was appended) and DecodeError.
+        """
+
+    def truncate(self, sequence: int, n_past: int) -> None:
+        """Forget everything of a sequence from `n_past` on."""
+
+    def copy(self, source: int, target: int, n_past: int) -> None:
+        """Let an empty sequence begin with the first tokens of another."""
+
+    def close(self) -> None:
+        """Free the caches. The weights stay with the model."""
+
+
+@runtime_checkable
+class Sharing(FileModel, Protocol):
+    """A model whose weights can serve a cache of several sequences besides its own."""
+
+    def sequences(self, n_sequences: int, n_ctx: int) -> Sequences:
+        """`n_ctx` tokens of cache for `n_sequences`. Raises OutOfMemory."""

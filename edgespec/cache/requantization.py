@@ -1,0 +1,156 @@
+"""A draft model in the format that this device evaluates fastest.
+
+A draft may be made by any model: the text does not depend on it. On CPUs llama.cpp evaluates
+Q4_0, which it lays out for their vector units, in about half the time of formats that pack the
+same weights more carefully, and a draft model that is twice as fast may be wrong a little more
+often. So a copy is made, once, and kept where it was measured to be faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..backends.base import FileModel
+from ..config import EngineConfig
+from ..costs.profile import keep, kept, measure
+from ..device import cache_folder
+from ..errors import ModelError
+
+logger = logging.getLogger("edgespec.cache.requantization")
+
+WORTH = 0.9  # of the file's time for a token: at most so much a copy may take
+_READ = 64  # tokens at once, as in a prompt
+
+
+def fastest(
+    path: Path, config: EngineConfig, open_model: Callable[[Path, EngineConfig], FileModel]
+) -> Path:
+    """The file of a GGUF draft model, or its copy where that is faster on this device.
+
+    The first time it is made and both are measured, which takes some seconds; where it cannot
+    be made (no room, a format already as small) it is the file. Raises ModelError and its kinds
+    for a file that is no model.
+    """
+    from filelock import FileLock
+
+    from ..backends import llama_cpp
+
+    if found := known(path, config):
+        return found
+    if not llama_cpp.requantizable(path):
+        keep(_key(path), {"faster": False})  # to find that out takes a load of the vocabulary
+        return path
+    copy = _place(path)
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(copy.with_suffix(".lock")):  # another process may be making it
+            return known(path, config) or _decide(path, copy, config, open_model)
+    except (OSError, NotImplementedError) as error:
+        logger.info("no copy of %s can be kept in %s: %s", path.name, copy.parent, error)
+        return path
+
+
+def _decide(
+    path: Path,
+    copy: Path,
+    config: EngineConfig,
+    open_model: Callable[[Path, EngineConfig], FileModel],
+) -> Path:
+    key, faster = _key(path), None
+    if not keep(key, {}):
+        return path  # or it would be made at every load
+    try:
+        _make(path, copy)
+        faster = _is_faster(copy, path, config, open_model)
+    except (ModelError, OSError) as error:
+        logger.info("no copy of %s was made: %s", path.name, error)
+    if faster is not None and keep(key, {"faster": faster, "copy": _stamp(copy)}) and faster:
+        return copy
+    discard(copy)
+    return path
+
+
+def discard(copy: Path) -> None:
+    """Away with a copy; the next `fastest` may make another one."""
+    with contextlib.suppress(OSError):
+        copy.unlink(missing_ok=True)
+
+
+def known(path: Path, config: EngineConfig) -> Path | None:
+    """The same, as far as it is decided already."""
+    from ..backends import llama_cpp
+
+    llama_cpp.check_is_gguf(path)
+    if config.n_gpu_layers and llama_cpp.supports_gpu_offload():
+        return path
+    decided, copy = kept(_key(path)), _place(path)
+    if decided.get("faster") is False:
+        return path
+    stamp = decided.get("copy")
+    return copy if stamp and stamp == _stamp(copy) else None
+
+
+def _key(path: Path) -> dict[str, Any]:
+    from ..backends import llama_cpp
+
+    changed = path.stat().st_mtime_ns
+    return llama_cpp.identity(path) | {"kind": "requantized", "changed": changed}
+
+
+def _place(path: Path) -> Path:
+    """One for each file: what it was before it changed needs no copy."""
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
+
+
+def _stamp(copy: Path) -> list[int] | None:
+    """Size and time of a copy, None where there is none: a disk that was full once, a cache that
+    was cleaned.
+    """
+    try:
+        found = copy.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _make(path: Path, copy: Path) -> None:
+    from ..backends import llama_cpp
+
+    logger.info("making a copy of %s that this CPU may evaluate faster: %s", path.name, copy)
+    free, needed = shutil.disk_usage(copy.parent).free, 2 * path.stat().st_size
+    if free < needed:
+        raise OSError(f"{free >> 20} MiB are free in {copy.parent}, {needed >> 20} MiB are wanted")
+    partial = copy.with_suffix(".partial")
+    try:
+        llama_cpp.requantize(path, partial)
+        partial.replace(copy)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_faster(
+    copy: Path,
+    path: Path,
+    config: EngineConfig,
+    open_model: Callable[[Path, EngineConfig], FileModel],
+) -> bool:
+    """Whether a token takes clearly less, and reading no more."""
+    curves = []
+    for file in (copy, path):
+        model = open_model(file, replace(config, n_ctx=4 * _READ))
+        try:
+            curves.append(measure(model, widths=(1, _READ), repeats=9, budget_s=1))
+        finally:
+            model.close()
+    new, old = curves
+    logger.info("%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1))
+    return new(1) <= WORTH * old(1) and new(_READ) <= old(_READ)

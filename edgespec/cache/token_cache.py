@@ -1,0 +1,96 @@
+"""A model and the exact tokens that its cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends.base import Model
+from ..errors import Aborted, CannotTruncate
+from ..types import Abort, Rows
+
+
+class TokenCache:
+    """Keeps a model's cache equal to a prefix of some context, whatever the engine allows.
+
+    Where the engine cannot drop a tail (recurrent and hybrid models), `protect` takes a
+    checkpoint, and truncating goes back to it and evaluates again what is to stay.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.tokens: list[int] = []
+        self._checkpoint: tuple[int, Any] | None = None
+
+    def align(
+        self,
+        context: Sequence[int],
+        *,
+        offset: int = 0,
+        known: int = 0,
+        abort: Abort | None = None,
+    ) -> int:
+        """Drop what is not a prefix of context[offset:-1]; returns how many tokens stay.
+
+        The last token stays out: it is the one to be evaluated next. `known`: so many are
+        equal for certain and are not compared again.
+        """
+        n = common_prefix(self.tokens, context, offset=offset, known=known)
+        n = max(0, min(n, len(context) - offset - 1))
+        self.truncate(n, abort)
+        return n
+
+    def truncate(self, n_past: int, abort: Abort | None = None) -> None:
+        """Keep the first `n_past` tokens."""
+        if n_past >= len(self.tokens):
+            return
+        try:
+            self.model.truncate(n_past)
+            del self.tokens[n_past:]
+            self._forget_beyond(n_past)
+        except CannotTruncate:
+            self._replay(n_past, abort)
+
+    def protect(self) -> None:
+        """Before tokens that may be dropped: a checkpoint where the engine needs one."""
+        if not self.model.capabilities.truncate:
+            self._checkpoint = (len(self.tokens), self.model.checkpoint())
+
+    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+        """`Model.decode`, with `tokens` kept equal to the cache also when it fails."""
+        self.tokens.extend(tokens)
+        try:
+            return self.model.decode(tokens, n_logits, abort)
+        except BaseException:
+            del self.tokens[self.model.n_past :]
+            self._forget_beyond(self.model.n_past)
+            raise
+
+    def _forget_beyond(self, n_past: int) -> None:
+        """A checkpoint of tokens that are gone stands for another text."""
+        if self._checkpoint and self._checkpoint[0] > n_past:
+            self._checkpoint = None
+
+    def _replay(self, n_past: int, abort: Abort | None) -> None:
+        wanted = self.tokens[:n_past]
+        if self._checkpoint and self._checkpoint[0] <= n_past:
+            kept, state = self._checkpoint
+            self.model.restore(state)
+        else:
+            kept = 0
+            self.model.truncate(0)
+        self._checkpoint = None
+        del self.tokens[kept:]
+        for i in range(kept, n_past, self.model.capabilities.max_batch):
+            if abort and abort():
+                raise Aborted("stopped while rebuilding the cache")
+            self.decode(wanted[i : i + self.model.capabilities.max_batch], n_logits=0, abort=abort)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], *, offset: int = 0, known: int = 0) -> int:
+    """Length of the longest common prefix of `a` and b[offset:], the first `known` being equal.
+
+    No copies: contexts are long, and this is asked at every step.
+    """
+    n = min(len(a), len(b) - offset)
+    return next((i for i in range(min(known, n), n) if a[i] != b[offset + i]), n)

@@ -1,0 +1,1 @@
+"""ONNX folders made from other weights."""

@@ -1,0 +1,1 @@
+"""What evaluations cost on this device: measured t(n), kept profiles, online corrections."""

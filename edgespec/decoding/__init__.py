@@ -1,0 +1,1 @@
+"""One request: the loop, its output, the engine, chats and templates."""

@@ -1,0 +1,204 @@
+"""Conversations: templates, turns, reuse of what is in the cache, contexts that overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..backends.base import Tokenizer
+from ..config import SamplingParams, build
+from ..errors import ConfigError, ContextFull
+from ..types import Completion, Event
+from . import templates
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_ROLES = ("user", "assistant")
+_RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
+
+
+class _Fitted(NamedTuple):
+    """A turn as it goes to the engine. earlier: tokens of the messages left out, for lookup."""
+
+    prompt: list[int]
+    rendered: str
+    n_dropped: int
+    earlier: list[int]
+
+
+class Chat:
+    """A conversation with one engine.
+
+    The tokens of finished turns are kept as they were generated, so the next prompt extends
+    the cache and only the new turn is prefilled. When the context is full, the oldest turns
+    leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
+    cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
+    does not.
+    """
+
+    def __init__(self, engine: Engine, system: str | None = None) -> None:
+        self._engine = engine
+        self._template = engine.tokenizer.chat_template or templates.CHATML
+        self._system = system
+        self.messages: list[dict[str, str]] = []
+        self._n_dropped = 0
+        self._text = ""  # the rendered conversation that `_tokens` stand for
+        self._tokens: list[int] = []
+        self._earlier: list[int] = []
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt; None is the template's own default."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        self._system = text
+
+    @property
+    def n_dropped(self) -> int:
+        """How many of the oldest messages no longer fit the context."""
+        return self._n_dropped
+
+    def send(self, text: str, **sampling: Any) -> Completion:
+        """Say something, get the whole answer."""
+        for event in self.stream(text, **sampling):
+            if event.completion:
+                return event.completion
+        raise AssertionError("a stream ends with its completion")
+
+    def stream(self, text: str, **sampling: Any) -> Iterator[Event]:
+        """Say something, get the answer as it comes. Raises ContextFull if this turn alone is
+        too long, ConfigError, TemplateError: the conversation is then as it was before.
+        """
+        params = build(SamplingParams, sampling)
+        turn = {"role": "user", "content": text}
+        messages = [*self.messages, turn]
+        prompt, rendered, dropped = self._fit(messages, params)
+        earlier = self._earlier
+        if dropped != self._n_dropped:
+            earlier = self._encode(self._conversation(messages[:dropped]))
+        events = self._engine.run(prompt, params, earlier=earlier)
+        return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
+
+    def reset(self) -> None:
+        """Forget the conversation, keep the system prompt."""
+        self.messages = []
+        self._n_dropped = 0
+        self._earlier = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """The conversation, for JSON."""
+        return {"system": self._system, "messages": [dict(m) for m in self.messages]}
+
+    def load_dict(self, saved: dict[str, Any]) -> None:
+        """Take over a conversation from `to_dict`. Raises ConfigError and changes nothing if
+        it is not one.
+        """
+        if not isinstance(saved, dict):
+            raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
+        system, messages = saved.get("system"), saved.get("messages")
+        if not (system is None or isinstance(system, str)) or not isinstance(messages, list):
+            raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
+        for i, message in enumerate(messages):
+            fine = isinstance(message, dict) and message.get("role") == _ROLES[i % 2]
+            if not fine or not isinstance(message.get("content"), str):
+                raise ConfigError(
+                    f"message {i} of a saved chat must be "
+                    f'{{"role": "{_ROLES[i % 2]}", "content": text}}, got {message!r:.80}'
+                )
+        if len(messages) % 2:
+            raise ConfigError("a saved chat must end with an answer of the assistant")
+        self.reset()
+        self._system = system
+        self.messages = [{"role": m["role"], "content": m["content"]} for m in messages]
+
+    def _answer(
+        self, turn: dict[str, str], fitted: _Fitted, events: Iterator[Event]
+    ) -> Iterator[Event]:
+        shown, ids = "", []
+        if fitted.n_dropped > self._n_dropped:
+            yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
+        try:
+            for event in events:
+                shown += event.text
+                if event.token is not None:
+                    ids.append(event.token)
+                if event.completion:
+                    if ids:
+                        self._remember(turn, fitted, shown, ids)
+                    turn = {}
+                yield event
+        finally:
+            if turn and ids:  # ended half-way: what was shown stays said
+                self._remember(turn, fitted, shown, ids)
+
+    def _remember(
+        self, turn: dict[str, str], fitted: _Fitted, shown: str, ids: Sequence[int]
+    ) -> None:
+        self.messages += [turn, {"role": "assistant", "content": shown}]
+        self._n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
+        tokenizer = self._engine.tokenizer
+        answer = list(ids)
+        if answer and tokenizer.is_eog(answer[-1]):
+            del answer[-1]
+        if b"".join(map(tokenizer.piece, answer)) == shown.encode():
+            self._text = fitted.rendered + shown
+            self._tokens = [*fitted.prompt, *answer]
+        else:  # cut at a stop string or inside a character: its tokens say more than was shown
+            self._text = ""
+
+    def _fit(
+        self, messages: list[dict[str, str]], params: SamplingParams
+    ) -> tuple[list[int], str, int]:
+        """Prompt tokens and text of the newest messages that leave room for an answer, and how
+        many of the oldest are not among them.
+        """
+        n_ctx = self._engine.n_ctx
+        reserve = min(params.max_tokens or _RESERVE, n_ctx // 4)
+        dropped = self._n_dropped
+        while True:
+            prompt, rendered = self._render(messages[dropped:])
+            if len(prompt) + reserve <= n_ctx:
+                return prompt, rendered, dropped
+            if dropped + 1 == len(messages):
+                system = "the system prompt and " if self._system is not None else ""
+                raise ContextFull(
+                    f"the prompt of {system}this message has {len(prompt)} tokens; the context of "
+                    f"{n_ctx} has room for {n_ctx - reserve} beside the answer: shorten it or load "
+                    "the model with a larger n_ctx"
+                )
+            dropped += 2
+
+    def _dropped_notice(self, n_dropped: int) -> str:
+        turns = (n_dropped - self._n_dropped) // 2
+        return (
+            f"the context of {self._engine.n_ctx} tokens is full: the oldest "
+            f"{'turn was' if turns == 1 else f'{turns} turns were'} left out"
+        )
+
+    def _render(self, messages: Sequence[dict[str, str]]) -> tuple[list[int], str]:
+        """Token ids of the conversation: those of the last one extended where the text allows."""
+        rendered = self._conversation(messages)
+        if self._text and rendered.startswith(self._text):
+            added = self._engine.tokenizer.encode(rendered[len(self._text) :], add_special=False)
+            return [*self._tokens, *added], rendered
+        return self._encode(rendered), rendered
+
+    def _conversation(self, messages: Sequence[dict[str, str]]) -> str:
+        if self._system is not None:
+            messages = [{"role": "system", "content": self._system}, *messages]
+        return templates.render(self._template, messages, self._engine.tokenizer.special())
+
+    def _encode(self, text: str) -> list[int]:
+        return encode(self._engine.tokenizer, text)
+
+
+def encode(tokenizer: Tokenizer, rendered: str) -> list[int]:
+    """Token ids of a rendered conversation. The template writes BOS itself where the model wants
+    one; never two of them.
+    """
+    bos = tokenizer.special()["bos_token"]
+    has_bos = bool(bos) and rendered.startswith(bos)
+    return tokenizer.encode(rendered, add_special=not has_bos)

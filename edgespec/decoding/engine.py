@@ -1,0 +1,273 @@
+"""A loaded model that answers: the public face of the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from ..backends.base import Model, Tokenizer
+from ..config import SamplingParams, build
+from ..errors import ConfigError, EdgeSpecError, EngineBusy
+from ..sampling.base import Request
+from ..sampling.randomness import SeededRandomness
+from ..types import Completion, Event, FinishReason, Logprob, Stats
+from .chat import Chat
+from .output import Output
+from .session import Session
+
+Prompt = str | Sequence[int]
+
+
+class Interrupt:
+    """Why a request should stop, if it should: cancelled, or out of time."""
+
+    def __init__(self, time_limit_s: float | None) -> None:
+        self._cancelled = threading.Event()
+        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+
+    def cancel(self) -> None:
+        """From any thread."""
+        self._cancelled.set()
+
+    def __call__(self) -> FinishReason | None:
+        if self._cancelled.is_set():
+            return "cancelled"
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return "time_limit"
+        return None
+
+
+class Engine:
+    """A target with its drafters. Made by `edgespec.load`; a context manager.
+
+    Thread safety: every method may be called from any thread. One request runs at a time;
+    with on_busy="wait" a second caller waits for the first to end, with "error" it gets
+    EngineBusy. A thread that would wait for itself always gets EngineBusy. A stream holds
+    the engine until it is exhausted or closed.
+
+    target: the model itself, None where it is on another machine.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tokenizer: Tokenizer,
+        *,
+        n_ctx: int,
+        on_busy: Literal["wait", "error"] = "wait",
+        speculation: str = "off",
+        description: dict[str, Any] | None = None,
+        target: Model | None = None,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.n_ctx = n_ctx
+        self._session = session
+        self._on_busy = on_busy
+        self._speculation = speculation
+        self._description = description or {}
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._interrupt: Interrupt | None = None
+        self._closed = False
+
+    def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
+        """Answer in one piece. `prompt`: text (special tokens in it count) or token ids;
+        `sampling`: the fields of SamplingParams. Raises ConfigError, ContextFull, EngineBusy.
+        """
+        for event in self.stream(prompt, **sampling):
+            if event.completion:
+                return event.completion
+        raise AssertionError("a stream ends with its completion")
+
+    def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Event]:
+        """Answer as it comes: "prefill", "token" and one last "done" event.
+
+        Arguments are checked and time counts at once, the engine is taken with the first `next`.
+        Closing the iterator ends the request.
+        """
+        return self.run(self.encode(prompt), build(SamplingParams, sampling))
+
+    def chat(self, system: str | None = None) -> Chat:
+        """A conversation, rendered with the model's own template."""
+        return Chat(self, system)
+
+    def cancel(self) -> None:
+        """End the running request, from any thread: it finishes as "cancelled" with what is
+        there. Nothing happens when none is running.
+        """
+        interrupt = self._interrupt
+        if interrupt:
+            interrupt.cancel()
+
+    async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
+        """`generate` for asyncio; cancelling the task cancels the request."""
+        async for event in self.astream(prompt, **sampling):
+            if event.completion:
+                return event.completion
+        raise AssertionError("a stream ends with its completion")
+
+    async def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Event]:
+        """`stream` for asyncio: the request runs in a thread of its own."""
+        import asyncio  # only programs that use it pay for its import
+
+        params = build(SamplingParams, sampling)
+        interrupt = Interrupt(params.time_limit_s)
+        events = self.run(self.encode(prompt), params, interrupt=interrupt)
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+
+        def hand_over(item: Event | BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+        def work() -> None:
+            try:
+                for event in events:
+                    hand_over(event)
+            except BaseException as error:
+                hand_over(error)
+            finally:
+                hand_over(None)
+
+        threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
+        running = True
+        try:
+            while (item := await arrived.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+            running = False
+        finally:
+            interrupt.cancel()
+            while running and await arrived.get() is not None:
+                pass
+
+    def run(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        earlier: Sequence[int] = (),
+        interrupt: Interrupt | None = None,
+    ) -> Iterator[Event]:
+        """One request on token ids; see `stream`. `earlier`: text for lookup alone."""
+        return self._run(prompt, params, earlier, interrupt or Interrupt(params.time_limit_s))
+
+    def _run(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        earlier: Sequence[int],
+        interrupt: Interrupt,
+    ) -> Iterator[Event]:
+        with self._held(interrupt):
+            randomness = SeededRandomness(params.seed)
+            request = Request(prompt, params, randomness, earlier, interrupt)
+            output = Output(self.tokenizer, params)
+            stats = Stats(speculation=self._speculation_of(params))
+            logprobs: list[Logprob] = []
+            for event in self._session.generate(request, output, stats):
+                if event.logprob:
+                    logprobs.append(event.logprob)
+                yield event
+            rest = output.flush()
+            completion = Completion(
+                output.text,
+                tuple(output.token_ids),
+                output.finish_reason or "stop",
+                output.stop_reason,
+                stats,
+                None if params.logprobs is None else tuple(logprobs),
+            )
+        yield Event("done", text=rest, completion=completion)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, checked against the vocabulary."""
+        self._check_open()
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        else:
+            ids = [int(token) for token in prompt]
+        n = self.tokenizer.vocab_size
+        wrong = next((token for token in ids if not 0 <= token < n), None)
+        if wrong is not None:
+            raise ConfigError(f"token id {wrong} is not in the vocabulary (0 … {n - 1})")
+        if not ids:
+            raise ConfigError("the prompt is empty; give text or at least one token id")
+        return ids
+
+    def describe(self) -> dict[str, Any]:
+        """What is loaded, where it is and how it speculates; for JSON."""
+        return dict(self._description) | {"n_ctx": self.n_ctx, "speculation": self._speculation}
+
+    def close(self) -> None:
+        """Free the models. A running request is cancelled, and the models are freed as soon
+        as it has ended. Twice is harmless.
+        """
+        self._closed = True
+        self.cancel()
+        self._free()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _held(self, interrupt: Interrupt) -> Iterator[None]:
+        """The engine for one request."""
+        self._take(interrupt)
+        try:
+            self._interrupt = interrupt  # before the look at what `close` sets before it cancels
+            self._check_open()
+            yield
+        finally:
+            self._release()
+
+    def _take(self, interrupt: Interrupt) -> None:
+        me = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            if self._on_busy == "error":
+                raise EngineBusy("a request is running on this engine; wait for it or cancel() it")
+            if self._holder == me:
+                raise EngineBusy(
+                    "this thread is still reading a stream of this engine; exhaust it or close() it"
+                )
+            while not self._lock.acquire(timeout=0.05):
+                if reason := interrupt():
+                    raise EngineBusy(f"gave up waiting for the running request: {reason}")
+        self._holder = me
+
+    def _release(self) -> None:
+        self._interrupt = self._holder = None
+        self._lock.release()
+        if self._closed:
+            self._free()
+
+    def _free(self) -> None:
+        """Free the models, unless a request is running: its end does."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._session.close()
+            finally:
+                self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EdgeSpecError("this engine is closed; load the model again")
+
+    def _speculation_of(self, params: SamplingParams) -> str:
+        if params.disable_spec_decode or params.num_draft_tokens == 0:
+            return "off: disabled by request"
+        return self._speculation

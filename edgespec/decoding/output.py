@@ -1,0 +1,90 @@
+"""Where a generation ends, and what of it can be shown: exact also across drafts."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from ..backends.base import Tokenizer
+from ..config import SamplingParams
+from ..types import FinishReason
+
+
+class Output:
+    """The tokens of one answer as they become text.
+
+    Bytes of an incomplete character and text that may be the start of a stop string are held
+    back. `text` is everything that may be shown so far, `token_ids` everything emitted.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._tokenizer = tokenizer
+        self._params = params
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+
+    def cut(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
+        """Take tokens up to the one that ends the answer: (token, text that can be shown)."""
+        taken = []
+        for token in tokens:
+            taken.append((token, self._take(token)))
+            if self.finish_reason:
+                break
+        return taken
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the answer for a reason from outside; the first reason stays."""
+        self.finish_reason = self.finish_reason or reason
+
+    def flush(self) -> str:
+        """At the end: what was held back."""
+        rest = (
+            ""
+            if isinstance(self.stop_reason, str)
+            else self._held + self._decoder.decode(b"", True)
+        )
+        self._held = ""
+        self.text += rest
+        return rest
+
+    def _take(self, token: int) -> str:
+        self.token_ids.append(token)
+        params = self._params
+        if token in params.stop_token_ids or (
+            not params.ignore_eos and self._tokenizer.is_eog(token)
+        ):
+            self.finish_reason, self.stop_reason = "stop", token
+            return ""
+        self._held += self._decoder.decode(self._tokenizer.piece(token))
+        if params.stop:
+            shown = self._release()
+        else:
+            shown, self._held = self._held, ""
+        self.text += shown
+        if params.max_tokens is not None and len(self.token_ids) >= params.max_tokens:
+            self.finish("length")
+        return shown
+
+    def _release(self) -> str:
+        """Text that no stop string can reach any more; ends the answer at a stop string."""
+        found = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
+        if found:
+            at, self.stop_reason = min(found)
+            self.finish_reason = "stop"
+        else:
+            at = len(self._held) - max(
+                (_overlap(self._held, s) for s in self._params.stop), default=0
+            )
+        shown, self._held = self._held[:at], self._held[at:]
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )

@@ -1,0 +1,1 @@
+"""Model names become files: catalogue entries, references, downloads."""

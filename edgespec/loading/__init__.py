@@ -1,0 +1,1 @@
+"""The only place that puts concrete parts together."""

@@ -1,0 +1,1 @@
+"""Measurements a user asks for: tune, doctor, inspect, compare formats."""

@@ -1,0 +1,190 @@
+"""Formats of one model beside each other: how fast each is, and how good.
+
+A GGUF and an ONNX graph of the same model are two roundings of it, and give two texts. What
+rounding has cost shows in the perplexity of a text, and in how often the greedy token is that of
+16-bit weights, where those are on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..backends import files
+from ..backends.base import Model
+from ..config import EngineConfig
+from ..costs.profile import fill, timed
+from ..errors import EdgeSpecError
+from ..hub import catalogue
+from ..loading.local import open_model, tuned_options
+
+logger = logging.getLogger("edgespec.measure.formats")
+
+WORSE = 0.05  # a perplexity that is higher by more than this share is worth a warning
+FASTER = 0.05
+_ROWS = 32
+_WIDE = 4  # a draft of three tokens
+_REFERENCES = (
+    "F32",
+    "BF16",
+    "F16",
+    "ONNX-FP32",
+    "ONNX-FP16",
+)  # quantisations that stand for the weights themselves
+_BEHIND, _REPEATS = 64, 7
+
+TEXT = """\
+A bicycle that rolls is a stubborn thing. Push it sideways and it does not fall at once: the front
+wheel turns into the fall, the frame follows, and the tyres are carried back under the weight. Two
+effects are usually named. The wheels spin and resist being tilted, and the point where the front
+tyre touches the road lies a little behind the line about which the fork turns, so that the wheel
+trails as the castor of a trolley does. Neither is needed alone. In 2011 a machine was built that
+had almost none of either, and it still stayed up when it was pushed fast enough.
+
+def falls(angle, speed, steps=200, dt=0.01):
+    rate = 0.0
+    for _ in range(steps):
+        steer = 2.0 * angle + 0.5 * rate
+        rate += (9.81 * angle - speed * speed * steer / 1.1) * dt
+        angle += rate * dt
+        if abs(angle) > 1.0:
+            return True
+    return False
+
+Question: What does the function return when the speed is zero and the angle is small?
+Answer: True, because nothing but gravity acts on the angle, which grows until it is above 1.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One file of a model, measured.
+
+    ms, ms_wide: of one token and of four at once behind a short cache. perplexity: of a short
+    text. agreement: share of its positions where the likeliest token is that of 16-bit weights;
+    None where none are on disk.
+    """
+
+    path: Path
+    quantisation: str
+    size: int
+    ms: float
+    ms_wide: float
+    perplexity: float
+    agreement: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "file": files.label(self.path),
+            "quantisation": self.quantisation,
+            "size": self.size,
+            "ms": round(self.ms, 2),
+            "ms_wide": round(self.ms_wide, 2),
+            "perplexity": round(self.perplexity, 3),
+            "agreement": None if self.agreement is None else round(self.agreement, 3),
+        }
+
+
+def formats(name: str) -> list[tuple[str, Path]]:
+    """Quantisation and path of every file of a catalogue model that is on disk, [] for what is
+    no name of the catalogue.
+    """
+    entry = catalogue.entries().get(name.partition(":")[0].lower())
+    found = []
+    for file in entry.files if entry else ():
+        path = catalogue.resolve(name.partition(":")[0], quantisation=file.quantisation)
+        if path:
+            found.append((file.quantisation, path))
+    return found
+
+
+def compare(
+    found: Sequence[tuple[str, Path]],
+    config: EngineConfig | None = None,
+    progress: Callable[[str], None] = logger.info,
+    given: Iterable[str] = (),
+) -> list[Format]:
+    """Measure files of one model, (quantisation, path) each; those that do not load are left
+    out. The text is tokenized once, by the first. given: settings that hold whatever `tune` has
+    found.
+    """
+    config = config or EngineConfig()
+    tokens: list[int] = []
+    measured: list[tuple[Format, npt.NDArray[np.int64]]] = []
+    for quantisation, path in found:
+        progress(f"measuring {files.label(path)}: speed and perplexity")
+        try:
+            settings = replace(config, n_ctx=1024, **tuned_options(path, config, given))
+            with contextlib.closing(open_model(path, settings)) as model:
+                tokens = tokens or model.tokenizer.encode(TEXT)
+                perplexity, likeliest = read(model, tokens)
+                times = times_of(model)
+        except EdgeSpecError as error:
+            progress(f"left out: {error}")
+            continue
+        one = Format(path, quantisation, files.size_of(path), *times, perplexity)
+        measured.append((one, likeliest))
+    return _agreeing(measured)
+
+
+def read(model: Model, tokens: Sequence[int]) -> tuple[float, npt.NDArray[np.int64]]:
+    """Perplexity of tokens after the first, and the likeliest token at each position, [n - 1]."""
+    model.truncate(0)
+    lost, likeliest = 0.0, []
+    for start in range(0, len(tokens) - 1, _ROWS):
+        part = tokens[start : min(start + _ROWS, len(tokens) - 1)]
+        rows = model.decode(part, n_logits=len(part)).astype(np.float64)
+        following = tokens[start + 1 : start + 1 + len(part)]
+        top = rows.max(1)
+        total = top + np.log(np.exp(rows - top[:, None]).sum(1))
+        lost += float((total - rows[np.arange(len(part)), following]).sum())
+        likeliest.append(rows.argmax(1))
+    model.truncate(0)
+    return float(np.exp(lost / (len(tokens) - 1))), np.concatenate(likeliest)
+
+
+def times_of(model: Model) -> tuple[float, float]:
+    """Median milliseconds of one token and of a few at once, in turns."""
+    fill(model, _BEHIND)
+    timed(model, _WIDE)
+    pairs = [(timed(model, 1), timed(model, _WIDE)) for _ in range(_REPEATS)]
+    model.truncate(0)
+    one, several = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+    return one, several
+
+
+def _agreeing(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> list[Format]:
+    reference = next((rows for one, rows in measured if one.quantisation in _REFERENCES), None)
+    if reference is None:
+        return [one for one, _ in measured]
+    return [replace(one, agreement=float((rows == reference).mean())) for one, rows in measured]
+
+
+def recommend(found: Sequence[Format]) -> str:
+    """Which file to take, and why, in a sentence.
+
+    The faster one by the mean of a plain evaluation and of one with a draft, unless rounding has
+    cost it more than 5% of perplexity.
+    """
+    fastest = min(found, key=lambda one: one.ms + one.ms_wide)
+    best = min(found, key=lambda one: one.perplexity)
+    gain = (best.ms + best.ms_wide) / (fastest.ms + fastest.ms_wide)
+    cost = fastest.perplexity / best.perplexity - 1
+    if gain < 1 + FASTER:
+        return f"{best.quantisation}: its perplexity is the lowest, and none is much faster"
+    lead = f"{gain:.1f} times as fast as {best.quantisation}"
+    if cost <= WORSE:
+        return f"{fastest.quantisation}: {lead}, at a perplexity that is {cost:.1%} higher"
+    return (
+        f"{fastest.quantisation} where speed matters: {lead}; {best.quantisation} where answers "
+        f"do: the perplexity of the other is {cost:.0%} higher"
+    )

@@ -1,0 +1,141 @@
+"""What a model file is, what memory it needs, and which models on disk can draft for it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..backends import files
+from ..drafters.model import check_vocabulary
+from ..errors import EdgeSpecError, VocabularyMismatch
+from ..hub import catalogue
+from ..loading.local import backend, model_path
+
+_FTYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16",
+}  # fmt: skip  # llama.cpp's llama_ftype
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A GGUF or an ONNX graph. Sizes in bytes; `n_head_kv` is the most of any layer.
+
+    kv_element_size: bytes of an element of the cache (f16 for a GGUF unless asked otherwise).
+    engine: how it runs on this device, where that is known without being asked for.
+    """
+
+    path: str
+    architecture: str
+    name: str
+    quantisation: str
+    file_size: int
+    n_ctx_train: int
+    vocab_size: int
+    n_layer: int
+    n_head_kv: int
+    key_length: int
+    value_length: int
+    has_chat_template: bool
+    kv_element_size: int = 2
+    engine: dict[str, str] = field(default_factory=dict)
+
+    def kv_bytes(self, n_ctx: int) -> int:
+        """Size of a KV cache of `n_ctx` tokens; an upper bound where some layers share heads or
+        have none.
+        """
+        head = self.key_length + self.value_length
+        return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        contexts = sorted({min(n, self.n_ctx_train) for n in (2048, 8192, 32768)})
+        return asdict(self) | {"kv_bytes": {str(n): self.kv_bytes(n) for n in contexts}}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFit:
+    """Whether a model on disk can draft for another one, and if not why."""
+
+    reference: str
+    fits: bool
+    why: str
+
+
+def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
+    """What a file is. Of a GGUF header and vocabulary are read, not the weights; an ONNX graph
+    is loaded. Raises ModelError and its kinds.
+    """
+    path = model_path(reference)
+    metadata = backend(path).inspect_metadata(path)
+
+    def number(key: str, default: int = 0) -> int:
+        digits = metadata.get(key, "").strip("[]").split(",")  # one a layer in some models
+        return max((int(d) for d in digits if d.strip().isdigit()), default=default)
+
+    n_head = number("attention.head_count", 1)
+    head_dim = number("embedding_length") // n_head
+    ftype = number("general.file_type", -1)
+    return ModelInfo(
+        path=str(path),
+        architecture=metadata.get("general.architecture", "unknown"),
+        name=metadata.get("general.name", path.stem),
+        quantisation=metadata.get("quantisation")
+        or _FTYPES.get(ftype, f"type {ftype}" if ftype >= 0 else "unknown"),
+        file_size=files.size_of(path),
+        n_ctx_train=number("context_length"),
+        vocab_size=number("vocab_size"),
+        n_layer=number("block_count"),
+        n_head_kv=number("attention.head_count_kv", n_head),
+        key_length=number("attention.key_length", head_dim),
+        value_length=number("attention.value_length", head_dim),
+        has_chat_template=metadata["has_chat_template"] == "True",
+        kv_element_size=number("element_size", 2),
+        engine={
+            key.removeprefix("engine."): value
+            for key, value in metadata.items()
+            if key.startswith("engine.")
+        },
+    )
+
+
+def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
+    """Every catalogue model on disk, and every model beside this one, judged as its draft."""
+    path = model_path(reference)
+    found = {p: name for name in catalogue.entries() if (p := catalogue.resolve(name))}
+    for neighbour in neighbours(path):
+        found.setdefault(neighbour, str(neighbour.relative_to(room_of(path))))
+    fits = []
+    with backend(path).vocabulary(path) as target:
+        for other, name in found.items():
+            if other.resolve() == path.resolve():
+                continue
+            if files.size_of(other) >= files.size_of(path):
+                fits.append(DraftFit(name, False, "not smaller than the target"))
+                continue
+            try:
+                with backend(other).vocabulary(other) as draft:
+                    check_vocabulary(target, draft)
+                fits.append(DraftFit(name, True, "same vocabulary"))
+            except VocabularyMismatch as error:
+                fits.append(DraftFit(name, False, str(error)))
+            except EdgeSpecError as error:
+                fits.append(DraftFit(name, False, f"cannot be read: {error}"))
+    return fits
+
+
+def room_of(path: Path) -> Path:
+    """The folder that a model's neighbours lie in: a graph has one of its own in it."""
+    return path.parent.parent if files.is_onnx(path) else path.parent
+
+
+def neighbours(path: Path) -> list[Path]:
+    """GGUF files and folders with one graph where a model lies."""
+    room = room_of(path)
+    graphs = [files.onnx_files(folder) for folder in sorted(room.iterdir()) if folder.is_dir()]
+    return [*sorted(room.glob("*.gguf")), *(found[0] for found in graphs if len(found) == 1)]

@@ -1,0 +1,1 @@
+"""A row of logits and a draft become tokens."""

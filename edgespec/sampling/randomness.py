@@ -1,0 +1,103 @@
+"""Where chance comes from in production: two independent kinds, both a function of the seed.
+
+`bernoulli` and `draw` come from a sequential generator. `race` is the exponential race
+(Gumbel-max) with noise keyed by (seed, absolute position, token): the token it gives depends
+on nothing but these and the distribution, so a text drawn by races is the same with and
+without speculation. The noise of a position decides at most one emitted token.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import random
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..types import Distribution
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+class SeededRandomness:
+    """Randomness from a seed (0 … 2^64 - 1); None takes a fresh one, kept in `seed`."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = secrets.randbits(64) if seed is None else seed
+        self._sequential = random.Random(self.seed)
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with `probability`."""
+        return self._sequential.random() < probability
+
+    def draw(self, distribution: Distribution) -> int:
+        """A token by inversion of the cumulative distribution."""
+        probs = distribution.probs
+        few = isinstance(probs, list)
+        cumulative = list(itertools.accumulate(probs)) if few else np.cumsum(probs)
+        i = bisect.bisect_right(cumulative, self._sequential.random() * cumulative[-1])
+        while i == len(cumulative) or probs[i] == 0:
+            i -= 1  # rounding put the point on the end: the last possible token
+        return int(distribution.ids[i])
+
+    def race(self, position: int, distribution: Distribution) -> int:
+        """Argmin E_t / p_t with E_t ~ Exp(1) keyed by (seed, position, t).
+
+        Its law is `distribution`: exponential clocks of rates p_t, the first to ring wins
+        (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+        """
+        ids, probs = distribution.ids, distribution.probs
+        if len(ids) == 1:
+            return int(ids[0])
+        if isinstance(ids, list) and isinstance(probs, list):
+            return _race_of_few(self.seed, position, ids, probs)
+        clocks = exponentials(self.seed, position, np.asarray(ids))
+        with np.errstate(divide="ignore"):
+            return int(ids[int((clocks / probs).argmin())])
+
+
+def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """Exp(1) noise of tokens at an absolute position, float64 [len(ids)], never zero.
+
+    A counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) over
+    (seed, position), then over the token.
+    """
+    x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    x ^= x >> np.uint64(31)
+    uniform = ((x >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    result: np.ndarray = -np.log(uniform)
+    return result
+
+
+def _race_of_few(seed: int, position: int, ids: Sequence[int], probs: Sequence[float]) -> int:
+    """The same race without arrays, which cost more than a few tokens do."""
+    key = _key(seed, position)
+    best, first = ids[0], math.inf
+    for token, p in zip(ids, probs, strict=True):
+        if p > 0:
+            uniform = ((_finish(token * _GOLDEN + key & _MASK) >> 11) + 0.5) * 2.0**-53
+            clock = -math.log(uniform) / p
+            if clock < first:
+                best, first = token, clock
+    return best
+
+
+def _key(seed: int, position: int) -> int:
+    return _mix_int(_mix_int(seed ^ 0x5EED) + position * _GOLDEN & _MASK)
+
+
+def _mix_int(x: int) -> int:
+    return _finish((x + _GOLDEN) & _MASK)
+
+
+def _finish(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
+    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
+    return x ^ (x >> 31)

@@ -1,0 +1,203 @@
+"""A logits row becomes a token (greedy) or a distribution over the few tokens that survive."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..config import SamplingParams
+from ..errors import ConfigError, DecodeError
+from ..types import Distribution, Logprob, Row
+
+_NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
+
+
+class Sampler:
+    """The transforms of one request, with the history that its penalties look at.
+
+    A row that stands behind drafted tokens is transformed with these as history: pass them
+    as `ahead`. Rows are never written to.
+    """
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
+        self.params = params
+        self._has_penalties = params.has_penalties
+        self._changes_rows = self._has_penalties or bool(params.logit_bias)
+        self._in_prompt = set(prompt) if self._has_penalties else set()
+        self._in_output: Counter[int] = Counter()
+        self._floor: float | None = None
+        self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
+        self._bias = np.fromiter(params.logit_bias.values(), np.float64)
+        wrong = self._bias_ids[(self._bias_ids < 0) | (self._bias_ids >= vocab_size)]
+        if len(wrong):
+            raise ConfigError(
+                f"logit_bias names token {wrong[0]}; ids of this model are 0 … {vocab_size - 1}"
+            )
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Tokens that were emitted: history from now on."""
+        if self._has_penalties:
+            self._in_output.update(tokens)
+
+    def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
+        """The likeliest token after bias and penalties; of equals the lowest id."""
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        best = int(row.argmax())
+        _check(row.item(best))
+        return best
+
+    def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:
+        """The likeliest token after bias and penalties, and its probability at temperature 1.
+
+        Of the others only those near the largest logit count: a full softmax takes twice as long,
+        and gives 1% less in the median (4 tokens of 1,000 are that near).
+        """
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        best = int(row.argmax())
+        top = row.item(best)
+        _check(top)
+        near = row.take((row > top - _NEAR).nonzero()[0])
+        return best, 1 / float(np.exp(near - row.dtype.type(top)).sum(dtype=np.float64))
+
+    def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
+        """What the request samples from at this row, with `ahead` behind the history.
+
+        Only survivors are ever soft-maxed. With top_p and no top_k one pass over the row finds
+        its normaliser, and nothing else is computed of the tokens that fall away.
+        """
+        params = self.params
+        if params.temperature == 0:
+            return Distribution([self.argmax(row, ahead)], [1.0])
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        if params.top_k:
+            ids, logits, self._floor = candidates(row, min(params.top_k, len(row)), self._floor)
+            return _cut(ids, logits, params)
+        if params.top_p < 1:
+            return _cut(*_nucleus_candidates(row, params))
+        return _dense(row, params)
+
+    def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
+        """A copy of the row after bias and penalties."""
+        row = row.copy()
+        inside = self._bias_ids < len(row)  # a draft's row may be shorter than the target's
+        row[self._bias_ids[inside]] += self._bias[inside]
+        return self._penalised(row, ahead) if self._has_penalties else row
+
+    def _penalised(self, row: Row, ahead: Sequence[int]) -> Row:
+        params, output = self.params, self._in_output + Counter(ahead)
+        if params.repetition_penalty != 1:  # Keskar et al. 2019, arXiv 1909.05858
+            ids = np.fromiter(
+                (t for t in self._in_prompt | output.keys() if t < len(row)), np.int64
+            )
+            logits = row[ids]
+            r = params.repetition_penalty
+            row[ids] = np.where(logits > 0, logits / r, logits * r)
+        if output and (params.presence_penalty or params.frequency_penalty):
+            ids = np.fromiter(output.keys(), np.int64)
+            counts = np.fromiter(output.values(), np.float64)
+            inside = ids < len(row)
+            row[ids[inside]] -= params.presence_penalty + params.frequency_penalty * counts[inside]
+        return row
+
+
+def _cut(
+    ids: list[int], logits: list[float], params: SamplingParams, mass: float | None = None
+) -> Distribution:
+    """Temperature, top_p and min_p on candidates, likeliest first. `mass`: of all tokens,
+    relative to the likeliest; None where the candidates are all there is.
+    """
+    top = logits[0]
+    weights = [math.exp((x - top) / params.temperature) for x in logits]
+    enough = params.top_p * (sum(weights) if mass is None else mass)
+    total = 0.0
+    kept: list[tuple[int, float]] = []
+    for token, weight in zip(ids, weights, strict=True):
+        if kept and ((params.top_p < 1 and total >= enough) or weight < params.min_p):
+            break
+        total += weight
+        kept.append((token, weight))
+    kept.sort()
+    return Distribution([token for token, _ in kept], [weight / total for _, weight in kept])
+
+
+def _dense(row: Row, params: SamplingParams) -> Distribution:
+    """Every token survives, or those that min_p leaves."""
+    top = row.max()
+    _check(top)
+    weights = np.exp((row.astype(np.float64) - top) / params.temperature)
+    ids = np.arange(len(row))
+    if params.min_p:
+        ids = (weights >= params.min_p).nonzero()[0]
+        weights = weights[ids]
+    return Distribution(ids, weights / weights.sum())
+
+
+def _nucleus_candidates(
+    row: Row, params: SamplingParams
+) -> tuple[list[int], list[float], SamplingParams, float]:
+    """As many of the likeliest tokens as top_p can need, and the mass of all: `_cut`'s
+    arguments.
+    """
+    scaled = (row - row.max()) / row.dtype.type(params.temperature)
+    mass = float(np.exp(scaled).sum(dtype=np.float64))
+    k = min(64, len(row))
+    while True:
+        ids, logits, _ = candidates(row, k)
+        kept = sum([math.exp((x - logits[0]) / params.temperature) for x in logits])
+        if k == len(row) or kept >= params.top_p * mass:
+            return ids, logits, params, mass
+        k = min(8 * k, len(row))
+
+
+def candidates(
+    row: Row, k: int, floor: float | None = None
+) -> tuple[list[int], list[float], float]:
+    """Ids and logits of the `k` largest logits, largest first, and a good `floor` for the row
+    that follows. Raises DecodeError where no logit is above -inf, or, without a floor, one is NaN.
+
+    floor: a guess of a logit that a few more than k tokens reach; only those are sorted. The
+    logits of the row before make a good one. The result does not depend on it. Few array
+    operations on purpose: right after an evaluation, with every cache full of weights, each
+    different one costs 10–20 µs.
+    """
+    if floor is None:
+        floor = float(row.max()) - 10
+    ids = (row >= floor).nonzero()[0]
+    step = 2.0
+    while len(ids) < k and floor > -math.inf:
+        floor, step = (floor - step, 4 * step) if step < 1e4 else (-math.inf, step)
+        ids = (row >= floor).nonzero()[0]
+    logits = row.take(ids)
+    order = logits.argsort(kind="stable")[::-1]
+    _check(logits[order[0]] if len(order) else math.nan)
+    if len(order) > 8 * k:
+        floor = float(logits[order[8 * k]])
+    elif len(order) < 4 * k:
+        floor -= 1
+    best = order[:k]
+    return ids.take(best).tolist(), logits.take(best).tolist(), floor
+
+
+def logprob(row: Row, token: int, n_top: int) -> Logprob:
+    """Log-probabilities under the unmodified logits (before bias, penalties, temperature)."""
+    top = float(row.max())
+    log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))
+    best: tuple[tuple[int, float], ...] = ()
+    if n_top:
+        ids, logits, _ = candidates(row, min(n_top, len(row)))
+        best = tuple((t, logit - log_z) for t, logit in zip(ids, logits, strict=True))
+    return Logprob(float(row[token]) - log_z, best)
+
+
+def _check(best: float) -> None:
+    if not math.isfinite(best):
+        raise DecodeError(
+            f"the largest logit of a row is {best}: the model's weights or its cache are damaged, "
+            "or logit_bias forbids every token"
+        )

@@ -1,0 +1,63 @@
+"""Rows of the target and a draft become accepted tokens and one of the target's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from ..config import Acceptance, SamplingParams
+from ..types import Distribution, Draft, Logprob, Rows
+from . import acceptance
+from .base import Randomness
+from .sampler import Sampler, logprob
+
+
+class Judge:
+    """One request's sampling and acceptance, wherever the rows were computed.
+
+    prompt, output: its tokens so far. rule: which rule serves drafts that carry probabilities.
+    All others are matched with the target's own choice.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        randomness: Randomness,
+        prompt: Sequence[int],
+        vocab_size: int,
+        *,
+        output: Sequence[int] = (),
+        rule: Acceptance = "block",
+    ) -> None:
+        self._params = params
+        self._randomness = randomness
+        self._sampler = Sampler(params, prompt, vocab_size)
+        self._sampler.accept(output)
+        self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
+
+    def judge(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
+        """How many drafted tokens stay, and the token behind them. rows: [len(draft) + 1,
+        vocab_size]; position: that of the first drafted token.
+        """
+        tokens, sampler = draft.tokens, self._sampler
+        if self._params.temperature == 0:
+            return acceptance.match(tokens, lambda i: sampler.argmax(rows[i], tokens[:i]))
+
+        @functools.cache
+        def target(i: int) -> Distribution:
+            return sampler.distribution(rows[i], tokens[:i])
+
+        if draft.probs is None:
+            return acceptance.coupled(tokens, target, self._randomness, position)
+        return self._rule(tokens, draft.probs, target, self._randomness)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """What was emitted is history from now on."""
+        self._sampler.accept(tokens)
+
+    def logprobs(self, rows: Rows, tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
+        """Of tokens, each behind its row; None where nobody asked."""
+        n_top = self._params.logprobs
+        if n_top is None:
+            return None
+        return tuple(logprob(rows[i], token, n_top) for i, token in enumerate(tokens))

@@ -1,0 +1,144 @@
+"""Texts and token ids: what requests are turned into, and what devices without a tokenizer ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..decoding import templates
+from ..decoding.chat import encode
+from ..decoding.engine import Engine
+from ..protocol import wire
+from . import parameters
+from .errors import ApiError, bad_value
+from .settings import ServerSettings
+
+
+class Words:
+    """The model's vocabulary and chat template, within the server's limits."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._tokenizer = engine.tokenizer
+        self._template = engine.tokenizer.chat_template or templates.CHATML
+        self._vocabulary: tuple[str, bytes] | None = None  # ETag and body
+
+    def routes(self) -> list[Route]:
+        """The first two as vLLM has them."""
+        return [
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/v1/vocabulary", self.vocabulary, methods=["GET"]),
+        ]
+
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text or of a conversation."""
+        given = parameters.read(await body(request), parameters.TOKENIZE, "prompt", "messages")
+        self.check_model(given.get("model"))
+        tokens = await run_in_threadpool(self._tokens, given)
+        found = {"count": len(tokens), "max_model_len": self._engine.n_ctx, "tokens": tokens}
+        return JSONResponse(found)
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text that tokens add up to."""
+        given = parameters.read(await body(request), parameters.DETOKENIZE, "tokens")
+        self.check_model(given.get("model"))
+        tokens = self._engine.encode(given["tokens"]) if given["tokens"] else []
+        text = b"".join(map(self._tokenizer.piece, tokens)).decode("utf-8", "replace")
+        return JSONResponse({"prompt": text})
+
+    async def vocabulary(self, request: Request) -> Response:
+        """What every token adds to a text, as `docs/protocol.md` says. It never changes while the
+        server runs, so who has it gets 304.
+        """
+        if self._vocabulary is None:
+            self._vocabulary = await run_in_threadpool(self._written)
+        tag, written = self._vocabulary
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(written, headers=headers, media_type="application/octet-stream")
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ApiError where another model is asked for."""
+        if name is not None and name != self._settings.model:
+            raise ApiError(
+                404,
+                f"the model {name[:80]!r} is not served here; this server has "
+                f"{self._settings.model!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation that the assistant is to go on."""
+        return self._fitting(self._rendered(messages, opening=True), "messages")
+
+    def prompts(self, prompt: Any) -> list[list[int]]:
+        """Token ids of each prompt of a completions request."""
+        texts_or_ids = prompt if isinstance(prompt, list) else [prompt]
+        kinds = {type(item) for item in texts_or_ids}
+        if len(kinds) > 1:
+            raise bad_value("prompt", "prompt mixes texts, token ids and lists; give one kind")
+        prompts = [prompt] if kinds == {int} else texts_or_ids
+        if len(prompts) > self._settings.max_prompts:
+            raise bad_value(
+                "prompt",
+                f"{len(prompts)} prompts in one request; this server takes "
+                f"{self._settings.max_prompts}",
+            )
+        return [self._fitting(self._engine.encode(each), "prompt") for each in prompts]
+
+    def _tokens(self, given: Mapping[str, Any]) -> list[int]:
+        if "messages" in given:
+            return self._rendered(
+                given["messages"], opening=given.get("add_generation_prompt", True)
+            )
+        special = given.get("add_special_tokens", True)
+        return self._tokenizer.encode(given["prompt"], add_special=special)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], *, opening: bool) -> list[int]:
+        plain = [{"role": _role(m["role"]), "content": _text(m["content"])} for m in messages]
+        text = templates.render(
+            self._template, plain, self._tokenizer.special(), add_generation_prompt=opening
+        )
+        return encode(self._tokenizer, text)
+
+    def _fitting(self, prompt: list[int], param: str) -> list[int]:
+        most = self._engine.n_ctx
+        if self._settings.max_prompt_tokens:
+            most = min(most, self._settings.max_prompt_tokens)
+        if len(prompt) > most:
+            raise bad_value(
+                param,
+                f"the prompt has {len(prompt)} tokens; this server takes {most} "
+                f"(the model's context is {self._engine.n_ctx}): shorten it",
+                "context_length_exceeded",
+            )
+        return prompt
+
+    def _written(self) -> tuple[str, bytes]:
+        digest = wire.vocabulary_hash(self._tokenizer, self._tokenizer.vocab_size)
+        return f'"{digest.hex()}"', wire.vocabulary(self._tokenizer, digest)
+
+
+async def body(request: Request) -> bytes:
+    """JSON alone: a web page of somewhere else cannot send it without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
+    return await request.body()
+
+
+def _role(role: str) -> str:
+    return "system" if role == "developer" else role
+
+
+def _text(content: str | list[dict[str, str]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
