@@ -3,15 +3,12 @@ $EDGESPEC_TEST_MODELS has them.
 """
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from edgespec.hub import catalogue
-
-sys.path.append(str(Path(__file__).parent))  # onnx_models
-FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
+from tests.helpers.weights import FOLDER
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,8 +21,7 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "server"))
-from delaying import Proxy  # noqa: E402
+from tests.helpers.delaying import Proxy  # noqa: E402
 
 CORE = ROOT / "android_demo" / "core"
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import model
+from tests.helpers.benchmarks import model
 
 SOURCE = model("smollm2-135m")
 TWIN = model("smollm2-135m-onnx-int4")

@@ -10,12 +10,12 @@ import time
 from collections import defaultdict
 
 import numpy as np
-from common import save
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.costs.profile import Profile
 from edgespec.policies.adaptive import Adaptive
 from edgespec.types import Offer
+from tests.helpers.benchmarks import save
 
 A_CATEGORY = 3  # answers
 PROFILES = "cpu-q4", "cpu-f16"

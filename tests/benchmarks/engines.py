@@ -14,12 +14,12 @@ import time
 
 import numpy as np
 import onnxruntime as ort
-from common import chat_prompt, median, model, save
 
 import edgespec
 from edgespec import EngineConfig
 from edgespec.costs.profile import fill, timed
 from edgespec.loading.local import open_model
+from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 WIDTHS, BEHIND, ROUNDS, N_TOKENS = (1, 2, 4, 8, 16), 256, 9, 64
 BARE_ROUNDS = 21

@@ -13,7 +13,8 @@ import statistics
 import sys
 
 import numpy as np
-from common import DEPTH, N_TOKENS, chat_prompt, load_fixed, save, spread
+
+from tests.helpers.benchmarks import DEPTH, N_TOKENS, chat_prompt, load_fixed, save, spread
 
 
 def gap(top, first, second):

@@ -8,11 +8,10 @@ every five questions of a category, answered first thing after a load.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from common import save
-
 from edgespec.bench.replay import Replay, rates, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
 from edgespec.costs.profile import QUICK, READING, Curve, Profile
+from tests.helpers.benchmarks import save
 
 GROUP = 5
 BOUND = 0.98

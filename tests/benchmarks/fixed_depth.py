@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from common import DEPTH, N_TOKENS, chat_prompt, load_fixed, save, spread
+from tests.helpers.benchmarks import DEPTH, N_TOKENS, chat_prompt, load_fixed, save, spread
 
 
 def main() -> None:

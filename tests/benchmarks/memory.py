@@ -12,9 +12,8 @@ import random
 import threading
 from pathlib import Path
 
-from common import model, save
-
 import edgespec
+from tests.helpers.benchmarks import model, save
 
 
 def anonymous_mib() -> float:

@@ -19,11 +19,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from common import model, save
 
 from edgespec import EngineConfig
 from edgespec.backends import files
 from edgespec.loading.local import open_model
+from tests.helpers.benchmarks import model, save
 
 N_PROMPT, N_STEPS = 2000, 100
 

@@ -14,11 +14,11 @@ import pstats
 import time
 
 import numpy as np
-from common import chat_prompt, median, model, save
 
 import edgespec
 import edgespec.backends.llama_cpp as backend
 from edgespec.backends.base import Capabilities
+from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 SETTINGS = {
     "greedy": {"temperature": 0.0},

@@ -11,9 +11,9 @@ import time
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
-from common import chat_prompt, median, model, save
 
 import edgespec
+from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 N_TOKENS, ROUNDS = 64, 15
 

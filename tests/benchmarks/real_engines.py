@@ -25,8 +25,6 @@ import sys
 import time
 from pathlib import Path
 
-from common import model
-
 import edgespec
 from edgespec import SamplingParams
 from edgespec.decoding.output import Output
@@ -39,6 +37,7 @@ from edgespec.verifiers import engines
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.sglang import SGLangVerifier
+from tests.helpers.benchmarks import model
 
 N_TOKENS, DEPTH, N_RECORDED = 40, 4, 16
 PROMPTS = (

@@ -25,14 +25,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-
-from common import chat_prompt, load_fixed, model, save, spread
 
 import edgespec
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
-from delaying import Proxy
+from tests.helpers.benchmarks import chat_prompt, load_fixed, model, save, spread
+from tests.helpers.delaying import Proxy
 
 TRIPS_MS = (0, 20, 50, 100, 200)
 N_TOKENS, N_QUESTIONS = 64, 6

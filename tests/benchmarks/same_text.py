@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from common import chat_prompt, model, save, spread
-
 import edgespec
+from tests.helpers.benchmarks import chat_prompt, model, save, spread
 
 
 def texts(name, prompts, n):

@@ -28,7 +28,7 @@ def extended(first, second):
 
 def table():
     """The toy's probabilities in an ONNX graph."""
-    onnx_models = pytest.importorskip("onnx_models")
+    onnx_models = pytest.importorskip("tests.helpers.onnx_models")
     from edgespec.backends.onnx import OnnxModel
 
     probs = np.full((3, 3), 0.1)

@@ -36,7 +36,7 @@ ONNX = {
 @pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp", *ONNX])
 def model(request, tmp_path):
     if request.param in ONNX:
-        onnx_models = pytest.importorskip("onnx_models")
+        onnx_models = pytest.importorskip("tests.helpers.onnx_models")
         from edgespec.backends.onnx import OnnxModel
 
         path = onnx_models.save(tmp_path, **ONNX[request.param])

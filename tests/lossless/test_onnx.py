@@ -1,8 +1,5 @@
 """The loop's law on onnxruntime: target and draft are graphs, every outcome is enumerated."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,11 +12,9 @@ from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.enumeration import law, total_variation
 
-sys.path.insert(0, str(Path(__file__).parent))
-from enumeration import law, total_variation
-
-onnx_models = pytest.importorskip("onnx_models")
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
 PROMPT = [0, 1, 0, 1]

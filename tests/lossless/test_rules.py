@@ -1,17 +1,13 @@
 """Every acceptance rule, enumerated: step + plain completion has the target's own law."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgespec.sampling import acceptance
 from edgespec.types import Distribution
-
-sys.path.insert(0, str(Path(__file__).parent))
-from enumeration import law, race_law, total_variation
+from tests.helpers.enumeration import law, race_law, total_variation
 
 V = 3
 

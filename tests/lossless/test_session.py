@@ -1,8 +1,6 @@
 """The whole loop on the toy backend, enumerated: drafters, source choice, stopping."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +17,7 @@ from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.types import Floors, Stats
 from edgespec.verifiers.local import LocalVerifier
-
-sys.path.insert(0, str(Path(__file__).parent))
-from enumeration import law, total_variation
+from tests.helpers.enumeration import law, total_variation
 
 TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
 PROMPT = [0, 1, 0, 1]

@@ -5,13 +5,13 @@
 
 import numpy as np
 import pytest
-from conftest import FOLDER
 
 import edgespec
 from edgespec import EngineConfig, EngineMissing
 from edgespec.decoding.templates import render
+from tests.helpers.weights import FOLDER
 
-onnx_models = pytest.importorskip("onnx_models")
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 cuda = pytest.mark.skipif(
     not backend.supports_gpu_offload(), reason="this onnxruntime has no CUDA provider"

@@ -1,8 +1,6 @@
 """`edgespec.connect` and real weights behind a real server."""
 
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +11,8 @@ from edgespec.backends.base import Part
 from edgespec.loading.local import open_model
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.sessions import serving
-
-sys.path.insert(0, str(Path(__file__).parent))
-from delaying import Proxy
-from harness import Server, free_port
+from tests.helpers.delaying import Proxy
+from tests.helpers.serving import Server, free_port
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -235,7 +231,7 @@ def test_invariant_sequences_do_not_see_each_other(smollm2):
 
 @pytest.mark.parametrize("options", [{}, {"shared": False, "mask": True}, {"alone": 0.5}])
 def test_sequences_of_a_graph(tmp_path, options):
-    onnx_models = pytest.importorskip("onnx_models")
+    onnx_models = pytest.importorskip("tests.helpers.onnx_models")
     model = open_model(onnx_models.save(tmp_path, **options), edgespec.EngineConfig(n_ctx=64))
     several = model.sequences(3, 64)
     texts = [[i + 1, 2, 3, 4, i + 2] for i in range(3)]

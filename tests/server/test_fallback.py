@@ -1,9 +1,7 @@
 """A target far away with one here beside it."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,7 @@ from edgespec import VerifierRefused, VerifierUnavailable
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
-
-sys.path.insert(0, str(Path(__file__).parent))
-from harness import TOKENIZER, Server, closing, engine, local, toy
+from tests.helpers.serving import TOKENIZER, Server, closing, engine, local, toy
 
 PROMPT = "the cat sat on the mat"
 OPTIONS = [

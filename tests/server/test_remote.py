@@ -2,10 +2,8 @@
 
 import contextlib
 import logging
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,10 +20,8 @@ from edgespec import (
     VerifierUnavailable,
 )
 from edgespec.protocol import wire
-
-sys.path.insert(0, str(Path(__file__).parent))
-from delaying import Proxy
-from harness import TOKENIZER, WORDS, N, Server, closing, device, local, served
+from tests.helpers.delaying import Proxy
+from tests.helpers.serving import TOKENIZER, WORDS, N, Server, closing, device, local, served
 
 PROMPTS = ["the cat sat on the mat", "a", "abcabcabcabcabcab", "to be or not to be that is"]
 GREEDY = {"max_tokens": 60}

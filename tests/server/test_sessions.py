@@ -1,17 +1,12 @@
 """What the server does with sessions, step by step, without a network."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from edgespec import DecodeError, SamplingParams
 from edgespec.backends.separate import Separate
 from edgespec.protocol import wire
 from edgespec.server.sessions import Limits, Sessions
-
-sys.path.insert(0, str(Path(__file__).parent))
-from harness import TOKENIZER, N, Shared, local, toy
+from tests.helpers.serving import TOKENIZER, N, Shared, local, toy
 
 HASH = wire.vocabulary_hash(TOKENIZER, N)
 

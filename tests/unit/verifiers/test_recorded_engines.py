@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_engines import FakeEngine
 
 from edgespec import SamplingParams
 from edgespec.decoding.engine import Engine
@@ -19,8 +18,9 @@ from edgespec.types import Draft
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.sglang import SGLangVerifier
+from tests.helpers.fake_engines import FakeEngine
 
-DATA = Path(__file__).parents[1] / "data" / "engines"
+DATA = Path(__file__).parents[2] / "data" / "engines"
 RECORDINGS = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("*.json"))}
 RUNS = [(name, i) for name, found in RECORDINGS.items() for i in range(len(found["runs"]))]
 

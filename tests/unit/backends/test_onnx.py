@@ -24,7 +24,7 @@ from edgespec.backends import files
 from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
-onnx_models = pytest.importorskip("onnx_models")
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 TOKENS = [3, 5, 7, 9, 2, 4, 6]
 

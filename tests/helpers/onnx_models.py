@@ -255,4 +255,4 @@ def save(folder: Path, model: onnx.ModelProto | None = None, **options) -> Path:
 
 
 if __name__ == "__main__":
-    onnx.save(top(), Path(__file__).parents[1] / "edgespec/backends/topk.onnx")
+    onnx.save(top(), Path(__file__).parents[2] / "edgespec/backends/topk.onnx")

@@ -18,7 +18,7 @@ from edgespec import SamplingParams, ToyTokenizer, VerifierFault
 from edgespec.protocol import wire
 from edgespec.types import Logprob
 
-VECTORS = Path(__file__).parents[2] / "docs" / "protocol_vectors.json"
+VECTORS = Path(__file__).parents[3] / "docs" / "protocol_vectors.json"
 TOKEN, HASH = bytes(range(16)), bytes(range(16, 32))
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(

@@ -13,7 +13,7 @@ from edgespec import SamplingParams
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "docs" / "drafter_vectors.json"
 IDS = ROOT / "tests" / "data" / "lookup_ids.json"  # a text with code in it, SmolLM2's tokens
 

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import sys
 from dataclasses import replace
 from email.utils import formatdate
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,10 +36,8 @@ from edgespec.verifiers.engines import connect, split_url
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.sglang import SGLangVerifier
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "lossless"))
-from enumeration import law, total_variation
-from fake_engines import TOKENIZER, VOCAB, FakeEngine, toy_probs
+from tests.helpers.enumeration import law, total_variation
+from tests.helpers.fake_engines import TOKENIZER, VOCAB, FakeEngine, toy_probs
 
 KINDS = ["vllm", "llamacpp", "sglang", "generic"]
 PROMPT = TOKENIZER.encode("abab")

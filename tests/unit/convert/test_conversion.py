@@ -18,7 +18,7 @@ from edgespec.convert.worker import find_head, keep_wanted_rows
 from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
-onnx_models = pytest.importorskip("onnx_models")
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 PROMPT = [3, 5, 7]
 

@@ -12,7 +12,7 @@ from edgespec import EngineMissing, Format, ToyModel
 from edgespec.hub import catalogue
 from edgespec.measure.formats import compare, formats, read, recommend
 
-onnx_models = pytest.importorskip("onnx_models")
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 
 

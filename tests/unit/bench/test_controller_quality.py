@@ -15,7 +15,7 @@ BEST = [
     row
     for row in map(
         json.loads,
-        Path(__file__).parents[2].joinpath("docs/results/replay.jsonl").read_text().splitlines(),
+        Path(__file__).parents[3].joinpath("docs/results/replay.jsonl").read_text().splitlines(),
     )
     if row["policy"] == "best-fixed"
 ]
