@@ -22,6 +22,13 @@ Rows = npt.NDArray[Any]
 """Logits, [n, vocab_size], float32 from real engines and float64 from the toy: a view that
 is valid until the model's next call. Nobody writes to it."""
 
+
+class Outputs(NamedTuple):
+    """What a model returns for one call: `logits`, [n, vocab_size], as described at `Rows`."""
+
+    logits: Rows
+
+
 FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]
 
 Abort = Callable[[], FinishReason | None]
@@ -111,7 +118,7 @@ class Draft(NamedTuple):
 NO_DRAFT = Draft()
 
 
-class Floors(NamedTuple):
+class Thresholds(NamedTuple):
     """What a survival must reach. keep[i]: that of drafted token i + 1, else the draft ends
     before it. extend[i]: that of the first i tokens together, else a draft model stops there.
     Decided before anything is drawn. Beyond their ends the last entries hold; empty: no floor.
@@ -128,17 +135,17 @@ class Floors(NamedTuple):
         """Whether another token is worth an evaluation of the draft model behind i tokens."""
         return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
 
-    def behind(self, n: int, survival: float) -> Floors:
-        """The same floors for what follows n tokens of that survival."""
+    def behind(self, n: int, survival: float) -> Thresholds:
+        """The same thresholds for what follows n tokens of that survival."""
         survival = max(survival, 1e-9)
         shifted = (
-            tuple(x / survival for x in floors[n:] or floors[-1:])
-            for floors in (self.keep, self.extend)
+            tuple(x / survival for x in thresholds[n:] or thresholds[-1:])
+            for thresholds in (self.keep, self.extend)
         )
-        return Floors(*shifted)
+        return Thresholds(*shifted)
 
 
-NO_FLOORS = Floors()
+NO_THRESHOLDS = Thresholds()
 
 
 class Budget(NamedTuple):
@@ -159,7 +166,7 @@ class Plan(NamedTuple):
 
     offer: int = 0
     depth: int = 0
-    floors: Floors = NO_FLOORS
+    thresholds: Thresholds = NO_THRESHOLDS
     gain: float = 0.0
 
 

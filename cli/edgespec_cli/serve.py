@@ -127,7 +127,7 @@ def _sessions(
         found = serving(
             engine,
             name=settings.model,
-            n_sequences=params["parallel"],
+            n_slots=params["parallel"],
             n_ctx=params["ctx_size_sessions"],
             limits=limits,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..config import EngineConfig
-from ..types import Abort, Rows
+from ..types import Abort, Outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,12 @@ class Model(Protocol):
     def n_past(self) -> int:
         """How many tokens the cache holds."""
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
-        """Append `tokens` to the cache; logits of the last `n_logits` of them.
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
+        """Append `tokens` to the cache and return the logits of the last `n_logits` of them.
 
-        Returns [n_logits, vocab_size], a view valid until the next call.
+        Outputs.logits: [n_logits, vocab_size], a view valid until the next call.
         Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
         how much was).
         """
@@ -125,48 +127,48 @@ class Restricting(Model, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Tokens for one sequence of several; logits are wanted of the last `n_logits` of them."""
+class BatchItem:
+    """Tokens for one slot of several; logits are wanted of the last `n_logits` of them."""
 
-    sequence: int
+    slot: int
     tokens: Sequence[int]
     n_logits: int = 0
 
 
-class Sequences(Protocol):
+class BatchedModel(Protocol):
     """A model that keeps several sequences and evaluates tokens of all in one call.
 
-    n_ctx: most tokens of one sequence; n_sequences: they are numbered from 0. max_rows: most
-    rows of logits a call, all parts together; max_draft_rows: of one part. max_batch: most
-    tokens a call. shares: whether `copy` costs nothing.
+    n_ctx: most tokens of one slot; n_slots: slots are numbered from 0. max_rows: most
+    rows of logits a call, all items together; max_draft_rows: of one item. max_batch: most
+    tokens a call. shares_prefixes: whether `copy` costs nothing.
     """
 
     vocab_size: int
     n_ctx: int
-    n_sequences: int
+    n_slots: int
     max_rows: int
     max_draft_rows: int
     max_batch: int
-    shares: bool
+    shares_prefixes: bool
 
-    def decode(self, parts: Sequence[Part]) -> list[Rows]:
-        """Append tokens to their sequences; the rows of every part, views valid until the next
-        call. Raises ContextFull (nothing was appended) and DecodeError.
+    def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
+        """Append tokens to their slots and return the logits of every item, views valid until the
+        next call. Raises ContextFull (nothing was appended) and DecodeError.
         """
 
-    def truncate(self, sequence: int, n_past: int) -> None:
-        """Forget everything of a sequence from `n_past` on."""
+    def truncate(self, slot: int, n_past: int) -> None:
+        """Forget everything of a slot from `n_past` on."""
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let an empty sequence begin with the first tokens of another."""
+        """Let an empty slot begin with the first tokens of another."""
 
     def close(self) -> None:
         """Free the caches. The weights stay with the model."""
 
 
 @runtime_checkable
-class Sharing(FileModel, Protocol):
+class Batchable(FileModel, Protocol):
     """A model whose weights can serve a cache of several sequences besides its own."""
 
-    def sequences(self, n_sequences: int, n_ctx: int) -> Sequences:
-        """`n_ctx` tokens of cache for `n_sequences`. Raises OutOfMemory."""
+    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
+        """`n_ctx` tokens of cache for `n_slots`. Raises OutOfMemory."""

@@ -36,8 +36,8 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..types import Abort, Rows
-from .base import Capabilities, Part
+from ..types import Abort, Outputs, Rows
+from .base import BatchItem, Capabilities
 from .chunks import ends
 
 try:
@@ -302,7 +302,9 @@ class LlamaCppModel:
         if self.config.batch_invariant:
             self._keep_rows_equal()
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         done = 0
         for end in ends(self, len(tokens), n_logits):
@@ -313,7 +315,8 @@ class LlamaCppModel:
             self._decode_chunk(tokens[done:end], 0, abort)
             done = end
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
-        return self._rows(n_logits) if n_logits else np.empty((0, self.vocab_size), np.float32)
+        none = np.empty((0, self.vocab_size), np.float32)
+        return Outputs(self._rows(n_logits) if n_logits else none)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
@@ -375,11 +378,11 @@ class LlamaCppModel:
             "settings": settings | threads,
         }
 
-    def sequences(self, n_sequences: int, n_ctx: int) -> LlamaCppSequences:
+    def batched(self, n_slots: int, n_ctx: int) -> LlamaCppBatchedModel:
         """A cache of `n_ctx` tokens for so many sequences over the same weights, which must be
         closed before them. Raises OutOfMemory, ModelError.
         """
-        return LlamaCppSequences(self, n_sequences, n_ctx)
+        return LlamaCppBatchedModel(self, n_slots, n_ctx)
 
     def close(self) -> None:
         """Free context and weights."""
@@ -405,11 +408,11 @@ class LlamaCppModel:
         """How many rows may be computed at once behind so many tokens."""
         tokens = [(7 * i + 3) % self.vocab_size for i in range(n_past + _WIDEST)]
         self.decode(tokens[:n_past], n_logits=0)
-        alone = [self.decode([token])[0].copy() for token in tokens[n_past:]]
+        alone = [self.decode([token]).logits[0].copy() for token in tokens[n_past:]]
         n = 1
         while n < len(alone):
             self.truncate(n_past)
-            rows = self.decode(tokens[n_past : n_past + n + 1], n_logits=n + 1)
+            rows = self.decode(tokens[n_past : n_past + n + 1], n_logits=n + 1).logits
             if not all(map(np.array_equal, rows, alone)):
                 break
             n += 1
@@ -563,7 +566,7 @@ class LlamaCppModel:
         return 0
 
 
-class LlamaCppSequences:
+class LlamaCppBatchedModel:
     """Several sequences over the weights of one model, evaluated together.
 
     They share one cache: a common beginning is kept once, and a long sequence may have what
@@ -571,39 +574,38 @@ class LlamaCppSequences:
     so that its rows do not depend on the others.
     """
 
-    def __init__(self, model: LlamaCppModel, n_sequences: int, n_ctx: int) -> None:
+    def __init__(self, model: LlamaCppModel, n_slots: int, n_ctx: int) -> None:
         if not model.capabilities.truncate:
             raise ModelError(
                 f"{model.path.name}: the memory of this model cannot be cut, so it cannot serve "
                 "several sequences; take one without a recurrent state"
             )
-        self.vocab_size, self.n_sequences = model.vocab_size, n_sequences
+        self.vocab_size, self.n_slots = model.vocab_size, n_slots
         self.max_batch = model.capabilities.max_batch
         self.max_draft_rows = model.capabilities.max_rows
-        self.shares = not model._apart
+        self.shares_prefixes = not model._apart
         self._model = model
         params = model._context_params(model._model)
-        params.n_ctx = n_ctx if self.shares else n_ctx * n_sequences
+        params.n_ctx = n_ctx if self.shares_prefixes else n_ctx * n_slots
         params.n_batch = params.n_ubatch = self.max_batch
-        params.n_seq_max, params.kv_unified = n_sequences, self.shares
-        params.n_outputs_max = self.max_rows = max(_MANY_ROWS, n_sequences)
+        params.n_seq_max, params.kv_unified = n_slots, self.shares_prefixes
+        params.n_outputs_max = self.max_rows = max(_MANY_ROWS, n_slots)
         self._context = lib.llama_init_from_model(model._model, params)
         if not self._context:
             raise OutOfMemory(
-                f"{model.path.name}: no cache of {params.n_ctx} tokens for {n_sequences} sequences "
+                f"{model.path.name}: no cache of {params.n_ctx} tokens for {n_slots} sequences "
                 "could be made; take fewer of either"
             )
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self._memory = lib.llama_get_memory(self._context)
         self._batch = _Batch(self.max_batch)
-        self._n_past = [0] * n_sequences
+        self._n_past = [0] * n_slots
 
-    def decode(self, parts: Sequence[Part]) -> list[Rows]:
-        """Append tokens to their sequences; views valid until the next call."""
-        if self.shares:
-            return self._decode(parts)
-        return [self._alone(part) for part in parts]
+    def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
+        """Append tokens to their slots; views valid until the next call."""
+        rows = self._decode(items) if self.shares_prefixes else map(self._alone, items)
+        return [Outputs(logits) for logits in rows]
 
     def truncate(self, sequence: int, n_past: int) -> None:
         """Forget everything of a sequence from `n_past` on."""
@@ -621,16 +623,16 @@ class LlamaCppSequences:
         """Free the cache."""
         self._close()
 
-    def _alone(self, part: Part) -> Rows:
+    def _alone(self, part: BatchItem) -> Rows:
         """A draft in a call of its own, what is before it in another one."""
         tokens, n = part.tokens, len(part.tokens) - part.n_logits
         if n and part.n_logits:
-            self._decode([Part(part.sequence, tokens[:n])])
+            self._decode([BatchItem(part.slot, tokens[:n])])
             tokens = tokens[n:]
-        rows: Rows = self._decode([Part(part.sequence, tokens, part.n_logits)])[0].copy()
+        rows: Rows = self._decode([BatchItem(part.slot, tokens, part.n_logits)])[0].copy()
         return rows
 
-    def _decode(self, parts: Sequence[Part]) -> list[Rows]:
+    def _decode(self, parts: Sequence[BatchItem]) -> list[Rows]:
         batch = self._batch.fill_parts(parts, self._n_past)
         with self._model._evaluating:
             code = lib.llama_decode(self._context, batch)
@@ -641,7 +643,7 @@ class LlamaCppSequences:
         if code:
             raise DecodeError(f"{self._model.path.name}: llama_decode failed with code {code}")
         for part in parts:
-            self._n_past[part.sequence] += len(part.tokens)
+            self._n_past[part.slot] += len(part.tokens)
         return self._rows([part.n_logits for part in parts])
 
     def _rows(self, counts: Sequence[int]) -> list[Rows]:
@@ -723,16 +725,16 @@ class _Batch:
         self._logits[n - n_logits : n] = 1
         return self._batch
 
-    def fill_parts(self, parts: Sequence[Part], n_past: Sequence[int]) -> Any:
+    def fill_parts(self, parts: Sequence[BatchItem], n_past: Sequence[int]) -> Any:
         """Tokens of several sequences, each behind what it has."""
         at = 0
         for part in parts:
             end = at + len(part.tokens)
             self._token[at:end] = part.tokens
-            self._pos[at:end] = self._counting[: end - at] + n_past[part.sequence]
+            self._pos[at:end] = self._counting[: end - at] + n_past[part.slot]
             self._logits[at:end] = self._counting[: end - at] >= end - at - part.n_logits
             for i in range(at, end):
-                self._batch.seq_id[i][0] = part.sequence
+                self._batch.seq_id[i][0] = part.slot
             at = end
         self._batch.n_tokens = at
         return self._batch

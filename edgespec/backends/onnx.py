@@ -32,14 +32,14 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..types import Abort, Rows
+from ..types import Abort, Outputs, Rows
 from .base import Capabilities
 from .chunks import ends
 from .files import label, size_of
 from .hf_tokenizer import HfTokenizer, read
 from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
 from .onnx_top import TopRows
-from .separate import Separate
+from .separate import SeparateModels
 
 try:
     import onnxruntime as ort
@@ -157,13 +157,15 @@ class OnnxModel:
         """How many tokens the cache holds."""
         return self._n_past
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         done = 0
         for end in ends(self, len(tokens), n_logits):
             self._evaluate(tokens[done:end], 0, abort)
             done = end
-        return self._evaluate(tokens[done:] if done else tokens, n_logits, abort)
+        return Outputs(self._evaluate(tokens[done:] if done else tokens, n_logits, abort))
 
     def hidden_states(self) -> npt.NDArray[np.float32]:
         """Final hidden states of the last call's last tokens, [n, width], a view valid until
@@ -221,11 +223,11 @@ class OnnxModel:
             "settings": settings | {"n_threads": self.n_threads},
         }
 
-    def sequences(self, n_sequences: int, n_ctx: int) -> Separate:
+    def batched(self, n_slots: int, n_ctx: int) -> SeparateModels:
         """A cache of `n_ctx` tokens for each of so many sequences over the same session. Raises
         OutOfMemory.
         """
-        return Separate([self._twin(n_ctx) for _ in range(n_sequences)])
+        return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
 
     def _twin(self, n_ctx: int) -> OnnxModel:
         """Another cache over the same weights."""
@@ -369,7 +371,9 @@ class OnnxModel:
         self.decode(tokens[:3], n_logits=0)
 
         def first(width: int) -> npt.NDArray[Any]:
-            row: npt.NDArray[Any] = self.decode(tokens[3 : 3 + width], n_logits=width)[0].copy()
+            row: npt.NDArray[Any] = (
+                self.decode(tokens[3 : 3 + width], n_logits=width).logits[0].copy()
+            )
             self.truncate(3)
             return row
 
@@ -397,7 +401,7 @@ class OnnxModel:
         self._cache.truncate(0)
         tokens = [(7 * i + 3) % self.vocab_size for i in range(sum(widths))]
         for width in widths:
-            row = self.decode(tokens[self._n_past : self._n_past + width])
+            row = self.decode(tokens[self._n_past : self._n_past + width]).logits
         probed: npt.NDArray[Any] = row[0].copy()
         return probed
 

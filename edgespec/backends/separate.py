@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ConfigError
-from ..types import Rows
-from .base import Model, Part
+from ..types import Outputs
+from .base import BatchItem, Model
 
 
-class Separate:
-    """Models of the same weights as `Sequences`: evaluated one after another, nothing shared."""
+class SeparateModels:
+    """Models of the same weights as `BatchedModel`: evaluated one after another, nothing shared."""
 
-    shares = False
+    shares_prefixes = False
 
     def __init__(self, models: Sequence[Model]) -> None:
         first = models[0]
@@ -22,15 +22,17 @@ class Separate:
                 "without a recurrent state"
             )
         self._models = list(models)
-        self.vocab_size, self.n_ctx, self.n_sequences = first.vocab_size, first.n_ctx, len(models)
+        self.vocab_size, self.n_ctx, self.n_slots = first.vocab_size, first.n_ctx, len(models)
         self.max_draft_rows = self.max_rows = first.capabilities.max_rows
         self.max_batch = first.capabilities.max_batch
 
-    def decode(self, parts: Sequence[Part]) -> list[Rows]:
+    def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Each part by its own model."""
         return [
-            self._models[part.sequence].decode(part.tokens, n_logits=part.n_logits).copy()
-            for part in parts
+            Outputs(
+                self._models[item.slot].decode(item.tokens, n_logits=item.n_logits).logits.copy()
+            )
+            for item in items
         ]
 
     def truncate(self, sequence: int, n_past: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
-from ..types import Abort, Rows
+from ..types import Abort, Outputs
 from .base import Capabilities
 
 NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
@@ -58,8 +58,10 @@ class ToyModel:
         """How many tokens the cache holds."""
         return len(self._tokens)
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
-        """Rows [n_logits, vocab_size], float64."""
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and return logits, float64 [n_logits, vocab_size]."""
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
         if abort and len(tokens) > 1 and abort():
@@ -71,7 +73,7 @@ class ToyModel:
                 with np.errstate(divide="ignore"):
                     rows[i] = np.log(np.asarray(self._next(tuple(self._tokens)), np.float64))
         self.n_evaluated += len(tokens)
-        return rows
+        return Outputs(rows)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""

@@ -30,7 +30,7 @@ from ..policies.adaptive import Adaptive
 from ..policies.base import Policy
 from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
-from ..types import PLAIN, Abort, Budget, Offer, Plan, Rows, Stats
+from ..types import PLAIN, Abort, Budget, Offer, Outputs, Plan, Stats
 from ..verifiers.local import LocalVerifier
 from .traces import Trace, load
 
@@ -80,7 +80,9 @@ class TraceModel:
         self.evaluated = []
         self._same = common_prefix(self._tokens, self._text)
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
         """Rows [n_logits, vocab_size]."""
         n_past, timed = len(self._tokens), len(tokens)
         if not self._is_draft:  # its prefill costs every policy the same, and counts for none
@@ -99,7 +101,7 @@ class TraceModel:
                 n_others = min(1 + int((1 - sure) / (0.9 * sure)), 62)
                 others = (best + 64 * np.arange(1, n_others + 1)) % VOCAB
                 rows[i, others] = np.log((1.0001 - sure) / len(others))
-        return rows
+        return Outputs(rows)
 
     def truncate(self, n_past: int) -> None:
         """Forget the tail."""

@@ -76,7 +76,7 @@ def _answer(
     target.truncate(0)
     pending = list(prompt)
     while len(output) < n_tokens:
-        row = cache.decode(pending)[0]
+        row = cache.decode(pending).logits[0]
         ids, logits, _ = candidates(row, N_TOP)
         mass = float(np.exp(row - row.max()).sum(dtype=np.float64))
         top.append(
@@ -105,7 +105,7 @@ def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[list[tup
             behind = []
             last = token
             for _ in range(min(BEHIND_A_MISS, DEPTH - 1)):
-                last, sure = _best(draft.decode([last])[0])
+                last, sure = _best(draft.decode([last]).logits[0])
                 behind.append((last, sure))
         chains[i] = [(token, prob), *behind][:DEPTH]
     return chains
@@ -121,7 +121,7 @@ def _forced(draft: Model, prompt: list[int], output: list[int]) -> list[tuple[in
         draft.decode(text[i : min(head, i + draft.capabilities.max_batch)], n_logits=0)
     for i in range(head, len(text), step):
         chunk = text[i : i + step]
-        rows = draft.decode(chunk, n_logits=len(chunk))
+        rows = draft.decode(chunk, n_logits=len(chunk)).logits
         best.extend(_best(rows[j]) for j in range(len(chunk)))
     return best
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends.base import Model
 from ..errors import Aborted, CannotTruncate
-from ..types import Abort, Rows
+from ..types import Abort, Outputs
 
 
 class TokenCache:
@@ -56,7 +56,9 @@ class TokenCache:
         if not self.model.capabilities.truncate:
             self._checkpoint = (len(self.tokens), self.model.checkpoint())
 
-    def decode(self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None) -> Rows:
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
         """`Model.decode`, with `tokens` kept equal to the cache also when it fails."""
         self.tokens.extend(tokens)
         try:

@@ -260,16 +260,16 @@ def _check(folder: Path, source: Path) -> dict[str, Any]:
         text = [prompt[-1], *greedy[:-1]]
         rows = np.concatenate(
             [
-                model.decode(part, n_logits=len(part)).copy()
+                model.decode(part, n_logits=len(part)).logits.copy()
                 for part in (text[i : i + _ROWS] for i in range(0, len(text), _ROWS))
             ]
         )
         model.truncate(0)
         own: list[int] = []
-        token = int(model.decode(prompt)[0].argmax())
+        token = int(model.decode(prompt).logits[0].argmax())
         while len(own) < len(greedy):
             own.append(token)
-            token = int(model.decode([token])[0].argmax())
+            token = int(model.decode([token]).logits[0].argmax())
     finally:
         model.close()
     width = min(rows.shape[1], logits.shape[1])

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from ..types import Floors, StepStats
+from ..types import StepStats, Thresholds
 from .profile import Profile
 
 MEMORY = 1 / 24  # weight of a new step in running means
@@ -73,12 +73,12 @@ class Tail:
                 total += share * max([survival * tokens - lost for tokens, lost in gains])
         return total
 
-    def floors(self, n_known: int, depth: int, price: float) -> Floors:
+    def thresholds(self, n_known: int, depth: int, price: float) -> Thresholds:
         """For a draft of `depth` tokens of which the first n_known are there already."""
         keep, extend = self._least
         keeps = [price * seconds for seconds in keep[n_known:depth]]
         extends = [price * seconds for seconds in extend[n_known + 1 : depth]]
-        return Floors((0.0,) * n_known + tuple(keeps), (0.0,) * (n_known + 1) + tuple(extends))
+        return Thresholds((0.0,) * n_known + tuple(keeps), (0.0,) * (n_known + 1) + tuple(extends))
 
     @functools.cached_property
     def _least(self) -> tuple[list[float], list[float]]:

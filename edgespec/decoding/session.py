@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..drafters.base import Drafter, Foreseeing
+from ..drafters.base import Drafter, DraftsAhead
 from ..errors import Aborted
 from ..policies.base import Policy
 from ..sampling.base import Request
 from ..types import NO_DRAFT, Budget, Draft, Event, Offer, Stats, StepStats, Verdict
-from ..verifiers.base import InFlight, Verifier
+from ..verifiers.base import AsyncVerifier, Verifier
 from .output import Output
 
 
@@ -32,8 +32,8 @@ class Session:
         self._drafters = list(drafters)
         self._policy = policy
         self._clock = clock
-        self._far = verifier if isinstance(verifier, InFlight) else None
-        self._foreseeing = [drafter for drafter in drafters if isinstance(drafter, Foreseeing)]
+        self._far = verifier if isinstance(verifier, AsyncVerifier) else None
+        self._ahead = [drafter for drafter in drafters if isinstance(drafter, DraftsAhead)]
 
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
         """Yield "prefill" and "token" events until `output` has a finish reason."""
@@ -46,7 +46,7 @@ class Session:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
             if self._far:
-                self._far.rest()
+                self._far.finish()
             stats.total_s = self._clock() - began
             if self._active(request) and not stats.num_draft_steps:
                 stats.speculation = f"off: {self._policy.reason}"
@@ -111,7 +111,7 @@ class Session:
         plan = self._policy.choose(_Offers(drafters, context, budget.limit), budget)
         if not plan.depth:
             return NO_DRAFT
-        return drafters[plan.offer].propose(context, plan.depth, plan.floors)
+        return drafters[plan.offer].propose(context, plan.depth, plan.thresholds)
 
     def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
         """A target far away leaves time to draft on."""
@@ -120,8 +120,8 @@ class Session:
             return self._verifier.verify(draft)
         far.submit(draft)
         if draft.tokens:
-            for drafter in self._foreseeing:
-                drafter.foresee(context, draft, far.max_draft, far.ready)
+            for drafter in self._ahead:
+                drafter.draft_ahead(context, draft, far.max_draft, far.ready)
         return far.result()
 
     def _notices(self) -> Iterator[Event]:

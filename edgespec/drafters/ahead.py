@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..sampling.base import Request
-from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
+from ..types import NO_THRESHOLDS, Draft, Offer, Rows, Thresholds
 
 if TYPE_CHECKING:
     from .model import ModelDrafter
 
 
-class Ahead:
+class AheadDrafter:
     """Guesses that the whole draft is accepted and which token the target adds, and drafts on
     from there (SpecEdge, arXiv 2505.17052). If that comes true its next draft is there already,
     or begins with what is; otherwise it drafts as the model does.
@@ -30,7 +30,7 @@ class Ahead:
         self._found = []
         self._model.begin(request)
 
-    def foresee(
+    def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
         """Draft on behind a draft that is under way."""
@@ -48,17 +48,19 @@ class Ahead:
         rest = (known[-1] * offer.follow ** (i + 1) for i in range(limit - len(known)))
         return offer._replace(survival=(*known, *rest), n_known=len(known), n_pending=1)
 
-    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
         """What is there, and what the model adds."""
         if not self._came_true(context):
-            return self._model.propose(context, limit, floors)
+            return self._model.propose(context, limit, thresholds)
         survival = self._model.survival(self._found[:limit])
-        n = next((i for i, s in enumerate(survival) if not floors.keeps(i, s)), len(survival))
+        n = next((i for i, s in enumerate(survival) if not thresholds.keeps(i, s)), len(survival))
         tokens = tuple(token for token, _ in self._found[:n])
         sure = survival[n - 1] if n else 1.0
         tail = Draft()
         if n == len(self._found) < limit:
-            tail = self._model.propose([*context, *tokens], limit - n, floors.behind(n, sure))
+            tail = self._model.propose([*context, *tokens], limit - n, thresholds.behind(n, sure))
         self._model.adopt(len(context), self._found[:n], continued=bool(tail.tokens))
         return Draft((*tokens, *tail.tokens), "ahead", None, sure * tail.survival, tail.evaluated)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from ..sampling.base import Request
-from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
+from ..types import NO_THRESHOLDS, Draft, Offer, Rows, Thresholds
 
 
 class Drafter(Protocol):
@@ -23,7 +23,9 @@ class Drafter(Protocol):
         Must not draw: a choice between sources may not look at drawn tokens.
         """
 
-    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
         """Draft at most `limit` tokens after `context`, fewer where a survival is below its
         floor.
         """
@@ -36,10 +38,10 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Foreseeing(Drafter, Protocol):
+class DraftsAhead(Drafter, Protocol):
     """A drafter that uses the time in which a draft is under way."""
 
-    def foresee(
+    def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
         """Draft on behind `context` and the whole of `draft`, at most `limit` tokens after the

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..sampling.base import Request
-from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
-from .base import Drafter, Foreseeing
+from ..types import NO_THRESHOLDS, Distribution, Draft, Offer, Rows, Thresholds
+from .base import Drafter, DraftsAhead
 
 
-class Extended:
+class Cascade:
     """What `first` drafts; behind it what `second` makes of the context with that draft.
 
     `second` sees tokens that were drawn, and keeps all of them, so every acceptance rule stays
@@ -35,14 +35,16 @@ class Extended:
         second = self._second.offer(context, limit)
         return second._replace(source=self.name, survival=first.survival, n_known=first.n_known)
 
-    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
         """The first one's draft with the second one's behind it."""
-        head = self._first.propose(context, limit, floors)
+        head = self._first.propose(context, limit, thresholds)
         n = len(head.tokens)
         name = f"{head.source}+{self._second.name}"
         if not n or n == limit:
             return head._replace(source=name)
-        behind = floors.behind(n, head.survival)
+        behind = thresholds.behind(n, head.survival)
         tail = self._second.propose([*context, *head.tokens], limit - n, behind)
         evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
@@ -58,13 +60,13 @@ class Extended:
         for drafter in self._owns:
             drafter.accept(tokens, rows)
 
-    def foresee(
+    def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
         """Those that it owns use the time, if they can."""
         for drafter in self._owns:
-            if isinstance(drafter, Foreseeing):
-                drafter.foresee(context, draft, limit, until)
+            if isinstance(drafter, DraftsAhead):
+                drafter.draft_ahead(context, draft, limit, until)
 
     def close(self) -> None:
         """Free those that it owns."""
@@ -85,4 +87,4 @@ def sources(lookup: Drafter | None, model: Drafter | None) -> list[Drafter]:
     """
     if lookup is None or model is None:
         return [drafter for drafter in (lookup, model) if drafter]
-    return [lookup, Extended(model, lookup, [model]), Extended(lookup, model)]
+    return [lookup, Cascade(model, lookup, [model]), Cascade(lookup, model)]

@@ -13,7 +13,7 @@ from ..config import Acceptance
 from ..errors import VocabularyMismatch
 from ..sampling.base import Request
 from ..sampling.sampler import Sampler
-from ..types import NO_FLOORS, Distribution, Draft, Floors, Offer, Rows
+from ..types import NO_THRESHOLDS, Distribution, Draft, Offer, Rows, Thresholds
 from .calibration import Calibration
 
 _SURE = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)
@@ -96,12 +96,14 @@ class ModelDrafter:
         n_pending = max(1, len(context) - self._start - self._known)
         return Offer(self.name, survival, n_pending, self._begins, self._follow)
 
-    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
         """Up to `limit` tokens; fewer where it is unsure."""
         self._guesses = []
         self._position = len(context)
         survival = 1.0
-        if not floors.extends(0, survival):
+        if not thresholds.extends(0, survival):
             return Draft(source=self.name)
         pending = self._catch_up(context, limit)
         if pending is None:
@@ -111,9 +113,9 @@ class ModelDrafter:
         probs: list[Distribution] = []
         evaluated: list[int] = []
         greedy = self._request.params.temperature == 0 or self._acceptance == "deterministic"
-        how_sure = bool(floors.keep) or self._p_min > 0
-        while len(tokens) < limit and floors.extends(len(tokens), survival):
-            row = self._cache.decode(pending, 1, self._request.abort)[0, : self._vocab]
+        how_sure = bool(thresholds.keep) or self._p_min > 0
+        while len(tokens) < limit and thresholds.extends(len(tokens), survival):
+            row = self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
             self._known = len(context) - self._start
             evaluated.append(n_read if not tokens else 1)
             if greedy:
@@ -128,7 +130,7 @@ class ModelDrafter:
             if not tokens:
                 self._count_start(kind)
             ahead = survival * self._survivals[kind]
-            if sure < self._p_min or not floors.keeps(len(tokens), ahead):
+            if sure < self._p_min or not thresholds.keeps(len(tokens), ahead):
                 break
             if not greedy:
                 token = self._draw(q, len(context) + len(tokens))
@@ -160,7 +162,7 @@ class ModelDrafter:
             return found
         while len(found) < limit and not until():
             ahead = [token for token, _ in found]
-            row = self._cache.decode(pending, 1, self._request.abort)[0, : self._vocab]
+            row = self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
             self._known = self._n_context - self._start  # the draft behind it may yet be rejected
             token, sure = self._sampler.likeliest(row, ahead)
             if not greedy:
@@ -254,7 +256,7 @@ class ModelDrafter:
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness
         if self._coupled:
-            return randomness.race(position, q)
+            return randomness.gumbel(position, q)
         return randomness.draw(q)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
-from ..types import NO_FLOORS, Draft, Floors, Offer, Rows
+from ..types import NO_THRESHOLDS, Draft, Offer, Rows, Thresholds
 from .calibration import Calibration
 
 SEPARATOR = -1  # between texts that do not follow each other: never drafted
@@ -153,10 +153,12 @@ class SuffixDrafter:
         survival = tuple(survival for _, survival in self._find(context, limit))
         return Offer(self.name, survival, n_known=len(survival), streak=self._streak)
 
-    def propose(self, context: Sequence[int], limit: int, floors: Floors = NO_FLOORS) -> Draft:
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
         """What followed last time. A context longer than what was accepted is read ahead."""
         found = self._find(context, limit)
-        n = next((i for i, (_, s) in enumerate(found) if not floors.keeps(i, s)), len(found))
+        n = next((i for i, (_, s) in enumerate(found) if not thresholds.keeps(i, s)), len(found))
         survival = found[n - 1][1] if n else 1.0
         return Draft(tuple(token for token, _ in found[:n]), self.name, survival=survival)
 

@@ -22,7 +22,7 @@ from ..policies.base import Policy
 from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import NO_DRAFT, Draft
-from ..verifiers.base import InFlight, Verifier
+from ..verifiers.base import AsyncVerifier, Verifier
 from .local import Reference, backend, model_path, open_draft, open_model
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _verifier(
 
 
 def _drafters(spec: SpeculativeConfig, found: Reached) -> list[Drafter]:
-    from ..drafters.ahead import Ahead
+    from ..drafters.ahead import AheadDrafter
     from ..drafters.cascade import sources
     from ..drafters.model import ModelDrafter
     from ..drafters.suffix import SuffixDrafter
@@ -218,7 +218,7 @@ def _drafters(spec: SpeculativeConfig, found: Reached) -> list[Drafter]:
         model = ModelDrafter(found.draft, n_vocab, p_min=p_min, acceptance="coupled")
     if model is None:
         return [lookup] if lookup else []
-    ahead = Ahead(model)
+    ahead = AheadDrafter(model)
     if spec.fixed:
         return [lookup, ahead] if lookup else [ahead]
     return sources(lookup, ahead)
@@ -245,7 +245,7 @@ def profile_of(found: Reached) -> Profile:
     if far is None:
         assert found.local is not None
         return Profile(curve_of(found.local), drafting)
-    if isinstance(far, InFlight):
+    if isinstance(far, AsyncVerifier):
         costs, trip = getattr(far, "costs", None) or dict(_ASSUMED), far.round_trip_s()
         steps = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
     else:

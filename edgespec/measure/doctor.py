@@ -46,7 +46,7 @@ from ..loading.local import (
     tuned_options,
 )
 from ..loading.remote import Reached, profile_of, reached
-from ..verifiers.base import InFlight
+from ..verifiers.base import AsyncVerifier
 from .inspection import ModelInfo, fitting_drafts, inspect, room_of
 from .tuning import SHORT, break_even, race, speedup
 
@@ -136,7 +136,9 @@ def _far(there: Reached, url: str) -> Iterator[Finding]:
     name = getattr(there.far, "model", getattr(there.far, "name", "a model"))
     far = there.far
     away = (
-        f", {1e3 * far.round_trip_s():.0f} ms there and back" if isinstance(far, InFlight) else ""
+        f", {1e3 * far.round_trip_s():.0f} ms there and back"
+        if isinstance(far, AsyncVerifier)
+        else ""
     )
     yield Finding("ok", "verifier", f"{name} answers, {there.far.n_ctx} tokens of context{away}")
     plain = profile.target(1)

@@ -142,7 +142,7 @@ def read(model: Model, tokens: Sequence[int]) -> tuple[float, npt.NDArray[np.int
     lost, likeliest = 0.0, []
     for start in range(0, len(tokens) - 1, _ROWS):
         part = tokens[start : min(start + _ROWS, len(tokens) - 1)]
-        rows = model.decode(part, n_logits=len(part)).astype(np.float64)
+        rows = model.decode(part, n_logits=len(part)).logits.astype(np.float64)
         following = tokens[start + 1 : start + 1 + len(part)]
         top = rows.max(1)
         total = top + np.log(np.exp(rows - top[:, None]).sum(1))

@@ -108,8 +108,8 @@ class Adaptive:
         if not plan.depth or not offer or offer.n_pending is None:
             return plan
         self._reading_s = self._reading(offer, 0, budget)
-        floors = self._costs.tail(offer.follow).floors(n_known, plan.depth, price)
-        return plan._replace(floors=floors)
+        thresholds = self._costs.tail(offer.follow).thresholds(n_known, plan.depth, price)
+        return plan._replace(thresholds=thresholds)
 
     def observe(self, stats: StepStats) -> None:
         """Correct costs and the price of time by what the step took and gave."""

@@ -67,7 +67,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Judge `ids` behind the first `length` tokens of the context, whose checksum is given.
+    """Verification `ids` behind the first `length` tokens of the context, whose checksum is given.
     ahead: so many tokens more the server may emit by itself, each as a verdict of a round of
     its own. round: above every round of the session before.
     """

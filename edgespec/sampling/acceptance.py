@@ -43,7 +43,7 @@ def coupled(
     the same position, `position` being that of the first drafted token. The output is a
     function of noise and target alone. It serves deterministic drafts as well.
     """
-    return match(draft, lambda i: randomness.race(position + i, target(i)))
+    return match(draft, lambda i: randomness.gumbel(position + i, target(i)))
 
 
 def rejection(

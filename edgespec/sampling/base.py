@@ -19,7 +19,7 @@ class Randomness(Protocol):
     def draw(self, distribution: Distribution) -> int:
         """A token from `distribution`, independent of everything else."""
 
-    def race(self, position: int, distribution: Distribution) -> int:
+    def gumbel(self, position: int, distribution: Distribution) -> int:
         """A token from `distribution`; the same noise for the same absolute position."""
 
 

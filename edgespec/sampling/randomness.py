@@ -45,7 +45,7 @@ class SeededRandomness:
             i -= 1  # rounding put the point on the end: the last possible token
         return int(distribution.ids[i])
 
-    def race(self, position: int, distribution: Distribution) -> int:
+    def gumbel(self, position: int, distribution: Distribution) -> int:
         """Argmin E_t / p_t with E_t ~ Exp(1) keyed by (seed, position, t).
 
         Its law is `distribution`: exponential clocks of rates p_t, the first to ring wins

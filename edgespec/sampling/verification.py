@@ -12,7 +12,7 @@ from .base import Randomness
 from .sampler import Sampler, logprob
 
 
-class Judge:
+class Verification:
     """One request's sampling and acceptance, wherever the rows were computed.
 
     prompt, output: its tokens so far. rule: which rule serves drafts that carry probabilities.
@@ -35,7 +35,7 @@ class Judge:
         self._sampler.accept(output)
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
 
-    def judge(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
+    def check(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
         """How many drafted tokens stay, and the token behind them. rows: [len(draft) + 1,
         vocab_size]; position: that of the first drafted token.
         """

@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..backends.base import Part, Sequences, Sharing, Tokenizer
+from ..backends.base import Batchable, BatchedModel, BatchItem, Tokenizer
 from ..cache.token_cache import common_prefix
 from ..costs.profile import curve_of
 from ..decoding.engine import Engine
 from ..errors import ConfigError, ContextFull, DecodeError, VerifierFault
 from ..protocol import wire
 from ..sampling.randomness import SeededRandomness
-from ..sampling.verification import Judge
+from ..sampling.verification import Verification
 from ..types import Draft, Rows
 
 logger = logging.getLogger("edgespec.server")
@@ -73,8 +73,8 @@ class Session:
     context: wire.Context = field(default_factory=wire.Context)
     n_prompt: int = 0
     begun: wire.Begin | None = None
-    judge: Judge | None = None
-    sequence: int | None = None
+    verification: Verification | None = None
+    slot: int | None = None
     cached: int = 0
     reading: bool = False
     verify: wire.Verify | None = None
@@ -124,7 +124,7 @@ class Sessions:
 
     def __init__(
         self,
-        sequences: Sequences,
+        sequences: BatchedModel,
         tokenizer: Tokenizer,
         *,
         name: str = "",
@@ -421,7 +421,7 @@ class Sessions:
         context.extend(frame.ids)
         self._keep(session, min(common_prefix(before, context.tokens), total - 1))
         session.begun, session.n_prompt = frame, frame.n_prompt
-        session.judge = self._judge(session)
+        session.verification = self._verification_of(session)
         session.reading = True
         self._borrow(session)
         self._progress(session, session.cached)
@@ -444,7 +444,7 @@ class Sessions:
         self._check_ids(frame.ids)
         context = session.context
         known = context.has(frame.length, frame.checksum)
-        if not session.judge or not known or frame.length < session.n_prompt:
+        if not session.verification or not known or frame.length < session.n_prompt:
             self._send(session, wire.Need(len(context), context.checksum(len(context))))
             return
         if frame.length + len(frame.ids) > self.n_ctx:
@@ -455,13 +455,13 @@ class Sessions:
         if frame.length < len(context):  # what the target went on with by itself is not wanted
             context.truncate(frame.length)
             self._keep(session, min(session.cached, frame.length - 1))
-            session.judge = self._judge(session)
+            session.verification = self._verification_of(session)
         session.verify, session.came = frame, came
         session.until = frame.round + frame.ahead
 
     def _more(self, session: Session, frame: wire.More) -> None:
         """The target goes on, from where it has stopped if it came too late."""
-        if session.judge and session.round < frame.round:
+        if session.verification and session.round < frame.round:
             asleep = not session.busy and bool(session.answer)
             session.until = min(frame.round, session.round + self.limits.max_ahead)
             if asleep:
@@ -475,10 +475,10 @@ class Sessions:
                 f"{self._sequences.vocab_size - 1}"
             )
 
-    def _judge(self, session: Session) -> Judge:
+    def _verification_of(self, session: Session) -> Verification:
         begun, tokens, n = session.begun, session.context.tokens, session.n_prompt
         assert begun
-        return Judge(
+        return Verification(
             begun.params,
             SeededRandomness(begun.seed),
             tokens[:n],
@@ -488,20 +488,20 @@ class Sessions:
 
     # --- what is evaluated ---
 
-    def _parts(self) -> list[tuple[Session, Part]]:
+    def _parts(self) -> list[tuple[Session, BatchItem]]:
         """Verifications first, then prompts, the session that has waited longest first."""
         waiting = [session for session in list(self._sessions.values()) if session.busy]
         waiting.sort(key=lambda session: (session.verify is None, session.came))
         room, rows = self._sequences.max_batch, self._sequences.max_rows
         crowd = sum(session.verify is not None for session in waiting) > 1
-        parts: list[tuple[Session, Part]] = []
+        parts: list[tuple[Session, BatchItem]] = []
         for session in waiting:
-            if not self._seat(session, [part.sequence for _, part in parts]):
+            if not self._seat(session, [part.slot for _, part in parts]):
                 continue
             part = self._part(session, room, crowd)
             if part.tokens and part.n_logits <= rows:
                 parts.append((session, part))
-                if self._sequences.shares:  # others have each part for themselves
+                if self._sequences.shares_prefixes:  # others have each part for themselves
                     room, rows = room - len(part.tokens), rows - part.n_logits
             elif not session.verify:
                 session.reading = False
@@ -510,30 +510,33 @@ class Sessions:
                 break
         return parts
 
-    def _part(self, session: Session, room: int, crowd: bool) -> Part:
+    def _part(self, session: Session, room: int, crowd: bool) -> BatchItem:
         """What is next for a session, at most `room` tokens."""
-        assert session.sequence is not None
+        assert session.slot is not None
         sequences, tokens = self._sequences, session.context.tokens
         draft = session.verify.ids if session.verify else ()
         unread = len(tokens) - 1 - session.cached
         step = max(sequences.max_batch - sequences.max_draft_rows, sequences.max_batch // 2, 1)
-        if crowd and sequences.shares:
+        if crowd and sequences.shares_prefixes:
             step = min(step, _SHORT)
         whole = unread <= step and unread + 1 + len(draft) <= room
         if session.verify and whole:
-            return Part(session.sequence, [*tokens[session.cached :], *draft], len(draft) + 1)
-        if not session.verify and not sequences.shares and unread <= step:
+            return BatchItem(session.slot, [*tokens[session.cached :], *draft], len(draft) + 1)
+        if not session.verify and not sequences.shares_prefixes and unread <= step:
             unread = 0  # they go with the first draft, as they do on one machine
         n = min(unread, step, room)
-        return Part(session.sequence, tokens[session.cached : session.cached + n])
+        return BatchItem(session.slot, tokens[session.cached : session.cached + n])
 
-    def _evaluate(self, parts: list[tuple[Session, Part]]) -> list[Rows]:
+    def _evaluate(self, parts: list[tuple[Session, BatchItem]]) -> list[Rows]:
         """Rows of the parts that fitted; `parts` is shortened to these."""
         while parts:
             try:
-                rows = self._sequences.decode([part for _, part in parts])
+                rows = [
+                    outputs.logits
+                    for outputs in self._sequences.decode([part for _, part in parts])
+                ]
             except ContextFull:
-                if not self._evict([part.sequence for _, part in parts]):
+                if not self._evict([part.slot for _, part in parts]):
                     session, _ = parts.pop()
                     if not parts:
                         self._unseat(session)
@@ -551,7 +554,7 @@ class Sessions:
             return rows
         return []
 
-    def _advance(self, session: Session, part: Part, rows: Rows) -> None:
+    def _advance(self, session: Session, part: BatchItem, rows: Rows) -> None:
         """What an evaluation gave to a session."""
         session.cached += len(part.tokens)
         if session.verify and part.n_logits:
@@ -561,11 +564,11 @@ class Sessions:
             self._progress(session, session.cached)
 
     def _answer(self, session: Session, rows: Rows) -> None:
-        verify, judge, context = session.verify, session.judge, session.context
+        verify, judge, context = session.verify, session.verification, session.context
         assert verify is not None
         assert judge is not None
         try:
-            n, token = judge.judge(Draft(verify.ids, "remote"), rows, len(context))
+            n, token = judge.check(Draft(verify.ids, "remote"), rows, len(context))
             tokens = (*verify.ids[:n], token)
             logprobs = judge.logprobs(rows, tokens) or ()
         except DecodeError as error:
@@ -603,22 +606,22 @@ class Sessions:
     def _keep(self, session: Session, n: int) -> None:
         """The first `n` tokens of its cache."""
         session.cached = n
-        if session.sequence is not None:
-            self._sequences.truncate(session.sequence, n)
+        if session.slot is not None:
+            self._sequences.truncate(session.slot, n)
 
     def _seat(self, session: Session, needed: Collection[int]) -> bool:
         """Whether it has a sequence; perhaps one that another session has to leave, but none of
         those `needed`.
         """
-        if session.sequence is not None:
+        if session.slot is not None:
             return True
-        free = next((i for i in range(self._sequences.n_sequences) if i not in self._seated), None)
+        free = next((i for i in range(self._sequences.n_slots) if i not in self._seated), None)
         if free is None:
             waited = self._clock() - session.came
             evicted = self._evict(needed, also_busy=waited > _PATIENCE_S)
             return evicted and self._seat(session, needed)
         self._seated[free] = session
-        session.sequence = free
+        session.slot = free
         self._borrow(session)
         return True
 
@@ -626,7 +629,7 @@ class Sessions:
         """The longest beginning that another session of the same owner has in its cache, if it
         costs nothing. Of others nobody is to learn what their prompts begin with.
         """
-        if session.sequence is None or not self._sequences.shares:
+        if session.slot is None or not self._sequences.shares_prefixes:
             return
         wanted = session.context.tokens[:-1]
         best, source = session.cached + _SHARED - 1, None
@@ -637,7 +640,7 @@ class Sessions:
                     best, source = n, sequence
         if source is not None:
             self._keep(session, 0)
-            self._sequences.copy(source, session.sequence, best)
+            self._sequences.copy(source, session.slot, best)
             session.cached = best
             self.counts.shared_tokens += best
 
@@ -655,10 +658,10 @@ class Sessions:
         return True
 
     def _unseat(self, session: Session) -> None:
-        if session.sequence is not None:
+        if session.slot is not None:
             self._keep(session, 0)
-            del self._seated[session.sequence]
-            session.sequence = None
+            del self._seated[session.slot]
+            session.slot = None
 
     def _start_anew(self) -> None:
         for session in list(self._sessions.values()):
@@ -695,20 +698,20 @@ def serving(
     engine: Engine,
     *,
     name: str = "",
-    n_sequences: int = 64,
+    n_slots: int = 64,
     n_ctx: int = 0,
     limits: Limits | None = None,
 ) -> Sessions:
     """Sessions over an engine's own target, its weights shared and its cache not.
 
-    n_sequences: sessions whose caches are there at a time. n_ctx: tokens of cache, of all of them
+    n_slots: sessions whose caches are there at a time. n_ctx: tokens of cache, of all of them
     together where the target can share it; 0: as much as the engine's own. Raises ConfigError for
     a target that cannot serve several sequences, OutOfMemory.
     """
     target = engine.target
-    if not isinstance(target, Sharing):
+    if not isinstance(target, Batchable):
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
-    sequences = target.sequences(n_sequences, n_ctx or target.n_ctx)
+    sequences = target.batched(n_slots, n_ctx or target.n_ctx)
     curve = curve_of(target)
     costs = [(n, int(1e6 * curve(n))) for n in curve.widths]
     return Sessions(sequences, engine.tokenizer, name=name, costs=costs, limits=limits)

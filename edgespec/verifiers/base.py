@@ -39,7 +39,7 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class InFlight(Verifier, Protocol):
+class AsyncVerifier(Verifier, Protocol):
     """A verifier far away: `verify` in two halves, with time between them.
 
     notices: what the user should know, in sentences; whoever shows them takes them out.
@@ -59,5 +59,5 @@ class InFlight(Verifier, Protocol):
     def result(self) -> Verdict:
         """The verdict of what was submitted."""
 
-    def rest(self) -> None:
+    def finish(self) -> None:
         """The answer has ended: nothing more is wanted."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
 from ..sampling.base import Request
 from ..types import Draft, Verdict
-from .base import InFlight, Verifier
+from .base import AsyncVerifier, Verifier
 
 logger = logging.getLogger("edgespec.fallback")
 
@@ -102,12 +102,12 @@ class Fallback:
 
     def round_trip_s(self) -> float:
         """Of the one far away, while it is there and tells."""
-        return self._remote.round_trip_s() if isinstance(self._remote, InFlight) else 0.0
+        return self._remote.round_trip_s() if isinstance(self._remote, AsyncVerifier) else 0.0
 
-    def rest(self) -> None:
+    def finish(self) -> None:
         """The answer has ended."""
-        if isinstance(self._using, InFlight):
-            self._using.rest()
+        if isinstance(self._using, AsyncVerifier):
+            self._using.finish()
 
     @property
     def is_local(self) -> bool:
@@ -145,7 +145,7 @@ class Fallback:
     def submit(self, draft: Draft) -> None:
         """Send a draft; the local target waits for `result`."""
         self._draft = draft
-        if isinstance(self._using, InFlight):
+        if isinstance(self._using, AsyncVerifier):
             try:
                 self._using.submit(draft)
             except VerifierUnavailable as error:
@@ -154,14 +154,14 @@ class Fallback:
 
     def ready(self) -> bool:
         """Whether `result` would not wait for the network."""
-        return not isinstance(self._using, InFlight) or self._using.ready()
+        return not isinstance(self._using, AsyncVerifier) or self._using.ready()
 
     def result(self) -> Verdict:
         """The verdict, by whoever can give it."""
         far = self._using
         if far is not self._local:
             try:
-                return far.result() if isinstance(far, InFlight) else far.verify(self._draft)
+                return far.result() if isinstance(far, AsyncVerifier) else far.verify(self._draft)
             except VerifierUnavailable as error:
                 self._lose(error)
                 self._begin_again()

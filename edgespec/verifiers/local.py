@@ -10,7 +10,7 @@ from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..errors import ContextFull
 from ..sampling.base import Request
-from ..sampling.verification import Judge
+from ..sampling.verification import Verification
 from ..types import Draft, Verdict
 
 
@@ -51,7 +51,7 @@ class LocalVerifier:
                 "load the model with a larger n_ctx or shorten the prompt"
             )
         self._request = request
-        self._judge = Judge(
+        self._verification = Verification(
             request.params,
             request.randomness,
             request.prompt,
@@ -82,22 +82,22 @@ class LocalVerifier:
             self._cache.protect()
         rows = self._cache.decode(
             [*pending, *draft.tokens], len(draft.tokens) + 1, self._request.abort
-        )
+        ).logits
         seconds = self._clock() - began
-        n_accepted, token = self._judge.judge(draft, rows, len(self._context))
+        n_accepted, token = self._verification.check(draft, rows, len(self._context))
         tokens = (*draft.tokens[:n_accepted], token)
         return Verdict(
             tokens,
             n_accepted,
             rows,
-            self._judge.logprobs(rows, tokens),
+            self._verification.logprobs(rows, tokens),
             len(pending) + len(draft.tokens),
             seconds,
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""
-        self._judge.accept(tokens)
+        self._verification.accept(tokens)
         self._context.extend(tokens)
         self._cache.truncate(len(self._context) - 1)
 

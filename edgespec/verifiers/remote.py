@@ -229,7 +229,7 @@ class RemoteVerifier:
         """What was emitted."""
         self._context.extend(tokens)
 
-    def rest(self) -> None:
+    def finish(self) -> None:
         """The answer has ended: the server need not go on by itself."""
         if self._next <= self._until:
             self._next = self._until + 1

@@ -62,7 +62,7 @@ def main() -> None:
     a_token *= np.dtype(graph.dtype).itemsize
     rng = random.Random(1)
     prompt = [rng.randrange(100, 40_000) for _ in range(N_PROMPT)]
-    peak = peak_during(lambda: target.decode(prompt))
+    peak = peak_during(lambda: target.decode(prompt).logits)
     cache = a_token * N_PROMPT / 2**20
     where = [value.data_ptr() for value in target._cache._values]
     start, faults = resident_mib(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt

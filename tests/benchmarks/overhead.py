@@ -18,6 +18,7 @@ import numpy as np
 import edgespec
 import edgespec.backends.llama_cpp as backend
 from edgespec.backends.base import Capabilities
+from edgespec.types import Outputs
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 SETTINGS = {
@@ -98,7 +99,7 @@ class Costless:
 
     def decode(self, tokens, n_logits=1, abort=None):
         self.n_past += len(tokens)
-        return self._rows[:n_logits]
+        return Outputs(self._rows[:n_logits])
 
     def truncate(self, n_past):
         self.n_past = min(n_past, self.n_past)

@@ -163,7 +163,7 @@ def trips(name, target, draft, *, file):
                     edgespec.connect(url, model(draft), speculative_config=config, **alone)
                 ) as far:
                     if how:
-                        far._session._foreseeing = []
+                        far._session._ahead = []
                     far.generate(prompts[0][1], max_tokens=8)
                     row[way] = answers(far, prompts)
                 print(trip, way, row[way], file=sys.stderr)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, SamplingParams, ToyModel
-from edgespec.drafters.cascade import Extended
+from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
@@ -23,7 +23,7 @@ def toy(n_ctx=64, truncate=True):
 
 
 def extended(first, second):
-    return Extended(first, second, [first, second])
+    return Cascade(first, second, [first, second])
 
 
 def table():

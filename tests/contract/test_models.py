@@ -61,37 +61,37 @@ def close(a, b):
 
 
 def test_rows_are_of_the_last_tokens(model):
-    rows = model.decode(TEXT, n_logits=3).copy()
+    rows = model.decode(TEXT, n_logits=3).logits.copy()
     assert rows.shape == (3, model.vocab_size)
     assert model.n_past == len(TEXT)
     model.truncate(0)
     for i, row in enumerate(rows):
         model.truncate(0)
-        assert close(model.decode(TEXT[: len(TEXT) - 2 + i])[0], row)
+        assert close(model.decode(TEXT[: len(TEXT) - 2 + i]).logits[0], row)
 
 
 def test_one_by_one_equals_at_once(model):
-    at_once = model.decode(TEXT, n_logits=len(TEXT)).copy()
+    at_once = model.decode(TEXT, n_logits=len(TEXT)).logits.copy()
     model.truncate(0)
-    one_by_one = np.stack([model.decode([token])[0].copy() for token in TEXT])
+    one_by_one = np.stack([model.decode([token]).logits[0].copy() for token in TEXT])
     assert close(one_by_one, at_once)
 
 
 def test_no_rows_wanted(model):
-    assert model.decode(TEXT, n_logits=0).shape == (0, model.vocab_size)
+    assert model.decode(TEXT, n_logits=0).logits.shape == (0, model.vocab_size)
     assert model.n_past == len(TEXT)
 
 
 def test_more_than_a_batch(model):
     tokens = list(itertools.islice(itertools.cycle(TEXT), 3 * model.capabilities.max_batch // 2))
-    rows = model.decode(tokens, n_logits=20).copy()
+    rows = model.decode(tokens, n_logits=20).logits.copy()
     model.truncate(0)
     model.decode(tokens[:-20], n_logits=0)
-    assert close(model.decode(tokens[-20:], n_logits=20), rows)
+    assert close(model.decode(tokens[-20:], n_logits=20).logits, rows)
 
 
 def test_truncate_and_go_on(model):
-    expected = model.decode([*TEXT[:5], 3])[0].copy()
+    expected = model.decode([*TEXT[:5], 3]).logits[0].copy()
     model.truncate(0)
     model.decode(TEXT)
     if not model.capabilities.truncate:
@@ -101,7 +101,7 @@ def test_truncate_and_go_on(model):
         return
     model.truncate(5)
     assert model.n_past == 5
-    assert close(model.decode([3])[0], expected)
+    assert close(model.decode([3]).logits[0], expected)
 
 
 def test_truncate_forward_changes_nothing(model):
@@ -120,11 +120,11 @@ def test_truncate_to_nothing_always_works(model):
 def test_checkpoint_and_restore(model):
     model.decode(TEXT[:6])
     state = model.checkpoint()
-    expected = model.decode([1, 2])[0].copy()
+    expected = model.decode([1, 2]).logits[0].copy()
     model.decode([3, 3])
     model.restore(state)
     assert model.n_past == 6
-    assert close(model.decode([1, 2])[0], expected)
+    assert close(model.decode([1, 2]).logits[0], expected)
 
 
 def test_context_full_appends_nothing(model):
@@ -140,12 +140,12 @@ def test_context_full_appends_nothing(model):
 
 
 def test_abort_leaves_a_usable_model(model):
-    expected = model.decode(TEXT)[0].copy()
+    expected = model.decode(TEXT).logits[0].copy()
     model.truncate(0)
     with pytest.raises(Aborted):
         model.decode(TEXT * 3, abort=lambda: "cancelled")
     model.truncate(0)
-    assert close(model.decode(TEXT)[0], expected)
+    assert close(model.decode(TEXT).logits[0], expected)
 
 
 def test_token_cache_rolls_back_on_every_model(model):
@@ -156,9 +156,9 @@ def test_token_cache_rolls_back_on_every_model(model):
     cache.truncate(6)
     assert cache.tokens == TEXT[:6]
     assert model.n_past == 6
-    again = cache.decode([1])[0].copy()
+    again = cache.decode([1]).logits[0].copy()
     model.truncate(0)
-    assert close(model.decode([*TEXT[:6], 1])[0], again)
+    assert close(model.decode([*TEXT[:6], 1]).logits[0], again)
 
 
 def test_token_cache_aligns(model):

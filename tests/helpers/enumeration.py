@@ -39,7 +39,7 @@ class Branching:
         assert abs(sum(distribution.probs) - 1) < 1e-12
         return int(distribution.ids[self._choose(list(distribution.probs))])
 
-    def race(self, position: int, distribution: Distribution) -> int:
+    def gumbel(self, position: int, distribution: Distribution) -> int:
         """The first race at a position has the law of its distribution; the second one has
         the exact conditional law, given who won the first with the same noise.
         """
@@ -54,7 +54,7 @@ class Branching:
         else:
             assert len(earlier) == 1, "only two laws a position can be enumerated"
             first, winner = earlier[0]
-            joint = [race_law(first, winner, distribution, int(b)) for b in distribution.ids]
+            joint = [gumbel_law(first, winner, distribution, int(b)) for b in distribution.ids]
             weights = (np.array(joint) / sum(joint)).tolist()
         token = int(distribution.ids[self._choose(weights)])
         earlier.append((distribution, token))
@@ -79,7 +79,7 @@ def total_variation(a: dict[Hashable, float], b: dict[Hashable, float]) -> float
     return 0.5 * sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys())
 
 
-def race_law(q: Distribution, a: int, p: Distribution, b: int) -> float:
+def gumbel_law(q: Distribution, a: int, p: Distribution, b: int) -> float:
     """P(argmin E/q = a and argmin E/p = b) for the same E_t ~ Exp(1), by integration.
 
     With s = E_a and r = E_b / E_a every other clock must exceed s * max(q_j/q_a, r p_j/p_b);

@@ -235,7 +235,7 @@ class FakeEngine:
             if params.temperature == 0:
                 found.append(int(law.ids[0]))
             elif self.tied:
-                found.append(self.randomness.race(len(self.seen), law))
+                found.append(self.randomness.gumbel(len(self.seen), law))
             else:
                 found.append(self.randomness.draw(law))
         return found

@@ -11,10 +11,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from edgespec import ToyModel, ToyTokenizer
-from edgespec.backends.separate import Separate
+from edgespec.backends.separate import SeparateModels
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
-from edgespec.drafters.ahead import Ahead
+from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
@@ -44,10 +44,10 @@ def toy(seed=1, n_ctx=256, **options):
     return ToyModel(probs_of(seed), vocab_size=N, n_ctx=n_ctx, **options)
 
 
-class Shared(Separate):
+class Shared(SeparateModels):
     """Toy sequences that may begin alike, as llama.cpp's do. n_cells: room of all together."""
 
-    shares = True
+    shares_prefixes = True
 
     def __init__(self, models, n_cells=1 << 20):
         super().__init__(models)
@@ -129,7 +129,7 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
     if drafts:
         model = ModelDrafter(toy(draft_seed), N, acceptance="coupled")
         lookup = SuffixDrafter(2)
-        drafters = [lookup, Ahead(model)]
+        drafters = [lookup, AheadDrafter(model)]
     session = Session(verifier, drafters, FixedDepth(depth))
     return Engine(session, TOKENIZER, n_ctx=verifier.n_ctx)
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgespec.sampling import acceptance
 from edgespec.types import Distribution
-from tests.helpers.enumeration import law, race_law, total_variation
+from tests.helpers.enumeration import gumbel_law, law, total_variation
 
 V = 3
 
@@ -93,7 +93,7 @@ def test_coupled_drafts(seed, zeros, depth):
     def run(chance):
         draft = ()
         for i in range(depth):
-            draft += (chance.race(i, q[draft]),)
+            draft += (chance.gumbel(i, q[draft]),)
         n, token = acceptance.coupled(draft, lambda i: p[draft[:i]], chance, 0)
         emitted = (*draft[:n], token)
         return complete(chance, p, emitted, depth + 1)
@@ -152,7 +152,7 @@ def test_race_law_is_a_coupling():
     p, q = random_rows(1, True), random_rows(2, True)
     for context in [(), (0,), (1, 2)]:
         pp, qq = p[context], q[context]
-        joint = {(a, b): race_law(qq, a, pp, b) for a in range(V) for b in range(V)}
+        joint = {(a, b): gumbel_law(qq, a, pp, b) for a in range(V) for b in range(V)}
         for t in range(V):
             assert sum(joint[t, b] for b in range(V)) == pytest.approx(qq.prob(t), abs=1e-12)
             assert sum(joint[a, t] for a in range(V)) == pytest.approx(pp.prob(t), abs=1e-12)

@@ -9,13 +9,13 @@ from edgespec import SamplingParams, ToyModel, ToyTokenizer
 from edgespec.costs.profile import Curve, Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.cascade import Extended, sources
+from edgespec.drafters.cascade import Cascade, sources
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
-from edgespec.types import Floors, Stats
+from edgespec.types import Stats, Thresholds
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
 
@@ -48,12 +48,14 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "suffix": [lookup],
         "model": [model],
         "both": [lookup, model],
-        "model, then suffix": [Extended(model, lookup, [model, lookup])],
-        "suffix, then model": [Extended(lookup, model, [lookup, model])],
-        "floors": [Extended(model, lookup, [model, lookup])],
+        "model, then suffix": [Cascade(model, lookup, [model, lookup])],
+        "suffix, then model": [Cascade(lookup, model, [lookup, model])],
+        "thresholds": [Cascade(model, lookup, [model, lookup])],
         "auto": sources(lookup, model),
     }
-    policy = {"auto": Adaptive(CHEAP, depth), "floors": Floored(depth)}.get(kind, FixedDepth(depth))
+    policy = {"auto": Adaptive(CHEAP, depth), "thresholds": Floored(depth)}.get(
+        kind, FixedDepth(depth)
+    )
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
     verifier = LocalVerifier(toy(1), acceptance, clock)
@@ -68,7 +70,7 @@ class Floored(FixedDepth):
 
     def choose(self, offers, budget):
         plan = super().choose(offers, budget)
-        return plan._replace(floors=Floors((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
+        return plan._replace(thresholds=Thresholds((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
 
 
 def outcome(chance, made, params):
@@ -85,7 +87,7 @@ def loop_law(kind, params, **options):
 
 
 KINDS = [
-    "suffix", "model", "both", "model, then suffix", "suffix, then model", "floors", "auto",
+    "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
 ]  # fmt: skip
 
 
@@ -127,7 +129,7 @@ class GridNoise:
     def __init__(self, noise):
         self.noise = noise
 
-    def race(self, position, distribution):
+    def gumbel(self, position, distribution):
         noise = np.array([self.noise[position - len(PROMPT)][t] for t in distribution.ids])
         with np.errstate(divide="ignore"):
             return int(distribution.ids[int((noise / distribution.probs).argmin())])
@@ -172,8 +174,8 @@ def test_greedy_equals_plain(kind):
 
 def test_a_policy_that_looks_at_drawn_tokens_is_caught():
     class Peeking(ModelDrafter):
-        def propose(self, context, limit, floors):
-            draft = super().propose(context, limit, floors)
+        def propose(self, context, limit, thresholds):
+            draft = super().propose(context, limit, thresholds)
             return type(draft)() if draft.tokens and draft.tokens[0] == 0 else draft
 
     params = PARAMS[0]

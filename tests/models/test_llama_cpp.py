@@ -230,13 +230,13 @@ def test_batch_invariant_rows_are_those_of_single_tokens(invariant, n_past):
     tokens = [(11 * i + 5) % 1000 for i in range(n_past + invariant.capabilities.max_rows)]
     invariant.truncate(0)
     invariant.decode(tokens[:n_past], n_logits=0)
-    alone = [invariant.decode([token])[0].copy() for token in tokens[n_past:]]
+    alone = [invariant.decode([token]).logits[0].copy() for token in tokens[n_past:]]
     for n in range(2, len(alone) + 1):
         invariant.truncate(n_past)
-        rows = invariant.decode(tokens[n_past : n_past + n], n_logits=n)
+        rows = invariant.decode(tokens[n_past : n_past + n], n_logits=n).logits
         assert all(map(np.array_equal, rows, alone))
     invariant.truncate(0)
-    rows = invariant.decode(tokens, n_logits=len(alone))  # prompt and draft in one call
+    rows = invariant.decode(tokens, n_logits=len(alone)).logits  # prompt and draft in one call
     assert all(map(np.array_equal, rows, alone))
     invariant.truncate(0)
     with pytest.raises(ValueError, match="at most"):

@@ -68,7 +68,7 @@ def test_chunks_of_a_prompt_give_the_row_of_the_whole(graph):
     tokens = [100 + 7 * i % 5000 for i in range(300)]
     for n_batch in (32, 128):
         model = backend.OnnxModel(graph, EngineConfig(n_ctx=512, n_batch=n_batch))
-        rows.append(model.decode(tokens)[0].copy())
+        rows.append(model.decode(tokens).logits[0].copy())
         model.close()
     assert np.allclose(*rows, atol=1e-3)
 
@@ -83,7 +83,7 @@ def test_cuda_gives_the_rows_of_the_cpu(tmp_path, options):
         assert model.provider == provider.upper()
         model.decode([3, 5, 7, 9])
         model.truncate(2)
-        rows.append(model.decode([11, 13, 15], n_logits=3).copy())
+        rows.append(model.decode([11, 13, 15], n_logits=3).logits.copy())
         model.close()
     assert np.allclose(*rows, atol=2e-2)
 

@@ -7,7 +7,7 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
-from edgespec.backends.base import Part
+from edgespec.backends.base import BatchItem
 from edgespec.loading.local import open_model
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.sessions import serving
@@ -29,7 +29,7 @@ def target(smollm2):
 
 @pytest.fixture(scope="module")
 def server(target):
-    with Server(lambda: serving(target, name="smollm2-135m.gguf", n_sequences=4)) as running:
+    with Server(lambda: serving(target, name="smollm2-135m.gguf", n_slots=4)) as running:
         yield running
 
 
@@ -93,7 +93,7 @@ def test_several_at_once_on_one_context(server, target, smollm2):
 
 
 def test_a_local_target_takes_over(target, smollm2):
-    server = Server(lambda: serving(target, name="smollm2-135m.gguf", n_sequences=2))
+    server = Server(lambda: serving(target, name="smollm2-135m.gguf", n_slots=2))
     with edgespec.connect(
         server.url, local=smollm2, timeout_s=0.5, n_ctx=1024, batch_invariant=True
     ) as there:
@@ -186,18 +186,21 @@ def test_the_command_line(server, small_draft):
 
 def test_sequences_share_a_beginning(smollm2):
     model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
-    several = model.sequences(3, 512)
+    several = model.batched(3, 512)
     text, other = [(7 * i + 3) % 4000 for i in range(40)], [(5 * i + 1) % 4000 for i in range(12)]
-    several.decode([Part(0, text)])
+    several.decode([BatchItem(0, text)])
     several.copy(0, 2, 30)
-    rows = several.decode([Part(2, other, 3), Part(1, text[:20], 1)])
+    rows = [
+        outputs.logits
+        for outputs in several.decode([BatchItem(2, other, 3), BatchItem(1, text[:20], 1)])
+    ]
     assert [len(part) for part in rows] == [3, 1]
     model.decode(text[:30], n_logits=0)
-    alone = model.decode(other, n_logits=3)
+    alone = model.decode(other, n_logits=3).logits
     assert np.abs(rows[0] - alone).max() < 1
     assert (rows[0].argmax(1) == alone.argmax(1)).all()
     several.truncate(2, 30)
-    again = several.decode([Part(2, other, 1)])
+    again = [outputs.logits for outputs in several.decode([BatchItem(2, other, 1)])]
     assert again[0][0].argmax() == alone[2].argmax()
     several.close()
     model.close()
@@ -205,12 +208,12 @@ def test_sequences_share_a_beginning(smollm2):
 
 def test_sequences_share_their_room(smollm2):
     model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
-    several = model.sequences(3, 256)
-    several.decode([Part(0, [5] * 200)])
+    several = model.batched(3, 256)
+    several.decode([BatchItem(0, [5] * 200)])
     with pytest.raises(edgespec.ContextFull):
-        several.decode([Part(1, [5] * 100)])
+        several.decode([BatchItem(1, [5] * 100)])
     several.truncate(0, 100)
-    assert len(several.decode([Part(1, [5] * 100, 1)])[0]) == 1
+    assert len(several.decode([BatchItem(1, [5] * 100, 1)])[0].logits) == 1
     several.close()
     model.close()
 
@@ -218,13 +221,18 @@ def test_sequences_share_their_room(smollm2):
 def test_invariant_sequences_do_not_see_each_other(smollm2):
     config = edgespec.EngineConfig(n_ctx=256, batch_invariant=True)
     model = open_model(smollm2, config)
-    several = model.sequences(3, 256)
-    assert not several.shares
+    several = model.batched(3, 256)
+    assert not several.shares_prefixes
     text = [(7 * i + 3) % 4000 for i in range(40)]
-    several.decode([Part(0, [9] * 30), Part(1, text[:35])])
-    rows = several.decode([Part(0, [9, 9, 9], 3), Part(1, text[35:], 5), Part(2, text, 2)])
+    several.decode([BatchItem(0, [9] * 30), BatchItem(1, text[:35])])
+    rows = [
+        outputs.logits
+        for outputs in several.decode(
+            [BatchItem(0, [9, 9, 9], 3), BatchItem(1, text[35:], 5), BatchItem(2, text, 2)]
+        )
+    ]
     model.decode(text[:35], n_logits=0)
-    assert np.array_equal(model.decode(text[35:], n_logits=5), rows[1])
+    assert np.array_equal(model.decode(text[35:], n_logits=5).logits, rows[1])
     several.close()
     model.close()
 
@@ -233,15 +241,21 @@ def test_invariant_sequences_do_not_see_each_other(smollm2):
 def test_sequences_of_a_graph(tmp_path, options):
     onnx_models = pytest.importorskip("tests.helpers.onnx_models")
     model = open_model(onnx_models.save(tmp_path, **options), edgespec.EngineConfig(n_ctx=64))
-    several = model.sequences(3, 64)
+    several = model.batched(3, 64)
     texts = [[i + 1, 2, 3, 4, i + 2] for i in range(3)]
-    rows = several.decode([Part(i, text, 2) for i, text in enumerate(texts)])
+    rows = [
+        outputs.logits
+        for outputs in several.decode([BatchItem(i, text, 2) for i, text in enumerate(texts)])
+    ]
     several.truncate(1, 3)
-    again = several.decode([Part(1, texts[1][3:], 2), Part(0, [7], 1)])
+    again = [
+        outputs.logits
+        for outputs in several.decode([BatchItem(1, texts[1][3:], 2), BatchItem(0, [7], 1)])
+    ]
     for i, text in enumerate(texts):
         model.truncate(0)
-        assert np.array_equal(model.decode(text, n_logits=2), rows[i])
+        assert np.array_equal(model.decode(text, n_logits=2).logits, rows[i])
     assert np.allclose(again[0], rows[1], atol=1e-5)
     several.close()
-    assert model.decode([1]).shape == (1, model.vocab_size), "the weights are the model's"
+    assert model.decode([1]).logits.shape == (1, model.vocab_size), "the weights are the model's"
     model.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from edgespec import DecodeError, SamplingParams
-from edgespec.backends.separate import Separate
+from edgespec.backends.separate import SeparateModels
 from edgespec.protocol import wire
 from edgespec.server.sessions import Limits, Sessions
 from tests.helpers.serving import TOKENIZER, N, Shared, local, toy
@@ -177,7 +177,7 @@ def test_a_prompt_is_read_once_for_all_that_begin_with_it():
 
 
 def test_nothing_is_shared_where_it_would_cost():
-    sessions = Sessions(Separate([toy(1), toy(1)]), TOKENIZER)
+    sessions = Sessions(SeparateModels([toy(1), toy(1)]), TOKENIZER)
     for _ in range(2):
         device = Device(sessions)
         device.begin([5] * 100)
@@ -198,7 +198,7 @@ def test_the_session_that_is_idle_longest_loses_its_cache_and_gets_it_back():
         devices[i].verify(0, ahead=2)
         settle(sessions)
     assert sessions.counts.evictions == 1
-    assert devices[0].session.sequence is None
+    assert devices[0].session.slot is None
     devices[0].context += devices[0].text()
     devices[0].verify(3, ahead=2)
     settle(sessions)
@@ -214,7 +214,7 @@ def test_a_full_cache_drops_others_or_says_busy():
     two.verify(0, ahead=3)
     settle(sessions)
     assert two.text() == plain([2] * 70, 4)
-    assert one.session.sequence is None
+    assert one.session.slot is None
     three = Device(sessions)
     three.begin([3] * 120)
     settle(sessions)
@@ -317,7 +317,7 @@ def test_sessions_and_caches_are_given_up_in_time():
     settle(sessions)
     clock.now += 31
     sessions.step()
-    assert device.session.sequence is None
+    assert device.session.slot is None
     assert len(sessions) == 2
     sessions.leave(device.session, device.hear)
     sessions.leave(other.session, other.hear, forget=True)
@@ -413,4 +413,4 @@ def test_a_model_that_cannot_be_cut():
     from edgespec import ConfigError
 
     with pytest.raises(ConfigError, match="cannot be cut"):
-        Separate([toy(1, truncate=False)])
+        SeparateModels([toy(1, truncate=False)])

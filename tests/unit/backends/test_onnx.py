@@ -79,7 +79,7 @@ def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
         rows = []
         for each in (model, fresh):
             each.truncate(min(cut, 50))
-            rows.append(each.decode(tokens, n_logits=len(tokens)).copy())
+            rows.append(each.decode(tokens, n_logits=len(tokens)).logits.copy())
         assert np.allclose(*rows, atol=1e-4)
     model.close()
     fresh.close()
@@ -100,7 +100,7 @@ def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
     options = {"hidden_states": True, "shared": False, "half": half}
     model = opened(onnx_models.save(tmp_path / "with", **options))
     assert model.capabilities.hidden_states
-    rows = model.decode(TOKENS, n_logits=len(TOKENS))
+    rows = model.decode(TOKENS, n_logits=len(TOKENS)).logits
     hidden = model.hidden_states()
     assert hidden.shape == (len(TOKENS), onnx_models.WIDTH)
     assert hidden.dtype == rows.dtype == np.float32
@@ -124,21 +124,21 @@ def test_the_graph_that_finds_the_largest_is_what_it_is_said_to_be():
 @pytest.mark.parametrize("options", [{}, {"keep": True}, {"shared": False}])
 def test_the_largest_logits_alone_are_fetched(tmp_path, monkeypatch, options):
     model = opened(onnx_models.save(tmp_path, **options))
-    whole = model.decode(TOKENS, n_logits=4).copy()
+    whole = model.decode(TOKENS, n_logits=4).logits.copy()
     model.truncate(0)
     model.restrict(1)
-    assert np.array_equal(model.decode(TOKENS, n_logits=4), whole)  # a CPU gives whole rows
+    assert np.array_equal(model.decode(TOKENS, n_logits=4).logits, whole)  # a CPU gives whole rows
     monkeypatch.setattr(backend, "_RESTRICTED", ("cpu",))
     for top in (1, 5, 2, 0, 3, 1000):
         model.restrict(top)
         model.truncate(0)
-        rows = model.decode(TOKENS, n_logits=4)
+        rows = model.decode(TOKENS, n_logits=4).logits
         n = top if 0 < top < 1000 else onnx_models.VOCAB
         for row, full in zip(rows, whole, strict=True):
             assert np.isfinite(row).sum() == n
             kept = np.argsort(-full)[:n]
             assert np.array_equal(row[kept], full[kept])
-    assert model.decode([1], n_logits=0).shape == (0, onnx_models.VOCAB)
+    assert model.decode([1], n_logits=0).logits.shape == (0, onnx_models.VOCAB)
 
 
 @pytest.mark.parametrize("sampling", [
@@ -167,12 +167,12 @@ def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
     assert model.pads
     assert "as two" in model.placement["single tokens"]
     assert model.capabilities.min_tokens == 2
-    several = model.decode([4, 5], n_logits=2).copy()
+    several = model.decode([4, 5], n_logits=2).logits.copy()
     model.truncate(0)
     for token, row in zip([4, 5], several, strict=True):
-        assert np.array_equal(model.decode([token])[0], row)
+        assert np.array_equal(model.decode([token]).logits[0], row)
     assert model.n_past == 2
-    assert model.decode([6], n_logits=0).shape == (0, model.vocab_size)
+    assert model.decode([6], n_logits=0).logits.shape == (0, model.vocab_size)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -180,9 +180,9 @@ def test_keys_and_values_of_a_token_alone_are_paired_too(tmp_path, shared):
     model = opened(onnx_models.save(tmp_path, alone=0.5, shared=shared))
     assert model.pads
     assert model.row_noise < 1e-3
-    at_once = model.decode(TOKENS, n_logits=len(TOKENS)).copy()
+    at_once = model.decode(TOKENS, n_logits=len(TOKENS)).logits.copy()
     model.truncate(0)
-    one_by_one = np.concatenate([model.decode([token]).copy() for token in TOKENS])
+    one_by_one = np.concatenate([model.decode([token]).logits.copy() for token in TOKENS])
     assert np.allclose(one_by_one, at_once, atol=1e-3)
 
 
@@ -287,7 +287,7 @@ def test_tune_and_doctor(tmp_path):
 def test_an_evaluation_is_stopped_from_within(tmp_path, monkeypatch):
     model = opened(onnx_models.save(tmp_path), n_ctx=512)
     tokens = [1 + i % 30 for i in range(400)]
-    expected = model.decode(tokens)[0].copy()
+    expected = model.decode(tokens).logits[0].copy()
     model.truncate(0)
     monkeypatch.setattr(backend, "_POLL_S", 0.0005)
     stop = threading.Event()
@@ -304,7 +304,7 @@ def test_an_evaluation_is_stopped_from_within(tmp_path, monkeypatch):
         model.decode(tokens, abort=lambda: "cancelled" if stop.is_set() else None)
     model._session = whole
     assert model.n_past == 0
-    assert np.allclose(model.decode(tokens)[0], expected, atol=1e-4)
+    assert np.allclose(model.decode(tokens).logits[0], expected, atol=1e-4)
 
 
 # --- the tokenizer ------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_a_cache_of_unknown_shape_is_found_in_a_companion(tmp_path):
         opened(path)
     decoder = {"num_key_value_heads": onnx_models.KV_HEADS, "head_size": onnx_models.SIZE}
     (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
-    assert opened(path).decode(TOKENS).shape == (1, onnx_models.VOCAB)
+    assert opened(path).decode(TOKENS).logits.shape == (1, onnx_models.VOCAB)
 
 
 def test_names_of_a_genai_folder(tmp_path):
@@ -454,7 +454,7 @@ def test_names_of_a_genai_folder(tmp_path):
         "outputs": {"present_key_names": "new.%d.key", "present_value_names": "new.%d.value"},
     }
     (tmp_path / "genai_config.json").write_text(json.dumps({"model": {"decoder": decoder}}))
-    assert opened(path).decode(TOKENS).shape == (1, onnx_models.VOCAB)
+    assert opened(path).decode(TOKENS).logits.shape == (1, onnx_models.VOCAB)
 
 
 def test_providers(tmp_path):

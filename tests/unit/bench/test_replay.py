@@ -163,7 +163,7 @@ def test_what_a_draft_model_says_behind_a_wrong_token():
     made = replay.TraceModel(replay.Clock(), PROFILE.draft, is_draft=True)
     made.tell(trace)
     for ahead, token in (([], 7), ([7], 8), ([7, 8], 9), ([9], 0), ([100], 7), ([100, 7], 8)):
-        assert made.decode([1, 2, *ahead])[0].argmax() == token
+        assert made.decode([1, 2, *ahead]).logits[0].argmax() == token
         made.truncate(0)
 
 

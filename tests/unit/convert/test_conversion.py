@@ -38,12 +38,12 @@ def made(tmp_path):
     """What the tools are to make: a graph, and what its source says."""
     path = onnx_models.save(tmp_path / "made")
     model = backend.OnnxModel(path, edgespec.EngineConfig(n_ctx=128))
-    row = model.decode(PROMPT)[0]
+    row = model.decode(PROMPT).logits[0]
     greedy, logits = [], []
     for _ in range(48):
         logits.append(row.copy())
         greedy.append(int(row.argmax()))
-        row = model.decode(greedy[-1:])[0]
+        row = model.decode(greedy[-1:]).logits[0]
     model.close()
     np.savez(path.parent / "reference.npz", prompt=PROMPT, greedy=greedy, logits=logits)
     return path.parent
@@ -158,7 +158,7 @@ def test_rows_that_nobody_wants_are_not_computed(tmp_path, shared):
         rows = []
         for model in (before, after):
             model.truncate(0)
-            rows.append(model.decode(tokens, n_logits=n).copy())
+            rows.append(model.decode(tokens, n_logits=n).logits.copy())
         assert np.allclose(*rows, atol=1e-4)
 
 

@@ -8,6 +8,7 @@ import pytest
 from edgespec.backends.base import Capabilities
 from edgespec.costs import profile
 from edgespec.costs.profile import QUICK, Curve, forget, measure, store, stored
+from edgespec.types import Outputs
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
@@ -35,7 +36,7 @@ class Timed:
             self.calls.append((len(tokens), self.n_past))
         self.now += self.seconds(len(tokens), self.n_past, len(self.calls))
         self.n_past += len(tokens)
-        return np.zeros((n_logits, self.vocab_size))
+        return Outputs(np.zeros((n_logits, self.vocab_size)))
 
     def truncate(self, n_past):
         self.n_past = min(self.n_past, n_past)

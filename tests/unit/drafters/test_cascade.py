@@ -1,14 +1,14 @@
-"""Sources joined: tokens, probabilities, survivals, and who is told what; floors."""
+"""Sources joined: tokens, probabilities, survivals, and who is told what; thresholds."""
 
 import pytest
 
 from edgespec import SamplingParams, ToyModel
-from edgespec.drafters.cascade import Extended, sources
+from edgespec.drafters.cascade import Cascade, sources
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter, _assumed
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import NO_FLOORS, Distribution, Draft, Floors, Offer
+from edgespec.types import NO_THRESHOLDS, Distribution, Draft, Offer, Thresholds
 
 HALF = Distribution([1, 2], [0.5, 0.5])
 THIRD = Distribution([1, 3], [1 / 3, 2 / 3])
@@ -28,8 +28,8 @@ class Says:
     def offer(self, context, limit):
         return self.made
 
-    def propose(self, context, limit, floors=NO_FLOORS):
-        self.log.append((tuple(context), limit, floors))
+    def propose(self, context, limit, thresholds=NO_THRESHOLDS):
+        self.log.append((tuple(context), limit, thresholds))
         tokens = tuple(t for t, _ in self.draft[:limit])
         probs = tuple(q for _, q in self.draft[:limit])
         return Draft(tokens, self.name, probs if any(probs) else None, self.survival)
@@ -53,17 +53,17 @@ def onehot(token):
 ])  # fmt: skip
 def test_tokens_and_probabilities_are_joined(first, second, probs):
     one, two = Says("one", first, 0.5), Says("two", second, 0.25)
-    draft = Extended(one, two).propose([7, 8], 9)
+    draft = Cascade(one, two).propose([7, 8], 9)
     tokens = tuple(t for t, _ in one.draft + two.draft)
     assert draft == Draft(tokens, "one+two", probs, 0.125)
 
 
 def test_the_second_is_asked_for_what_is_left():
-    floors = Floors((0.1, 0.2, 0.3, 0.4), (0.0, 0.5, 0.25))
+    thresholds = Thresholds((0.1, 0.2, 0.3, 0.4), (0.0, 0.5, 0.25))
     one, two = Says("one", [4, 5], 0.5), Says("two", [6, 6, 6, 6])
-    assert Extended(one, two).propose([7, 8], 4, floors).tokens == (4, 5, 6, 6)
-    assert one.log == [((7, 8), 4, floors)]
-    assert two.log == [((7, 8, 4, 5), 2, Floors((0.6, 0.8), (0.5,)))]
+    assert Cascade(one, two).propose([7, 8], 4, thresholds).tokens == (4, 5, 6, 6)
+    assert one.log == [((7, 8), 4, thresholds)]
+    assert two.log == [((7, 8, 4, 5), 2, Thresholds((0.6, 0.8), (0.5,)))]
 
 
 @pytest.mark.parametrize(("head", "limit", "source"), [
@@ -71,13 +71,13 @@ def test_the_second_is_asked_for_what_is_left():
 ])  # fmt: skip
 def test_the_second_is_not_asked_in_vain(head, limit, source):
     one, two = Says("one", head, 0.5), Says("two", [6])
-    draft = Extended(one, two).propose([7], limit)
+    draft = Cascade(one, two).propose([7], limit)
     assert (draft.tokens, draft.source) == (tuple(head[:limit]), source)
     assert two.log == []
 
 
 def test_nothing_behind_it_is_the_first_ones_own():
-    draft = Extended(Says("one", [(1, HALF)], 0.5), Says("two")).propose([7], 4)
+    draft = Cascade(Says("one", [(1, HALF)], 0.5), Says("two")).propose([7], 4)
     assert draft == Draft((1,), "one", (HALF,), 0.5)
 
 
@@ -86,11 +86,11 @@ def test_offers():
     lookup = Offer("l", (0.9, 0.5, 0.4), n_known=3)
     one, two = Says("m", offer=model), Says("l", offer=lookup)
     expected = Offer("m+l", (0.8, 0.6), 30, ((1.0, 0.8),), 0.7)
-    assert Extended(one, two).offer([1], 9) == expected
+    assert Cascade(one, two).offer([1], 9) == expected
     expected = Offer("l+m", (0.9, 0.5, 0.4), 30, ((1.0, 0.8),), 0.7, 3)
-    assert Extended(two, one).offer([1], 9) == expected
+    assert Cascade(two, one).offer([1], 9) == expected
     two.made = Offer("l")
-    assert Extended(two, one).offer([1], 9) == Offer("l+m")
+    assert Cascade(two, one).offer([1], 9) == Offer("l+m")
 
 
 def test_each_is_told_once():
@@ -138,13 +138,13 @@ def real(temperature):
 def test_real_drafters_greedily():
     lookup, model = real(0.0)
     known, sure = lookup.offer(PROMPT, 3).survival, 0.91  # of the model's class, at first
-    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.26,)))
+    draft = Cascade(lookup, model).propose(PROMPT, 6, Thresholds((0.26,)))
     assert draft == Draft(
         (2, 3), "suffix", None, known[1], (9,)
     )  # 0.26 > sure * known[1] > known[2]
-    draft = Extended(lookup, model).propose(PROMPT, 6, Floors((0.22,)))
+    draft = Cascade(lookup, model).propose(PROMPT, 6, Thresholds((0.22,)))
     assert draft == Draft((2, 3, 4), "suffix+draft_model", None, known[1] * sure, (1, 1))
-    draft = Extended(model, lookup).propose(PROMPT, 6, Floors((0.35,)))
+    draft = Cascade(model, lookup).propose(PROMPT, 6, Thresholds((0.35,)))
     assert draft.tokens == (2, 3, 4, 0, 1)  # behind 4 the model is unsure, lookup knows
     assert draft.survival == pytest.approx(
         sure**3 * _assumed(5, 1, 1, 0.3) * _assumed(6, 1, 1, 0.3)
@@ -154,7 +154,7 @@ def test_real_drafters_greedily():
 
 def test_real_drafters_with_chance():
     lookup, model = real(1.0)
-    draft = Extended(lookup, model).propose(PROMPT, 8)
+    draft = Cascade(lookup, model).propose(PROMPT, 8)
     n = len(lookup.propose(PROMPT, 8).tokens)
     assert 0 < n < len(draft.tokens) == len(draft.probs) == 8
     assert draft.probs[:n] == tuple(map(onehot, draft.tokens[:n]))
@@ -163,18 +163,18 @@ def test_real_drafters_with_chance():
 
 
 def test_floors_beyond_their_ends():
-    floors = Floors((0.2, 0.4), (0.1, 0.3))
-    assert [floors.keeps(i, 0.3) for i in range(4)] == [True, False, False, False]
-    assert [floors.extends(i, 0.2) for i in range(4)] == [True, False, False, False]
-    assert floors.keeps(0, 0.2)
-    assert floors.extends(1, 0.3)
-    assert NO_FLOORS.keeps(3, 0.0)
-    assert NO_FLOORS.extends(3, 0.0)
+    thresholds = Thresholds((0.2, 0.4), (0.1, 0.3))
+    assert [thresholds.keeps(i, 0.3) for i in range(4)] == [True, False, False, False]
+    assert [thresholds.extends(i, 0.2) for i in range(4)] == [True, False, False, False]
+    assert thresholds.keeps(0, 0.2)
+    assert thresholds.extends(1, 0.3)
+    assert NO_THRESHOLDS.keeps(3, 0.0)
+    assert NO_THRESHOLDS.extends(3, 0.0)
 
 
 def test_floors_of_a_draft_that_has_begun():
-    floors = Floors((0.2, 0.4, 0.6), (0.1, 0.3, 0.5))
-    assert floors.behind(1, 0.5) == Floors((0.8, 1.2), (0.6, 1.0))
-    assert floors.behind(9, 0.5) == Floors((1.2,), (1.0,))
-    assert NO_FLOORS.behind(2, 0.5) == NO_FLOORS
-    assert not floors.behind(0, 0.0).keeps(0, 1.0)
+    thresholds = Thresholds((0.2, 0.4, 0.6), (0.1, 0.3, 0.5))
+    assert thresholds.behind(1, 0.5) == Thresholds((0.8, 1.2), (0.6, 1.0))
+    assert thresholds.behind(9, 0.5) == Thresholds((1.2,), (1.0,))
+    assert NO_THRESHOLDS.behind(2, 0.5) == NO_THRESHOLDS
+    assert not thresholds.behind(0, 0.0).keeps(0, 1.0)

@@ -6,14 +6,14 @@ from operator import mul
 import pytest
 
 from edgespec import SamplingParams, ToyModel
-from edgespec.drafters.cascade import Extended
+from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.model import _ASSUMED, _STARTS, ModelDrafter, _kind
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
-from edgespec.types import Floors
+from edgespec.types import Thresholds
 
 PROMPT = [0, 1, 2]
-SHOW = Floors((0.0,), (0.0,))  # no floor, but how sure it is counts
+SHOW = Thresholds((0.0,), (0.0,))  # no floor, but how sure it is counts
 
 
 def sureness(token):
@@ -159,7 +159,7 @@ def test_floors_end_a_draft():
         ((0.0, survivals[1] - 0.01), (0.0, survivals[0] - 0.01, 1.0), 2, 2),
     ):  # fmt: skip
         drafter = made()
-        draft = drafter.propose(PROMPT, 4, Floors(keep, extend))
+        draft = drafter.propose(PROMPT, 4, Thresholds(keep, extend))
         assert len(draft.tokens) == n_drafted
         evaluated = n_evaluated and len(PROMPT) + n_evaluated - 1
         assert drafter._model.n_evaluated == evaluated
@@ -199,9 +199,9 @@ def test_how_sure_it_is_in_any_vocabulary():
 def test_reads_the_text_as_it_is_behind_a_rejected_lookup():
     prompt = [1, 2, 3, 4, 1, 2]
     lookup, drafter = SuffixDrafter(2), made(prompt)
-    both = Extended(lookup, drafter, [lookup, drafter])
+    both = Cascade(lookup, drafter, [lookup, drafter])
     both.begin(Request(prompt, SamplingParams(), None))
-    assert both.propose(prompt, 5, Floors((0.2,), (0.0,))).tokens[:2] == (3, 4)
+    assert both.propose(prompt, 5, Thresholds((0.2,), (0.0,))).tokens[:2] == (3, 4)
     both.accept([9], None)
     both.accept([8, 7, 6, 5], None)  # a step of another source
     context = [*prompt, 9, 8, 7, 6, 5]

@@ -7,7 +7,7 @@ import pytest
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, _assumed
 from edgespec.sampling.base import Request
-from edgespec.types import Floors
+from edgespec.types import Thresholds
 
 
 def longest_repeated_ending(text):
@@ -193,8 +193,8 @@ def test_floors_end_a_draft():
     drafter.begin(request(prompt))
     survival = drafter.offer(prompt, 3).survival
     for n in range(4):
-        floors = Floors((*survival[:n], 1.0))
-        draft = drafter.propose(prompt, 3, floors)
+        thresholds = Thresholds((*survival[:n], 1.0))
+        draft = drafter.propose(prompt, 3, thresholds)
         assert draft.tokens == (3, 4, 5)[:n]
         assert draft.survival == (survival[n - 1] if n else 1)
 

@@ -106,8 +106,8 @@ def test_a_draft_model_continues_what_is_known():
     made = policy(0.02, draft=0.05)
     plan = choose(made, alone, both)
     assert (plan.offer, plan.depth) == (1, 31)
-    assert plan.floors.keep[:5] == (0, 0, 0, 0, pytest.approx(RISK * 0.02))
-    assert plan.floors.extend[:5] == (0,) * 5 < plan.floors.extend[5:]
+    assert plan.thresholds.keep[:5] == (0, 0, 0, 0, pytest.approx(RISK * 0.02))
+    assert plan.thresholds.extend[:5] == (0,) * 5 < plan.thresholds.extend[5:]
     assert choose(policy(0.02, draft=0.9), alone, both).offer == 0
     for known, index in (((0.2,), 0), ((0.95,), 1)):  # what stands behind it survives with it
         assert choose(policy(0.02, 0.3), lookup(*known), model(0.9, known=known)).offer == index
@@ -118,7 +118,7 @@ def test_a_draft_model_is_not_asked_behind_nothing():
     alone, both = model(0.9, n_pending=200), model(0.9, n_pending=200, known=known)
     plan = choose(made, lookup(*known), alone, both, n_emitted=30)
     assert plan.depth > 0
-    assert plan.offer == 1 or plan.floors.keeps(0, known[0])
+    assert plan.offer == 1 or plan.thresholds.keeps(0, known[0])
 
 
 def test_reasons_against_a_draft_model():
@@ -219,7 +219,7 @@ def test_an_answer_is_like_the_last_ones_as_far_as_it_can_be_seen():
 
 def test_floors():
     plan = choose(policy(0.02, draft=0.2), model(0.95, 0.8))
-    keep, extend = plan.floors.keep, plan.floors.extend
+    keep, extend = plan.thresholds.keep, plan.thresholds.extend
     assert len(keep) == len(extend) == plan.depth
     assert min(*keep, *extend) >= 0
     assert keep == pytest.approx([RISK * 0.02] * plan.depth)
@@ -227,21 +227,21 @@ def test_floors():
     assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * (plan.depth - 1))
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
     made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
-    keep = choose(made, model(0.95)).floors.keep
+    keep = choose(made, model(0.95)).thresholds.keep
     assert keep[3] > 0.3 > keep[2] == keep[4] == 0  # the fourth drafted token is the fifth
 
 
 def test_floors_weigh_several_further_tokens():
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
     made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
-    keep = choose(made, model(0.95, follow=0.8)).floors.keep
+    keep = choose(made, model(0.95, follow=0.8)).thresholds.keep
     # a row of its own costs a second, eight together no more: 1.7 seconds for 4.16 tokens
     assert keep[3] == pytest.approx(RISK * 1.7 / sum(0.8**i for i in range(8)))
 
 
 def test_a_draft_model_that_is_never_right_twice_is_asked_for_one_token():
-    floors = choose(policy(0.02, draft=0.2), model(0.95, follow=0.0)).floors
-    assert min(floors.extend[1:]) > 5
+    thresholds = choose(policy(0.02, draft=0.2), model(0.95, follow=0.0)).thresholds
+    assert min(thresholds.extend[1:]) > 5
 
 
 def test_costs_stay_as_they_are_within_noise():

@@ -164,8 +164,8 @@ def test_seeded_draws_follow_the_distribution_and_the_seed():
 def test_race_is_keyed_by_seed_position_and_token():
     distribution = Distribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
     one = SeededRandomness(1)
-    winners = [one.race(i, distribution) for i in range(4000)]
-    assert winners == [SeededRandomness(1).race(i, distribution) for i in range(4000)]
+    winners = [one.gumbel(i, distribution) for i in range(4000)]
+    assert winners == [SeededRandomness(1).gumbel(i, distribution) for i in range(4000)]
     counts = np.bincount(winners, minlength=4) / 4000
     assert np.abs(counts - distribution.probs).max() < 0.04
     assert np.array_equal(exponentials(1, 5, np.array([2])), exponentials(1, 5, np.arange(4))[2:3])
@@ -179,8 +179,8 @@ def test_a_race_of_few_is_the_race_of_many(data):
     probs = [weight / sum(weights) for weight in weights]
     one = SeededRandomness(data.draw(st.integers(0, 2**64 - 1)))
     position = data.draw(st.integers(0, 1 << 20))
-    few = one.race(position, Distribution(ids, probs))
-    assert few == one.race(position, Distribution(np.array(ids), np.array(probs)))
+    few = one.gumbel(position, Distribution(ids, probs))
+    assert few == one.gumbel(position, Distribution(np.array(ids), np.array(probs)))
 
 
 def test_noise_is_exponential_and_uncorrelated():
