@@ -16,8 +16,8 @@ from .render import neutral
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.server.sessions import Sessions
     from edgespec.server.settings import ServerSettings
+    from edgespec.server.verification.sessions import Sessions
 
 _FILE = click.Path(path_type=Path)
 
@@ -115,7 +115,7 @@ def _sessions(
 ) -> tuple[Sessions | None, str]:
     """What verifies for devices; None, and why, where this model cannot and nobody insists."""
     from edgespec import ConfigError, ModelError
-    from edgespec.server.sessions import Limits, serving
+    from edgespec.server.verification.sessions import Limits, serving
 
     params = ctx.params
     if not params["parallel"]:

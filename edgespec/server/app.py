@@ -13,8 +13,8 @@ from typing import Any
 
 from ..decoding.engine import Engine
 from ..errors import ConfigError, EngineMissing
-from .sessions import Sessions
 from .settings import ServerSettings
+from .verification.sessions import Sessions
 
 try:
     import uvicorn
@@ -26,13 +26,14 @@ try:
     from starlette.responses import JSONResponse, Response
     from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-    from . import openapi, verification
+    from . import openapi
     from .errors import told
     from .metrics import Metrics
     from .middleware import Gate
     from .openai import OpenAI
     from .request_queue import Turns
     from .tokenization import Words
+    from .verification import websocket
 except ImportError as error:
     raise EngineMissing(
         f"the server needs the package {error.name}; install it with "
@@ -63,7 +64,7 @@ def create_app(
     turns = Turns(settings.max_queue)
     metrics = Metrics(turns, sessions)
     if sessions is not None:
-        routes = [*routes, verification.route(sessions)]
+        routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(turns, metrics, settings)
     words = Words(engine, settings)

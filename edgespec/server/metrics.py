@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from ..types import Stats
 from .request_queue import Turns
-from .sessions import Sessions
+from .verification.sessions import Sessions
 
 _LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)

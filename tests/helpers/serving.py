@@ -18,8 +18,8 @@ from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
-from edgespec.server.sessions import Limits, Sessions
-from edgespec.server.verification import route
+from edgespec.server.verification.sessions import Limits, Sessions
+from edgespec.server.verification.websocket import route
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
 

@@ -10,7 +10,7 @@ from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
 from edgespec.backends.base import BatchItem
 from edgespec.loading.local import open_model
 from edgespec.policies.fixed import FixedDepth
-from edgespec.server.sessions import serving
+from edgespec.server.verification.sessions import serving
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import Server, free_port
 

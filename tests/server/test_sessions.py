@@ -5,7 +5,7 @@ import pytest
 from edgespec import DecodeError, SamplingParams
 from edgespec.backends.separate import SeparateModels
 from edgespec.protocol import wire
-from edgespec.server.sessions import Limits, Sessions
+from edgespec.server.verification.sessions import Limits, Sessions
 from tests.helpers.serving import TOKENIZER, N, Shared, local, toy
 
 HASH = wire.vocabulary_hash(TOKENIZER, N)

@@ -1,0 +1,1 @@
+"""Verification for devices: many sessions, one target, evaluated together."""
