@@ -531,7 +531,7 @@ JNIEXPORT jboolean JNICALL Java_edgespec_app_NativeModel_isEnd(JNIEnv *env, jcla
     return model && in_vocabulary(env, model, id) && llama_vocab_is_eog(model->vocab, id);
 }
 
-/* What the vocabulary hash is taken of (docs/protocol.md): every entry, behind its size as a
+/* What the vocabulary hash is taken of (docs/concepts/protocol.md): every entry, behind its size as a
    little-endian u32. */
 JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_entries(JNIEnv *env, jclass type,
                                                                    jlong handle) {

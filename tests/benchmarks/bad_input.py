@@ -1,6 +1,6 @@
 """A table of what bad input prints: every case is run through the real command line.
 
-python tests/benchmarks/bad_input.py > docs/errors.md
+python -m tests.benchmarks.bad_input > docs/reference/errors.md
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ CASES = [
 
 def main() -> None:
     print("# What bad input prints\n")
-    print("Made by `python tests/benchmarks/bad_input.py > docs/errors.md`.\n")
+    print("Made by `python -m tests.benchmarks.bad_input > docs/reference/errors.md`.\n")
     print("| case | command | exit | printed on standard error |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -2,7 +2,7 @@
 come with `edgespec bench replay`, with warm caches, and with caches emptied before each call, as
 an evaluation of the target empties them. What drafters take to make their offers is apart.
 
-    python tests/benchmarks/controller.py
+    python -m tests.benchmarks.controller
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """The same weights on onnxruntime and on llama.cpp: t(n), tokens/s, and what the bare library does.
 
-    python tests/benchmarks/engines.py NAME ONNX GGUF
+    python -m tests.benchmarks.engines NAME ONNX GGUF
 
 Both models are loaded, and evaluations of 1, 2, 4, 8, 16 tokens behind 256 take turns, with one
 and with two threads; medians. Then plain decoding through the engine against a bare loop of

@@ -1,6 +1,6 @@
 """Greedy text with speculation against plain decoding, token for token, on Spec-Bench questions.
 
-    python tests/benchmarks/equality.py question.dev.jsonl NAME TARGET [DRAFT] [--batch-invariant]
+    python -m tests.benchmarks.equality question.dev.jsonl NAME TARGET [DRAFT] [--batch-invariant]
 
 Wherever two texts part, the plain run's log-probability gap between the two tokens stands
 beside the noise: how much the same gap (of the plain run's two best tokens) differs between

@@ -2,7 +2,7 @@
 over plain decoding for every recorded answer by itself, behind all that were before it, and for
 every five questions of a category, answered first thing after a load.
 
-    python tests/benchmarks/few_answers.py
+    python -m tests.benchmarks.few_answers
 """
 
 from collections import defaultdict

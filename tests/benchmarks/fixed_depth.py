@@ -1,6 +1,6 @@
 """Speed at a fixed depth on Spec-Bench questions, plain decoding in the same run.
 
-    python tests/benchmarks/fixed_depth.py question.dev.jsonl NAME TARGET [DRAFT | auto]
+    python -m tests.benchmarks.fixed_depth question.dev.jsonl NAME TARGET [DRAFT | auto]
 
 30 questions of all categories, 128 tokens, plain and drafted in turn on the same engine, the
 prompt in the cache for both.

@@ -1,6 +1,6 @@
 """Peak memory beside weights and KV caches, both Qwen models, a prompt of 2,000 tokens.
 
-    python tests/benchmarks/memory.py
+    python -m tests.benchmarks.memory
 
 Anonymous resident memory (the mapped weight files are not in it), sampled every 5 ms from before
 loading to after the answer, less what the engine reports for repacked weights and KV caches.

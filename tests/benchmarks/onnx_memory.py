@@ -1,6 +1,6 @@
 """Memory of an ONNX model: loading, a prompt of 2,000 tokens, and steps behind it.
 
-    python tests/benchmarks/onnx_memory.py qwen2.5-coder-1.5b-onnx-int4
+    python -m tests.benchmarks.onnx_memory qwen2.5-coder-1.5b-onnx-int4
 
 Anonymous resident memory, sampled every 2 ms; the mapped weight files, whose pages the system
 may drop, are counted apart. The engine's own form of the weights is larger than the files (sums

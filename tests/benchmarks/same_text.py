@@ -1,6 +1,6 @@
 """Greedy text of two files of one model, each decoding plainly, on 30 Spec-Bench questions.
 
-    python tests/benchmarks/same_text.py question.dev.jsonl NAME FIRST SECOND [TOKENS]
+    python -m tests.benchmarks.same_text question.dev.jsonl NAME FIRST SECOND [TOKENS]
 
 The first file's tokenizer makes the prompts. Where texts part, the gap between the two tokens in
 either file's log-probabilities says whether it was a near tie.

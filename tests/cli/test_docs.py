@@ -1,4 +1,4 @@
-"""docs/cli.md is what --help says; `python tests/cli/test_docs.py` writes it anew."""
+"""The page of the command line is what --help says; `python -m tests.cli.test_docs` writes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 from edgespec_cli.main import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-BEGIN = "<!-- from here on generated: python tests/cli/test_docs.py -->\n"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+BEGIN = "<!-- from here on generated: python -m tests.cli.test_docs -->\n"
 
 
 def reference() -> str:
@@ -27,7 +27,7 @@ def reference() -> str:
 def test_the_page_is_what_help_says():
     written, generated = PAGE.read_text(encoding="utf-8").split(BEGIN)
     assert written.startswith("# ")
-    assert generated == reference(), "run: python tests/cli/test_docs.py"
+    assert generated == reference(), "run: python -m tests.cli.test_docs"
 
 
 if __name__ == "__main__":

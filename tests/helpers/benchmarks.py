@@ -88,8 +88,9 @@ def versions() -> dict[str, str]:
 
 def save(name: str, result: dict) -> None:
     """Write docs/results/NAME.json and print it."""
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     result = {
-        "command": " ".join(["python", *(Path(a).name if "/" in a else a for a in sys.argv)]),
+        "command": " ".join(["python -m", f"tests.benchmarks.{Path(sys.argv[0]).stem}", *words]),
         "versions": versions(),
         "python": platform.python_version(),
         "cpu": cpu(),

@@ -130,7 +130,7 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
 
 
 def top() -> onnx.ModelProto:
-    """What edgespec/backends/topk.onnx is: `python tests/onnx_models.py` writes it."""
+    """Return edgespec/backends/topk.onnx, which `python -m tests.helpers.onnx_models` writes."""
     shape = ["batch", "rows", "vocab"]
     inputs = [_value("logits", TensorProto.FLOAT, shape), _value("k", TensorProto.INT64, [1])]
     shape = ["batch", "rows", "k"]

@@ -1,6 +1,6 @@
 """The controller on recorded answers of real models, in virtual time: exact, so that a change
 that makes it worse fails here. The best fixed settings in hindsight are those of
-docs/results/replay.jsonl, made by `edgespec bench replay --json`.
+tests/data/replay.jsonl, made by `edgespec bench replay --json`.
 """
 
 import json
@@ -15,7 +15,7 @@ BEST = [
     row
     for row in map(
         json.loads,
-        Path(__file__).parents[3].joinpath("docs/results/replay.jsonl").read_text().splitlines(),
+        Path(__file__).parents[3].joinpath("tests/data/replay.jsonl").read_text().splitlines(),
     )
     if row["policy"] == "best-fixed"
 ]

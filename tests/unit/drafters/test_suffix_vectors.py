@@ -1,6 +1,6 @@
 """Prompt lookup for other languages: what it is told, and what it proposes then.
 
-`python tests/unit/test_suffix_vectors.py` writes docs/drafter_vectors.json anew.
+`python -m tests.unit.drafters.test_suffix_vectors` writes tests/data/drafter_vectors.json anew.
 """
 
 import json
@@ -14,7 +14,7 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
 
 ROOT = Path(__file__).parents[3]
-VECTORS = ROOT / "docs" / "drafter_vectors.json"
+VECTORS = ROOT / "tests" / "data" / "drafter_vectors.json"
 IDS = ROOT / "tests" / "data" / "lookup_ids.json"  # a text with code in it, SmolLM2's tokens
 
 
@@ -110,7 +110,7 @@ def test_the_vectors_in_the_repository():
     """Tokens exactly; survivals as far as two mathematics libraries agree on a power."""
     kept = json.loads(VECTORS.read_text("utf-8"))["cases"]
     found = vectors()["cases"]
-    again = "run: python tests/unit/test_suffix_vectors.py"
+    again = "run: python -m tests.unit.drafters.test_suffix_vectors"
     assert [case["name"] for case in kept] == [case["name"] for case in found], again
     for old, new in zip(kept, found, strict=True):
         assert len(old["steps"]) == len(new["steps"]), again

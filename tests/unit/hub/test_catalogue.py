@@ -130,7 +130,7 @@ def test_import_is_light() -> None:
 
 
 def test_the_page_lists_the_catalogue() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "models.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     table = {row[1].strip(" `"): row for row in rows if len(row) == 7}
     assert list(table) == list(ENTRIES)

@@ -1,6 +1,6 @@
 """The frames of the verification protocol, byte by byte.
 
-`python tests/server/test_wire.py` writes docs/protocol_vectors.json anew.
+`python -m tests.unit.protocol.test_wire` writes tests/data/protocol_vectors.json anew.
 """
 
 import json
@@ -18,7 +18,7 @@ from edgespec import SamplingParams, ToyTokenizer, VerifierFault
 from edgespec.protocol import wire
 from edgespec.types import Logprob
 
-VECTORS = Path(__file__).parents[3] / "docs" / "protocol_vectors.json"
+VECTORS = Path(__file__).parents[3] / "tests" / "data" / "protocol_vectors.json"
 TOKEN, HASH = bytes(range(16)), bytes(range(16, 32))
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(
@@ -236,7 +236,7 @@ def as_text():
 
 
 def test_the_vectors_in_the_repository():
-    assert VECTORS.read_text("utf-8") == as_text(), "run: python tests/server/test_wire.py"
+    assert VECTORS.read_text("utf-8") == as_text(), "run: python -m tests.unit.protocol.test_wire"
     for data in vectors()["refused"]:
         with pytest.raises(VerifierFault):
             wire.decode(bytes.fromhex(data))

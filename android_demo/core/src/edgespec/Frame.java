@@ -1,7 +1,7 @@
 package edgespec;
 
 /**
- * The frames of docs/protocol.md, the fields in the order of the page. Numbers below 2^64 are the bits
+ * The frames of docs/concepts/protocol.md, the fields in the order of the page. Numbers below 2^64 are the bits
  * of a long, checksums those of an int.
  */
 abstract class Frame {

@@ -3,7 +3,7 @@ package edgespec;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.Charset;
 
-/** Puts the fields of a frame one behind the other, as docs/protocol.md writes them. */
+/** Puts the fields of a frame one behind the other, as docs/concepts/protocol.md writes them. */
 final class FrameWriter {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     static final int LONGEST_TEXT = 65535;

@@ -14,7 +14,7 @@ public interface Model extends Vocabulary, Closeable {
 
     int vocabularySize();
 
-    /** The 16 bytes that docs/protocol.md calls the vocabulary hash, of all entries. */
+    /** The 16 bytes that docs/concepts/protocol.md calls the vocabulary hash, of all entries. */
     byte[] vocabularyHash();
 
     /** Most tokens that the cache holds. */

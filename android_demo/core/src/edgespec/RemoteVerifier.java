@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Random;
 
 /**
- * The target on another machine, behind "edgespec serve". docs/protocol.md, and
+ * The target on another machine, behind "edgespec serve". docs/concepts/protocol.md, and
  * edgespec/verifiers/remote.py for the same in Python.
  *
  * <p>Plain steps are not asked for one by one: the server emits tokens by itself and is told when to

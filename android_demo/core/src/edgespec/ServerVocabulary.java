@@ -3,7 +3,7 @@ package edgespec;
 import java.util.Arrays;
 import java.util.BitSet;
 
-/** The server's vocabulary as GET /v1/vocabulary sends it, docs/protocol.md. */
+/** The server's vocabulary as GET /v1/vocabulary sends it, docs/concepts/protocol.md. */
 final class ServerVocabulary implements Vocabulary {
     private final byte[] hash;
     private final BitSet ends = new BitSet();

@@ -4,7 +4,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.Arrays;
 
-/** The verification protocol, docs/protocol.md: frames as bytes, and vocabulary hashes. */
+/** The verification protocol, docs/concepts/protocol.md: frames as bytes, and vocabulary hashes. */
 public final class Wire {
     static final int VERSION = 1;
     static final String SUBPROTOCOL = "edgespec.verify.v1";
@@ -52,7 +52,7 @@ public final class Wire {
     }
 
     /**
-     * The 16 bytes that docs/protocol.md calls the vocabulary hash.
+     * The 16 bytes that docs/concepts/protocol.md calls the vocabulary hash.
      *
      * @param entries the vocabulary's own text of each id, as bytes
      */

@@ -11,7 +11,7 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * A verification server over the toy target, as docs/protocol.md has it, that checks what a device
+ * A verification server over the toy target, as docs/concepts/protocol.md has it, that checks what a device
  * sends and cuts, refuses or forgets when told to.
  */
 final class FakeServer extends RawServer {

@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Map;
 import org.junit.Test;
 
-/** Prompt lookup proposes what Python's does: docs/drafter_vectors.json. */
+/** Prompt lookup proposes what Python's does: tests/data/drafter_vectors.json. */
 public class SuffixDrafterTest {
     private int proposed;
 

@@ -6,21 +6,21 @@ import java.nio.file.Files;
 import java.util.List;
 import java.util.Map;
 
-/** The files in docs/ that Python's tests write and both languages are held to. */
+/** The files in tests/data/ that Python's tests write and both languages are held to. */
 final class Vectors {
     private Vectors() {
     }
 
-    /** docs/NAME of the repository that the working directory is in. */
+    /** tests/data/NAME of the repository that the working directory is in. */
     static Map<?, ?> read(String name) throws IOException {
         File folder = new File("").getAbsoluteFile();
-        while (folder != null && !new File(folder, "docs/" + name).exists()) {
+        while (folder != null && !new File(folder, "tests/data/" + name).exists()) {
             folder = folder.getParentFile();
         }
         if (folder == null) {
-            throw new IOException("docs/" + name + " is in no folder above the working directory");
+            throw new IOException("tests/data/" + name + " is in no folder above the working directory");
         }
-        byte[] data = Files.readAllBytes(new File(folder, "docs/" + name).toPath());
+        byte[] data = Files.readAllBytes(new File(folder, "tests/data/" + name).toPath());
         return (Map<?, ?>) Json.parse(new String(data, FrameWriter.UTF_8));
     }
 

@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.Random;
 import org.junit.Test;
 
-/** Frames byte for byte as Python writes them: docs/protocol_vectors.json. */
+/** Frames byte for byte as Python writes them: tests/data/protocol_vectors.json. */
 public class WireTest {
     private static Map<?, ?> vectors() throws IOException {
         return Vectors.read("protocol_vectors.json");
