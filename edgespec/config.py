@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -398,3 +399,45 @@ class EngineConfig:
                 f"a KV cache with values in {self.type_v} needs flash attention, but flash_attn is "
                 "'off'"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteConfig:
+    """Where to find a target on another machine and what to use beside it.
+
+    url: ws:// or wss:// of `edgespec serve`; sglang+http://, vllm+http:// or openai+http:// (and
+    https) of other inference servers. api_key: sent as a bearer token; None for servers without
+    keys. model: the name that the server must have, "" for the one that it has. timeout_s:
+    seconds that a server may be silent or away before VerifierUnavailable.
+    local: a model to go on with while the server is away, or slower being the same model.
+    tokenizer: a file whose vocabulary is the server's, needed where neither `local` nor a draft
+    model is given; its weights are not read. n_ctx: tokens of the server's context, for servers
+    of others that do not tell it; 0 takes what the server tells.
+    """
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    model: str = ""
+    timeout_s: float = 10.0
+    local: str | os.PathLike[str] | None = None
+    tokenizer: str | os.PathLike[str] | None = None
+    n_ctx: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, str) or "://" not in self.url:
+            raise ConfigError(
+                f"{self.url!r} is no address of a verifier; give one such as ws://host:port, "
+                "wss://host:port, vllm+http://host:port or sglang+http://host:port"
+            )
+        key = self.api_key or ""
+        if not isinstance(key, str) or not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError("api_key must be printable ASCII without spaces; check its file")
+        if not isinstance(self.model, str):
+            raise ConfigError(f"model must be a name on the server, got {self.model!r}")
+        _require("timeout_s", self.timeout_s, 0)
+        if not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"timeout_s must be above 0 and finite, got {self.timeout_s!r}")
+        for name, value in (("local", self.local), ("tokenizer", self.tokenizer)):
+            if value is not None and not isinstance(value, (str, os.PathLike)):
+                raise ConfigError(f"{name} must be a model's name or file, got {value!r}")
+        _require("n_ctx", self.n_ctx, 0, whole=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import verifiers
 from ..backends import files
 from ..backends.base import FileModel, Tokenizer
-from ..config import EngineConfig, SamplingParams, SpeculativeConfig, build
+from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
 from ..costs.profile import curve_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
@@ -119,6 +120,7 @@ def reached(
     Arguments and errors are those of `connect`; make_copy as in `loading.open_draft`.
     """
     config = build(EngineConfig, options)
+    remote = RemoteConfig(url, api_key, model, timeout_s, local, tokenizer, config.n_ctx)
     with contextlib.ExitStack() as stack:
         target = small = None
         if local is not None:
@@ -129,8 +131,7 @@ def reached(
             small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
             stack.callback(small.close)
         words = _words(target, small, tokenizer, stack)
-        reach = _reaching(url, words, api_key, model, timeout_s, config.n_ctx)
-        verifier, far = _verifier(reach, target)
+        verifier, far = _verifier(lambda: verifiers.connect(remote, words), target)
         stack.callback(verifier.close)
         yield Reached(verifier, far, target, small, words)
 
@@ -158,27 +159,6 @@ def _words(
     if small and small.tokenizer is not words:
         check_vocabulary(words, small.tokenizer)
     return words
-
-
-def _reaching(
-    url: str, words: Tokenizer, api_key: str | None, model: str, timeout_s: float, n_ctx: int
-) -> Callable[[], Verifier]:
-    """What makes the connection, now or later."""
-    if url.startswith(("ws://", "wss://")):
-        from ..verifiers.remote import RemoteVerifier
-
-        return lambda: RemoteVerifier(url, words, api_key=api_key, model=model, timeout_s=timeout_s)
-    if "+" not in url.partition("://")[0]:
-        raise ConfigError(
-            f"{url!r} is no address of a verifier; ws://host:port and wss://host:port of `edgespec "
-            "serve` are, and sglang+http://, vllm+http:// and openai+http:// of other servers"
-        )
-    from ..verifiers import engines
-
-    engines.split_url(url)
-    return lambda: engines.connect(
-        url, words, api_key=api_key, model=model or None, timeout_s=timeout_s, n_ctx=n_ctx or None
-    )
 
 
 def _verifier(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..backends.base import Tokenizer
-from ..config import SamplingParams
+from ..config import RemoteConfig, SamplingParams
 from ..errors import VerifierFault, VerifierRefused
 from .engines import (
     SHORT,
@@ -24,6 +24,7 @@ from .engines import (
     choose_model,
     prompt_tokens,
     smallest,
+    split_url,
 )
 from .http import Http, part
 
@@ -100,47 +101,41 @@ class CompletionsVerifier(EngineVerifier):
     """A server with /v1/completions. Raises ConfigError, VocabularyMismatch and the
     VerifierErrors where it cannot serve.
 
-    dialect: a name in DIALECTS; None: what the server says it is. greedy: "prompt_logprobs" has
-    vLLM evaluate the whole text again, "fan-out" every row from its last cached block on; "auto"
-    takes what is fewer tokens. max_draft: a round has one row more. http: used instead of one made
-    of url, api_key and timeout_s; closed with the verifier.
+    remote.url: vllm+http:// for vLLM, openai+http:// for what the server says it is. greedy:
+    "prompt_logprobs" has vLLM evaluate the whole text again, "fan-out" every row from its last
+    cached block on; "auto" takes what is fewer tokens. max_draft: a round has one row more. http:
+    used instead of one made for `remote`; closed with the verifier.
     """
 
     def __init__(
         self,
-        url: str,
+        remote: RemoteConfig,
         tokenizer: Tokenizer,
         *,
-        api_key: str | None = None,
-        model: str | None = None,
-        dialect: str | None = None,
         greedy: Greedy = "auto",
         max_draft: int = 15,
-        timeout_s: float = 60.0,
-        n_ctx: int | None = None,
         http: Http | None = None,
     ) -> None:
-        super().__init__(http or Http(url, api_key, timeout_s=timeout_s), tokenizer)
+        super().__init__(remote, tokenizer, http)
         self.max_draft = max_draft
         try:
-            self._connect(model, dialect, greedy, n_ctx)
+            self._connect(remote, greedy)
         except BaseException:
             self.close()
             raise
 
-    def _connect(
-        self, model: str | None, dialect: str | None, greedy: Greedy, n_ctx: int | None
-    ) -> None:
+    def _connect(self, remote: RemoteConfig, greedy: Greedy) -> None:
         http, tokenizer = self._http, self._tokenizer
-        entry = choose_model(http, model)
+        entry = choose_model(http, remote.model)
         self._model: str = entry["id"]
-        self._dialect = DIALECTS.get(dialect or str(entry.get("owned_by")), GENERIC)
+        kind = "vllm" if split_url(remote.url)[0] == "vllm" else str(entry.get("owned_by"))
+        self._dialect = DIALECTS.get(kind, GENERIC)
         self.name = self._dialect.name
         meta = as_dict(entry.get("meta"))
         if "n_vocab" in meta and "n_ctx" not in meta:  # an older llama-server
             props = as_dict(http.get("/props", optional=True))
             meta = meta | as_dict(props.get("default_generation_settings"))
-        self.n_ctx = smallest(http, n_ctx, entry.get("max_model_len"), meta.get("n_ctx")) - 1
+        self.n_ctx = smallest(http, remote.n_ctx, entry.get("max_model_len"), meta.get("n_ctx")) - 1
         check_vocab_size(http, tokenizer, meta.get("n_vocab"))
         check_tokenizer(http, tokenizer, self._model)
         self._params, self._abort = SamplingParams(), None

@@ -19,12 +19,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..backends.base import Tokenizer
-from ..config import SamplingParams
+from ..config import RemoteConfig, SamplingParams
 from ..errors import ConfigError, ContextFull, VerifierFault, VerifierRefused, VocabularyMismatch
 from ..sampling.acceptance import match
 from ..sampling.base import Request
 from ..types import Draft, Verdict
-from .base import Verifier
 from .http import Http, part
 
 PROBES = (
@@ -38,38 +37,6 @@ PROBES = (
 )
 SHORT = "The capital of France is"
 _MOST_BIAS = 100.0
-
-
-def connect(
-    url: str,
-    tokenizer: Tokenizer,
-    *,
-    api_key: str | None = None,
-    model: str | None = None,
-    timeout_s: float = 60.0,
-    n_ctx: int | None = None,
-) -> Verifier:
-    """A verifier for a URL such as vllm+http://127.0.0.1:8000, sglang+https://host:30000 or
-    openai+http://host/v1, after a look at what the server can do and whether its tokens are
-    those of `tokenizer`.
-
-    model: its name on the server, needed where there are several. timeout_s: for one round.
-    n_ctx: tokens of context, where the server does not tell.
-    Raises ConfigError, VocabularyMismatch and the VerifierErrors.
-    """
-    kind, base = split_url(url)
-    if kind == "sglang":
-        from .sglang import SGLangVerifier
-
-        return SGLangVerifier(
-            base, tokenizer, api_key=api_key, model=model, timeout_s=timeout_s, n_ctx=n_ctx
-        )
-    from .completions import CompletionsVerifier
-
-    return CompletionsVerifier(
-        base, tokenizer, api_key=api_key, model=model, timeout_s=timeout_s, n_ctx=n_ctx,
-        dialect="vllm" if kind == "vllm" else None,
-    )  # fmt: skip
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -110,8 +77,10 @@ class EngineVerifier(ABC):
     n_ctx: int
     max_draft: int
 
-    def __init__(self, http: Http, tokenizer: Tokenizer) -> None:
-        self._http = http
+    def __init__(self, remote: RemoteConfig, tokenizer: Tokenizer, http: Http | None) -> None:
+        self._http = http or Http(
+            split_url(remote.url)[1], remote.api_key, timeout_s=remote.timeout_s
+        )
         self._tokenizer = tokenizer
 
     def begin(self, request: Request) -> Iterator[int]:
@@ -214,7 +183,7 @@ def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def choose_model(http: Http, wanted: str | None) -> dict[str, Any]:
+def choose_model(http: Http, wanted: str) -> dict[str, Any]:
     """The entry of /v1/models to use: the wanted one, else the only one that is no adapter."""
     entries = part(http.host, http.get("/v1/models"), dict, "a list of models").get("data")
     found = [

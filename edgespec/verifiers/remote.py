@@ -14,6 +14,7 @@ from typing import Any
 
 from ..backends.base import Tokenizer
 from ..cache.token_cache import common_prefix
+from ..config import RemoteConfig
 from ..errors import (
     Aborted,
     ConfigError,
@@ -53,11 +54,9 @@ _RECENT = 32  # answers that the round trip is known from
 class RemoteVerifier:
     """Sends drafts to a verification server and gets verdicts back, token ids and nothing else.
 
-    url: ws:// or wss:// of a server. tokenizer: of the device; the server refuses another
-    vocabulary than its own. model: the name that must be served there, "" for any. timeout_s:
-    how long a server may be silent or away before VerifierUnavailable; until then a lost
-    connection is made again and the session resumed. costs: seconds of the target's evaluations
-    by number of tokens, as the server measured them.
+    tokenizer: of the device; the server refuses another vocabulary than its own. Within
+    `remote.timeout_s` a lost connection is made again and the session resumed. costs: seconds of
+    the target's evaluations by number of tokens, as the server measured them.
 
     Plain steps are not asked for one by one: the server emits tokens by itself and is told when
     to go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is
@@ -68,23 +67,20 @@ class RemoteVerifier:
 
     def __init__(
         self,
-        url: str,
+        remote: RemoteConfig,
         tokenizer: Tokenizer,
         *,
-        api_key: str | None = None,
-        model: str = "",
-        timeout_s: float = 10.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        url = url.rstrip("/")
+        url = remote.url.rstrip("/")
         self._url = url if "/" in url.partition("://")[2] else f"{url}/v1/verify"
         self._host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-        self._api_key = api_key
-        self._wanted = model
+        self._api_key = remote.api_key
+        self._wanted = remote.model
         self._vocab_size = tokenizer.vocab_size
         self._hash = wire.vocabulary_hash(tokenizer, tokenizer.vocab_size)
         self._tokenizer = tokenizer
-        self._timeout_s = timeout_s
+        self._timeout_s = remote.timeout_s
         self._clock = clock
         self._connection: ClientConnection | None = None
         self._closing = contextlib.ExitStack()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends.base import Tokenizer
-from ..config import SamplingParams
+from ..config import RemoteConfig, SamplingParams
 from ..errors import VerifierFault, VerifierRefused
 from .engines import SHORT, EngineVerifier, as_dict, check_tokenizer, choose_model, smallest
 from .http import Http, part
@@ -31,23 +31,19 @@ class SGLangVerifier(EngineVerifier):
 
     def __init__(
         self,
-        url: str,
+        remote: RemoteConfig,
         tokenizer: Tokenizer,
         *,
-        api_key: str | None = None,
-        model: str | None = None,
         max_draft: int = 15,
-        timeout_s: float = 60.0,
-        n_ctx: int | None = None,
         http: Http | None = None,
     ) -> None:
-        super().__init__(http or Http(url, api_key, timeout_s=timeout_s), tokenizer)
+        super().__init__(remote, tokenizer, http)
         self.max_draft = max_draft
         try:
-            entry = choose_model(self._http, model)
+            entry = choose_model(self._http, remote.model)
             if entry.get("parent"):
                 self._refuse(f"the adapter {entry['id']}", "name the model itself")
-            size = smallest(self._http, n_ctx, entry.get("max_model_len"))
+            size = smallest(self._http, remote.n_ctx, entry.get("max_model_len"))
             self.n_ctx = min(size - 1, self._longest_prompt(size))
             check_tokenizer(self._http, tokenizer, entry["id"])
             self._params, self._abort = SamplingParams(), None

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import edgespec
 from edgespec import SamplingParams
+from edgespec.config import RemoteConfig
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
@@ -175,9 +176,11 @@ def main() -> None:
         for recipe in recipes.get(kind, ("fan-out",)):
             http = Recorder(url, timeout_s=300)
             if kind == "sglang":
-                verifier = SGLangVerifier(url, target.tokenizer, http=http)
+                remote = RemoteConfig(f"sglang+{url}")
+                verifier = SGLangVerifier(remote, target.tokenizer, http=http)
             else:
-                verifier = CompletionsVerifier(url, target.tokenizer, http=http, greedy=recipe)
+                remote = RemoteConfig(f"openai+{url}")
+                verifier = CompletionsVerifier(remote, target.tokenizer, http=http, greedy=recipe)
             connecting, http.kept = http.kept, []
             for text in PROMPTS:
                 prompt = target.tokenizer.encode(text)

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.backends.separate import SeparateModels
+from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.ahead import AheadDrafter
@@ -120,7 +121,7 @@ class Server:
 
 def device(url, *, drafts=True, depth=3, draft_seed=1, **options):
     """An engine whose target is at `url`."""
-    verifier = RemoteVerifier(url, TOKENIZER, **({"timeout_s": 5.0} | options))
+    verifier = RemoteVerifier(RemoteConfig(url, **({"timeout_s": 5.0} | options)), TOKENIZER)
     return engine(verifier, drafts=drafts, depth=depth, draft_seed=draft_seed)
 
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from edgespec import VerifierRefused, VerifierUnavailable
+from edgespec.config import RemoteConfig
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
@@ -28,7 +29,7 @@ class Clock:
 
 def beside(server, clock=None, seed=1, **options):
     def reach():
-        return RemoteVerifier(server.url, TOKENIZER, timeout_s=0.3)
+        return RemoteVerifier(RemoteConfig(server.url, timeout_s=0.3), TOKENIZER)
 
     return Fallback(reach, LocalVerifier(toy(seed)), clock=clock or Clock(), **options)
 

@@ -227,11 +227,12 @@ def test_tls(running, engine, say):
 
 def test_what_a_device_is_told_at_the_door(running, engine):
     from edgespec import ConfigError, VerifierRefused, VerifierUnavailable
+    from edgespec.config import RemoteConfig
     from edgespec.verifiers.remote import RemoteVerifier
 
     def refused(url, kind, says):
         with pytest.raises(kind, match=says):
-            RemoteVerifier(url, engine.tokenizer, timeout_s=5.0)
+            RemoteVerifier(RemoteConfig(url, timeout_s=5.0), engine.tokenizer)
 
     with running(engine, tls_cert=TLS / "cert.pem", tls_key=TLS / "key.pem") as server:
         port = server.url.rpartition(":")[2]

@@ -19,6 +19,7 @@ from edgespec import (
     VerifierRefused,
     VerifierUnavailable,
 )
+from edgespec.config import RemoteConfig
 from edgespec.protocol import wire
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import TOKENIZER, WORDS, N, Server, closing, device, local, served
@@ -261,14 +262,14 @@ def test_wrong_vocabularies(server):
 
     other = ToyTokenizer([*WORDS[:-1], "!"], eog=[27])
     with pytest.raises(VerifierRefused, match="vocabulary is not the target's"):
-        RemoteVerifier(server.url, other)
+        RemoteVerifier(RemoteConfig(server.url), other)
     padded = ToyTokenizer([*WORDS, "<pad>"], eog=[27])
-    RemoteVerifier(server.url, padded).close()
+    RemoteVerifier(RemoteConfig(server.url), padded).close()
     wrong = ToyTokenizer([*WORDS[:-1], "!", "<pad>"], eog=[27])
     with pytest.raises(VerifierRefused, match="is not the device's"):
-        RemoteVerifier(server.url, wrong)
+        RemoteVerifier(RemoteConfig(server.url), wrong)
     with pytest.raises(VerifierRefused, match="has 56 tokens"):
-        RemoteVerifier(server.url, ToyTokenizer([*WORDS, *map(str, range(N))]))
+        RemoteVerifier(RemoteConfig(server.url), ToyTokenizer([*WORDS, *map(str, range(N))]))
 
 
 def test_no_verification_server():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec import SamplingParams
+from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
@@ -73,8 +74,9 @@ def replay(name, i, spoil=lambda answer: answer):
 def connected(name, run, url, tokenizer):
     http = Http(url, retries=0, timeout_s=5)
     if RECORDINGS[name]["kind"] == "sglang":
-        return SGLangVerifier(url, tokenizer, http=http)
-    return CompletionsVerifier(url, tokenizer, http=http, greedy=run["recipe"])
+        return SGLangVerifier(RemoteConfig(f"sglang+{url}"), tokenizer, http=http)
+    remote = RemoteConfig(f"openai+{url}")
+    return CompletionsVerifier(remote, tokenizer, http=http, greedy=run["recipe"])
 
 
 @pytest.mark.parametrize(("name", "i"), RUNS)

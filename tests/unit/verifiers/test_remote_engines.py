@@ -22,6 +22,7 @@ from edgespec import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
+from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
@@ -31,8 +32,9 @@ from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Draft, Stats
+from edgespec.verifiers import connect
 from edgespec.verifiers.completions import CompletionsVerifier
-from edgespec.verifiers.engines import connect, split_url
+from edgespec.verifiers.engines import split_url
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.sglang import SGLangVerifier
@@ -48,14 +50,14 @@ def toy():
     return ToyModel(toy_probs, vocab_size=VOCAB)
 
 
-def verifier(kind, url, *, timeout_s=5.0, api_key=None, **options):
+def verifier(kind, url, *, timeout_s=5.0, api_key=None, model="", n_ctx=None, **options):
     """Fast retries; a generic server does not tell its context."""
     http = Http(url, api_key, timeout_s=timeout_s, backoff_s=0.001)
-    if kind == "sglang":
-        return SGLangVerifier(url, TOKENIZER, http=http, **options)
     if kind == "generic":
-        options.setdefault("n_ctx", 200)
-    return CompletionsVerifier(url, TOKENIZER, http=http, **options)
+        n_ctx = 200 if n_ctx is None else n_ctx
+    remote = RemoteConfig(f"openai+{url}", model=model, n_ctx=n_ctx or 0)
+    make = SGLangVerifier if kind == "sglang" else CompletionsVerifier
+    return make(remote, TOKENIZER, http=http, **options)
 
 
 @pytest.fixture(params=KINDS)
@@ -404,7 +406,7 @@ def test_a_smaller_context_may_be_given():
 def test_a_context_that_nobody_tells_is_asked_for():
     engine = FakeEngine("generic")
     with engine.serving() as url, pytest.raises(VerifierRefused, match="give n_ctx"):
-        verifier("generic", url, n_ctx=None)
+        verifier("generic", url, n_ctx=0)
 
 
 def test_a_key_goes_as_bearer_and_into_no_message(caplog):
@@ -416,7 +418,7 @@ def test_a_key_goes_as_bearer_and_into_no_message(caplog):
                 verifier("vllm", url, api_key=wrong)
             assert KEY[:-1] not in str(caught.value) + caplog.text
     with pytest.raises(ConfigError, match="printable ASCII"):
-        Http("http://127.0.0.1:1", "with\nnewline")
+        RemoteConfig("vllm+http://127.0.0.1:1", "with\nnewline")
 
 
 def test_a_key_over_an_open_line_is_warned_of(caplog):
@@ -433,7 +435,8 @@ def test_a_key_over_an_open_line_is_warned_of(caplog):
 def test_connect_takes_a_url(kind):
     engine = FakeEngine("vllm" if kind == "openai" else kind, api_key=KEY)
     with engine.serving() as url:
-        target = connect(f"{kind}+{url}/v1/", TOKENIZER, api_key=KEY, model="toy", timeout_s=5)
+        remote = RemoteConfig(f"{kind}+{url}/v1/", KEY, "toy", 5)
+        target = connect(remote, TOKENIZER)
         assert target.name == {"sglang": "SGLang"}.get(kind, "vLLM")
         target.close()
         target.close()
@@ -441,11 +444,11 @@ def test_connect_takes_a_url(kind):
 
 @pytest.mark.parametrize("url", [
     "http://host", "vllm", "vllm+ftp://host", "vllm+http://", "tgi+http://host", "",
-    "vllm+http://host:99999", "wss://host", "vllm+http://u:secret@host:bad",
+    "vllm+http://host:99999", "vllm+http://u:secret@host:bad",
 ])  # fmt: skip
 def test_urls_that_name_no_verifier(url):
     with pytest.raises(ConfigError, match="sglang\\+http://host:port") as caught:
-        connect(url, TOKENIZER)
+        connect(RemoteConfig(url), TOKENIZER)
     assert "secret" not in str(caught.value)
 
 
@@ -783,7 +786,7 @@ class Anything:
 @pytest.mark.parametrize("make", [CompletionsVerifier, SGLangVerifier])
 def test_any_json_at_connect_is_an_error_of_ours(make, data):
     with contextlib.suppress(VerifierError, VocabularyMismatch):
-        make("", TOKENIZER, http=Anything(data))
+        make(RemoteConfig("openai+http://host"), TOKENIZER, http=Anything(data))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
