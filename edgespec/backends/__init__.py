@@ -1,1 +1,48 @@
-"""Engines: one file each, a `Model` each, imported only when asked for."""
+"""Engines that evaluate tokens: one package each, imported only when a file needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .base import Backend
+
+
+def _llama_cpp() -> Backend:
+    from . import llama_cpp
+
+    return llama_cpp
+
+
+def _onnx() -> Backend:
+    from . import onnx
+
+    return onnx
+
+
+_FACTORIES: dict[str, Callable[[], Backend]] = {"llama_cpp": _llama_cpp, "onnx": _onnx}
+_BY_SUFFIX = {".onnx": "onnx"}
+
+
+def names() -> list[str]:
+    """Return the names of all backends, installed or not."""
+    return list(_FACTORIES)
+
+
+def get(name: str) -> Backend:
+    """Import a backend and return it. Raises EngineMissing where its package is not installed,
+    KeyError for an unknown name.
+    """
+    return _FACTORIES[name]()
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the backend for a model file, by its suffix; nothing is imported or read.
+    What has no suffix of its own is taken for a GGUF, which the engine then checks.
+    """
+    return _BY_SUFFIX.get(path.suffix, "llama_cpp")
+
+
+def of(path: Path) -> Backend:
+    """Import the backend for a model file and return it. Raises EngineMissing."""
+    return get(name_of(path))

@@ -1,8 +1,9 @@
-"""The contracts of engines: models with one sequence and with several, tokenizers, files."""
+"""Contracts of engines: backends, models with one sequence or several slots, tokenizers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -172,3 +173,48 @@ class Batchable(FileModel, Protocol):
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
         """`n_ctx` tokens of cache for `n_slots`. Raises OutOfMemory."""
+
+
+class Backend(Protocol):
+    """An engine and its file format: a package of this room, which `backends.of` imports."""
+
+    def open_model(self, path: Path, config: EngineConfig) -> FileModel:
+        """Load a file, ready to evaluate tokens. Raises ModelError and its kinds."""
+
+    def vocabulary(self, path: Path) -> AbstractContextManager[Tokenizer]:
+        """Open a file's tokenizer without its weights. Raises ModelError and its kinds."""
+
+    def inspect_metadata(self, path: Path) -> dict[str, str]:
+        """Return what a file says about itself, under the names of GGUF's metadata without the
+        architecture's prefix ("block_count", "context_length", …). Raises ModelError and its kinds.
+        """
+
+    def identity(self, path: Path) -> dict[str, Any]:
+        """Return what stands for a file on this device with this build, whatever the settings."""
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that the engine is made of."""
+
+    def supports_gpu_offload(self) -> bool:
+        """Return True if this build of the engine can use a GPU."""
+
+    def ignores_gpu_layers(self, config: EngineConfig) -> bool:
+        """Return True if `config` names a number of layers for a GPU that this build cannot use;
+        False from an engine that does not count layers.
+        """
+
+
+@runtime_checkable
+class Requantizing(Backend, Protocol):
+    """A backend that can write a copy of a model in a format that CPUs evaluate faster."""
+
+    def check_file(self, path: Path) -> None:
+        """Raise ModelNotFound or another ModelError if `path` is no file of this format."""
+
+    def requantizable(self, path: Path) -> bool:
+        """Return True if the copy would be in another format, and hardly a worse one. Raises
+        ModelError and its kinds.
+        """
+
+    def requantize(self, path: Path, target: Path) -> None:
+        """Write the copy. Raises ModelError."""

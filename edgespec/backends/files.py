@@ -1,4 +1,4 @@
-"""Files of models: which belong together, how large they are, what they are called."""
+"""Model files on disk: which belong together, their size and their names. Needs no engine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 from ..errors import ModelNotFound
 
 
-def is_onnx(path: Path) -> bool:
-    """Whether a model's file is an ONNX graph; else it is a GGUF."""
+def has_folder(path: Path) -> bool:
+    """Return True if a model of this kind has a folder of its own with companions in it, as an
+    ONNX graph has; a GGUF is a single file among others.
+    """
     return path.suffix == ".onnx"
 
 
 def onnx_files(folder: Path) -> list[Path]:
-    """The graphs in a folder, or in its folder onnx/ as repositories of the hub have it."""
+    """Return the graphs in a folder and in its folder onnx/, as repositories of the hub have it."""
     return sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
 
 
 def only_graph(folder: Path) -> Path:
-    """The one graph of a folder. Raises ModelNotFound where there are several."""
+    """Return the one graph of a folder. Raises ModelNotFound where there are several."""
     found = onnx_files(folder)
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
@@ -28,20 +30,34 @@ def only_graph(folder: Path) -> Path:
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a model: a GGUF, or a graph and its external data (model.onnx.data,
+    """Return the files of a model: a GGUF, or a graph and its external data (model.onnx.data,
     model.onnx_data_1, …).
     """
-    if not is_onnx(path):
+    if not has_folder(path):
         return [path]
     beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
     return sorted(p for p in path.parent.iterdir() if beside.fullmatch(p.name) and p.is_file())
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a model on disk."""
+    """Return the bytes of a model on disk."""
     return sum(part.stat().st_size for part in parts(path))
 
 
 def label(path: Path) -> str:
-    """A short name; every graph is called model.onnx, so with its folder."""
-    return f"{path.parent.name}/{path.name}" if is_onnx(path) else path.name
+    """Return a short name; that of a graph has its folder, as every graph is called model.onnx."""
+    return f"{path.parent.name}/{path.name}" if has_folder(path) else path.name
+
+
+def folder_of_neighbours(path: Path) -> Path:
+    """Return the folder that other models lie in beside this one."""
+    return path.parent.parent if has_folder(path) else path.parent
+
+
+def neighbours(path: Path) -> list[Path]:
+    """Return the GGUF files, and the graphs that are alone in their folders, beside a model; it is
+    among them.
+    """
+    around = folder_of_neighbours(path)
+    graphs = [onnx_files(folder) for folder in sorted(around.iterdir()) if folder.is_dir()]
+    return [*sorted(around.glob("*.gguf")), *(found[0] for found in graphs if len(found) == 1)]

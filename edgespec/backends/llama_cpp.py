@@ -117,6 +117,11 @@ def supports_gpu_offload() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 
 
+def ignores_gpu_layers(config: EngineConfig) -> bool:
+    """Return True if `config` asks for layers on a GPU and this build can use none."""
+    return config.n_gpu_layers > 0 and not supports_gpu_offload()
+
+
 def versions() -> dict[str, str]:
     """What this engine is made of."""
     return {"llama-cpp-python": lib_version, "numpy": np.__version__}
@@ -168,7 +173,7 @@ def load_weights(
 ) -> tuple[Any, list[str]]:
     """The native model and what was said while loading. Raises ModelError and its kinds."""
     _start()
-    check_is_gguf(path)
+    check_file(path)
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
     params.vocab_only = vocab_only
@@ -180,7 +185,7 @@ def load_weights(
     return model, lines
 
 
-def check_is_gguf(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Raises ModelNotFound or NotAGGUF."""
     try:
         with path.open("rb") as file:

@@ -532,6 +532,11 @@ def supports_gpu_offload() -> bool:
     return "CUDAExecutionProvider" in ort.get_available_providers()
 
 
+def ignores_gpu_layers(config: EngineConfig) -> bool:
+    """Return False: a provider runs the whole graph, layers are not counted."""
+    return False
+
+
 def all_providers() -> list[str]:
     """What this build can run on, best first."""
     return [name.removesuffix("ExecutionProvider") for name in ort.get_available_providers()]

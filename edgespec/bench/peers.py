@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..backends.files import is_onnx
+from .. import backends
 from ..errors import EngineMissing
 from ..types import Stats
 from .runner import Answer
@@ -68,9 +68,9 @@ def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
     """Every mode of the runtimes that can run these files; a pair of one format each has none
     with a draft model.
     """
-    onnx = is_onnx(model)
-    lookup, drafting = (GENAI, GENAI_DRAFT) if onnx else (LOOKUP, DRAFT)
-    paired = draft is not None and is_onnx(draft) == onnx
+    engine = backends.name_of(model)
+    lookup, drafting = (GENAI, GENAI_DRAFT) if engine == "onnx" else (LOOKUP, DRAFT)
+    paired = draft is not None and backends.name_of(draft) == engine
     return (*lookup, *(drafting if paired else ()))
 
 

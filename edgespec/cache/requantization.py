@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..backends.base import FileModel
+from .. import backends
+from ..backends.base import FileModel, Requantizing
 from ..config import EngineConfig
 from ..costs.profile import keep, kept, measure
 from ..device import cache_folder
@@ -33,7 +34,7 @@ _READ = 64  # tokens at once, as in a prompt
 def fastest(
     path: Path, config: EngineConfig, open_model: Callable[[Path, EngineConfig], FileModel]
 ) -> Path:
-    """The file of a GGUF draft model, or its copy where that is faster on this device.
+    """Return the file of a draft model, or its copy where that is faster on this device.
 
     The first time it is made and both are measured, which takes some seconds; where it cannot
     be made (no room, a format already as small) it is the file. Raises ModelError and its kinds
@@ -41,11 +42,9 @@ def fastest(
     """
     from filelock import FileLock
 
-    from ..backends import llama_cpp
-
     if found := known(path, config):
         return found
-    if not llama_cpp.requantizable(path):
+    if not _engine(path).requantizable(path):
         keep(_key(path), {"faster": False})  # to find that out takes a load of the vocabulary
         return path
     copy = _place(path)
@@ -85,11 +84,12 @@ def discard(copy: Path) -> None:
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
-    """The same, as far as it is decided already."""
-    from ..backends import llama_cpp
-
-    llama_cpp.check_is_gguf(path)
-    if config.n_gpu_layers and llama_cpp.supports_gpu_offload():
+    """Return the same as far as it is decided already, else None."""
+    engine = backends.of(path)
+    if not isinstance(engine, Requantizing):
+        return path
+    engine.check_file(path)
+    if config.n_gpu_layers and engine.supports_gpu_offload():
         return path
     decided, copy = kept(_key(path)), _place(path)
     if decided.get("faster") is False:
@@ -98,11 +98,15 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     return copy if stamp and stamp == _stamp(copy) else None
 
 
-def _key(path: Path) -> dict[str, Any]:
-    from ..backends import llama_cpp
+def _engine(path: Path) -> Requantizing:
+    engine = backends.of(path)
+    assert isinstance(engine, Requantizing)  # `known` has asked
+    return engine
 
+
+def _key(path: Path) -> dict[str, Any]:
     changed = path.stat().st_mtime_ns
-    return llama_cpp.identity(path) | {"kind": "requantized", "changed": changed}
+    return backends.of(path).identity(path) | {"kind": "requantized", "changed": changed}
 
 
 def _place(path: Path) -> Path:
@@ -123,15 +127,13 @@ def _stamp(copy: Path) -> list[int] | None:
 
 
 def _make(path: Path, copy: Path) -> None:
-    from ..backends import llama_cpp
-
     logger.info("making a copy of %s that this CPU may evaluate faster: %s", path.name, copy)
     free, needed = shutil.disk_usage(copy.parent).free, 2 * path.stat().st_size
     if free < needed:
         raise OSError(f"{free >> 20} MiB are free in {copy.parent}, {needed >> 20} MiB are wanted")
     partial = copy.with_suffix(".partial")
     try:
-        llama_cpp.requantize(path, partial)
+        _engine(path).requantize(path, partial)
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .. import backends
 from ..backends import files
 from ..config import EngineConfig
 from ..drafters.model import check_vocabulary
@@ -148,7 +149,7 @@ def _source(source: str | os.PathLike[str]) -> Path:
             f"{folder} is no Hugging Face folder: it needs config.json and .safetensors files"
         )
     path = model_path(source)
-    if files.is_onnx(path):
+    if backends.name_of(path) == "onnx":
         raise ConfigError(f"{path} is an ONNX graph already; give a GGUF or a Hugging Face folder")
     return path
 

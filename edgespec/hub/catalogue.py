@@ -22,7 +22,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
-from ..backends.files import is_onnx, only_graph, onnx_files
+from ..backends.files import has_folder, only_graph, onnx_files
 from ..backends.files import label as label
 from ..device import cache_folder
 from ..errors import ConfigError, DownloadError, ModelNotFound
@@ -175,7 +175,7 @@ def _parse_file(table: dict[str, Any], where: str) -> ModelFile:
             f"{where}: filename {file.filename!r} is neither a plain name in .gguf nor "
             "folder/name.onnx"
         )
-    if is_onnx(Path(file.filename)) and any(source.kind != "hub" for source in sources):
+    if has_folder(Path(file.filename)) and any(source.kind != "hub" for source in sources):
         raise ConfigError(f"{where}: an ONNX graph and what lies beside it come from a hub")
     if file.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", file.sha256):
         raise ConfigError(f"{where}: sha256 must be 64 lower-case hex digits, got {file.sha256!r}")
@@ -282,7 +282,7 @@ def _locate(reference: str | os.PathLike[str], quantisation: str | None) -> Path
     path = Path(text).expanduser()
     if path.is_file() or onnx_files(path):
         _refuse_quantisation(text, quantisation)
-        path = Path(os.path.abspath(path)) if is_onnx(path) or path.is_dir() else path
+        path = Path(os.path.abspath(path)) if has_folder(path) or path.is_dir() else path
         return path if path.is_file() else only_graph(path)
     looks_like_path = (
         "/" in text
@@ -428,7 +428,7 @@ def _restrict(file: ModelFile, reference: str, revision: str | None, kind: str |
 def _all_failed(file: ModelFile, failures: list[tuple[Source, Exception]]) -> Exception:
     if len(failures) == 1:
         source, error = failures[0]
-        hint = f"; or {_otherwise(file)}" if is_onnx(Path(file.filename)) else ""
+        hint = f"; or {_otherwise(file)}" if has_folder(Path(file.filename)) else ""
         return type(error)(f"{file.filename} from {source}: {error}{hint}")
     if all(isinstance(error, ModelNotFound) for _, error in failures):
         return ModelNotFound(_listed(file, failures))
@@ -437,7 +437,7 @@ def _all_failed(file: ModelFile, failures: list[tuple[Source, Exception]]) -> Ex
 
 def _otherwise(file: ModelFile) -> str:
     """How to have a file without fetching it."""
-    if not is_onnx(Path(file.filename)):
+    if not has_folder(Path(file.filename)):
         return f"copy the file into {models_dir()}"
     return "make it from another file of the model with `edgespec convert`"
 

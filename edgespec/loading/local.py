@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .. import backends
 from ..backends import files
-from ..backends.base import FileModel, Model, Tokenizer
+from ..backends.base import Backend, FileModel, Model, Tokenizer
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.profile import curve_of
 from ..decoding.engine import Engine
@@ -100,9 +100,7 @@ def _warn(target: FileModel, draft: FileModel | None) -> None:
 
 def _asks_in_vain(model: FileModel) -> bool:
     """For layers on a GPU, where the engine has none."""
-    if model.config.n_gpu_layers <= 0 or files.is_onnx(model.path):
-        return False
-    return not backend(model.path).supports_gpu_offload()
+    return backend(model.path).ignores_gpu_layers(model.config)
 
 
 @contextlib.contextmanager
@@ -127,28 +125,21 @@ def pair(
         target.close()
 
 
-def backend(path: Path) -> ModuleType:
-    """The engine for a file, a module of `backends`. Raises EngineMissing."""
-    if files.is_onnx(path):
-        from ..backends import onnx
-
-        return onnx
-    from ..backends import llama_cpp
-
-    return llama_cpp
+def backend(path: Path) -> Backend:
+    """Return the engine for a file. Raises EngineMissing."""
+    return backends.of(path)
 
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
     """A file under the engine that is for it. Raises EngineMissing, ModelError and its kinds."""
-    model: FileModel = backend(path).open_model(path, config)
-    return model
+    return backend(path).open_model(path, config)
 
 
 def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> FileModel:
     """The same, or a copy that this device evaluates faster; without make_copy only if there is
     one already.
     """
-    if config.requantize and not files.is_onnx(path):
+    if config.requantize:
         from ..cache.requantization import discard, fastest, known
 
         copy = fastest(path, config, open_model) if make_copy else known(path, config) or path
@@ -243,14 +234,13 @@ def explicit(given: Iterable[str]) -> set[str]:
 def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
     """What the best settings depend on: none of them, and not the length of the context."""
     engine = backend(path)
-    found: dict[str, Any] = engine.identity(path) | {
+    return engine.identity(path) | {
         "kind": "tuned",
         "n_gpu_layers": config.n_gpu_layers if engine.supports_gpu_offload() else 0,
         "type_k": config.type_k,
         "type_v": config.type_v,
         "provider": config.provider,
     }
-    return found
 
 
 def _spec(
@@ -349,7 +339,7 @@ def _file_like(path: Path, name: str) -> Path | None:
     listed = catalogue.entry(name).files
     found = [catalogue.resolve(name, quantisation=file.quantisation) for file in listed]
     there = [file for file in found if file and _runs(file)]
-    alike = (file for file in there if files.is_onnx(file) == files.is_onnx(path))
+    alike = (file for file in there if backends.name_of(file) == backends.name_of(path))
     return next(alike, there[0] if there else None)
 
 
@@ -379,7 +369,7 @@ def load_draft(
     fields["n_ctx"] = target.n_ctx
     fields["batch_invariant"] = False  # a guess may depend on how it was made
     settings = build(EngineConfig, fields | dict(options))
-    if make_copy and settings.requantize and not files.is_onnx(path):
+    if make_copy and settings.requantize:
         from ..cache.requantization import known
 
         if not known(path, settings):  # no copy is made of what cannot draft

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import shutil
@@ -11,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
+from .. import backends
 from ..backends import files
-from ..backends.base import FileModel, Threaded
+from ..backends.base import Backend, FileModel, Threaded
 from ..config import EngineConfig, SamplingParams, build
 from ..costs.profile import (
     QUICK,
@@ -47,7 +46,7 @@ from ..loading.local import (
 )
 from ..loading.remote import Reached, profile_of, reached
 from ..verifiers.base import AsyncVerifier
-from .inspection import ModelInfo, fitting_drafts, inspect, room_of
+from .inspection import ModelInfo, fitting_drafts, inspect
 from .tuning import SHORT, break_even, race, speedup
 
 STALE = 0.25  # a profile that is wrong by more than this share
@@ -176,44 +175,56 @@ def _gains(profile: Profile) -> Finding:
 def _machine() -> Iterator[Finding]:
     from .. import __version__
 
-    gguf, onnx = _engines()
-    features = f", {' '.join(gguf.features())}" if gguf else ""
-    cpu = f"{processor()}, {_count(physical_cores(), 'physical core')}{features}"
+    engines = _engines()
+    cpu = f"{processor()}, {_count(physical_cores(), 'physical core')}{_features(engines)}"
     yield Finding("ok", "processor", cpu)
     yield from _load(_busy_share())
     yield _memory(available_memory())
     built = ", ".join(
         f"{name} {version}"
-        for engine in (gguf, onnx)
-        if engine
+        for engine in engines.values()
         for name, version in engine.versions().items()
     )
     python = platform.python_version()
     yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
-    if gguf:
-        yield _gpu(gguf.supports_gpu_offload(), gguf.gpus(), _has_nvidia())
-    if onnx:
-        yield _onnx(onnx, _has_nvidia())
+    if "llama_cpp" in engines:
+        yield _llama_cpp(_has_nvidia())
+    if "onnx" in engines:
+        yield _onnx(_has_nvidia())
     yield _profiles(folder())
 
 
-def _engines() -> tuple[ModuleType | None, ModuleType | None]:
-    """The engines for GGUF and for ONNX, None for one that is not installed. Raises
-    EngineMissing where neither is.
-    """
-    found: list[ModuleType | None] = []
-    for name in ("llama_cpp", "onnx"):
+def _engines() -> dict[str, Backend]:
+    """Return the backends that are installed. Raises EngineMissing where none is."""
+    found = {}
+    for name in backends.names():
         try:
-            found.append(importlib.import_module(f"edgespec.backends.{name}"))
+            found[name] = backends.get(name)
         except EngineMissing as error:
             missing = error
-            found.append(None)
-    if not any(found):
+    if not found:
         raise missing
-    return found[0], found[1]
+    return found
 
 
-def _onnx(engine: ModuleType, nvidia: bool) -> Finding:
+def _features(engines: Mapping[str, Backend]) -> str:
+    """Return what the build of llama.cpp uses of the processor, as the end of a line."""
+    if "llama_cpp" not in engines:
+        return ""
+    from ..backends import llama_cpp
+
+    return f", {' '.join(llama_cpp.features())}"
+
+
+def _llama_cpp(nvidia: bool) -> Finding:
+    from ..backends import llama_cpp
+
+    return _gpu(llama_cpp.supports_gpu_offload(), llama_cpp.gpus(), nvidia)
+
+
+def _onnx(nvidia: bool) -> Finding:
+    from ..backends import onnx as engine
+
     try:
         engine.check_packages()
     except ConfigError as error:
@@ -442,7 +453,7 @@ def _wider(info: ModelInfo, model: FileModel) -> str:
     """A way to make wide evaluations cheaper."""
     if info.quantisation in ("F16", "BF16", "F32", "Q8_0") or "layers" in model.placement:
         return ""
-    if files.is_onnx(model.path):
+    if backends.name_of(model.path) != "llama_cpp":
         return ""
     return (
         f"on a plain CPU a Q8_0 or F16 file of the same model widens more cheaply than "
@@ -470,9 +481,7 @@ def _drafting(
         return
     assert draft is not None
     try:
-        trained = draft.n_ctx  # a graph gives no more than it was made for
-        if not files.is_onnx(wanted):
-            trained = min(trained, inspect(wanted).n_ctx_train or trained)
+        trained = min(draft.n_ctx, draft.n_ctx_train or draft.n_ctx)
         if trained < target.n_ctx:
             yield Finding(
                 "note",
@@ -511,7 +520,7 @@ def _pays(profile: Profile, draft: Path, reference: Reference) -> Finding:
 
 def _other(reference: Reference, size: int) -> str:
     """A draft on this disk that fits and is smaller than `size`, "" where there is none."""
-    room = room_of(model_path(reference))
+    room = files.folder_of_neighbours(model_path(reference))
     for fit in fitting_drafts(reference):
         path = room / fit.reference  # of a model beside the target, or else of the catalogue
         path = path if path.exists() else model_path(fit.reference)

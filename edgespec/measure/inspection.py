@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..backends import files
@@ -108,8 +107,9 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     """Every catalogue model on disk, and every model beside this one, judged as its draft."""
     path = model_path(reference)
     found = {p: name for name in catalogue.entries() if (p := catalogue.resolve(name))}
-    for neighbour in neighbours(path):
-        found.setdefault(neighbour, str(neighbour.relative_to(room_of(path))))
+    for neighbour in files.neighbours(path):
+        name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
+        found.setdefault(neighbour, name)
     fits = []
     with backend(path).vocabulary(path) as target:
         for other, name in found.items():
@@ -127,15 +127,3 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
             except EdgeSpecError as error:
                 fits.append(DraftFit(name, False, f"cannot be read: {error}"))
     return fits
-
-
-def room_of(path: Path) -> Path:
-    """The folder that a model's neighbours lie in: a graph has one of its own in it."""
-    return path.parent.parent if files.is_onnx(path) else path.parent
-
-
-def neighbours(path: Path) -> list[Path]:
-    """GGUF files and folders with one graph where a model lies."""
-    room = room_of(path)
-    graphs = [files.onnx_files(folder) for folder in sorted(room.iterdir()) if folder.is_dir()]
-    return [*sorted(room.glob("*.gguf")), *(found[0] for found in graphs if len(found) == 1)]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .. import backends
 from ..backends import files
 from ..backends.base import FileModel, Threaded
 from ..config import EngineConfig, build
@@ -236,7 +237,7 @@ def _formats(
 ) -> list[Format]:
     """Every file of a model that is there in both formats, measured."""
     there = formats(os.fspath(model))
-    if {files.is_onnx(path) for _, path in there} != {True, False}:
+    if len({backends.name_of(path) for _, path in there}) < 2:
         return []
     found = compare(there, config, progress, given)
     return found if len(found) > 1 else []
