@@ -169,11 +169,11 @@ def _name(model: str | None) -> str:
 
 def _log_as_json(quiet: bool) -> None:
     """Lines of ours, and warnings of what the server is made of."""
-    from edgespec.server.logs import JsonFormatter, is_news, logger
+    from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
-    handler.addFilter(is_news)
+    handler.addFilter(is_not_logged_yet)
     for name in ("edgespec", "edgespec_cli", "uvicorn", "asyncio"):
         logging.getLogger(name).handlers[:] = [handler]
     for name in ("uvicorn", "asyncio"):

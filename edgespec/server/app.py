@@ -1,4 +1,4 @@
-"""The server put together: routes, gate, life from start to shutdown."""
+"""Assembles the server: routes, middleware, its life from start to shutdown."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ try:
     from starlette.routing import BaseRoute, Route, WebSocketRoute
 
     from . import openapi
-    from .errors import told
+    from .errors import as_api_error
     from .metrics import Metrics
-    from .middleware import Gate
-    from .openai import OpenAI
-    from .request_queue import Turns
-    from .tokenization import Words
+    from .middleware import AccessMiddleware
+    from .openai import OpenAIEndpoints
+    from .request_queue import RequestQueue
+    from .tokenization import Tokenization
     from .verification import websocket
 except ImportError as error:
     raise EngineMissing(
@@ -41,9 +41,9 @@ except ImportError as error:
     ) from error
 
 Background = Callable[[Starlette], contextlib.AbstractAsyncContextManager[Any]]
-"""Entered before the server says that it is ready, left when it ends."""
+"""A context that is entered before the server says that it is ready, and left when it ends."""
 
-_STUCK_S = 10.0  # an engine that does not stop this long after it was told to is left behind
+_STUCK_S = 10.0  # an engine that has not stopped so long after it was told to is abandoned
 
 
 def create_app(
@@ -54,22 +54,22 @@ def create_app(
     routes: Sequence[BaseRoute] = (),
     background: Sequence[Background] = (),
 ) -> Starlette:
-    """An ASGI application over a loaded model.
+    """Return an ASGI application that serves a loaded model.
 
-    sessions: of devices that have drafts verified; they run as long as the application.
-    routes: more of them, WebSockets included; they stand behind the same keys and limits.
-    background: what lives as long as the server. `app.state.turns` is the queue for the engine:
-    whoever else uses the engine takes a turn there.
+    sessions: verification for devices; it runs as long as the application. routes: additional
+    ones, WebSockets included, with the same keys and limits. background: contexts that live as
+    long as the server. `app.state.request_queue` is the queue for the engine: code beside the
+    server that uses the engine waits there with `acquire()`.
     """
-    turns = Turns(settings.max_queue)
-    metrics = Metrics(turns, sessions)
+    queue = RequestQueue(settings.max_queue)
+    metrics = Metrics(queue, sessions)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
-    operations = _Operations(turns, metrics, settings)
-    words = Words(engine, settings)
-    openai = OpenAI(engine, settings, words, turns, metrics)
-    served = [*operations.routes(), *openai.routes(), *words.routes(), *routes]
+    operations = _Operations(queue, metrics, settings)
+    tokenization = Tokenization(engine, settings)
+    openai = OpenAIEndpoints(engine, settings, tokenization, queue, metrics)
+    served = [*operations.routes(), *openai.routes(), *tokenization.routes(), *routes]
     names = _names(served)
 
     @contextlib.asynccontextmanager
@@ -79,7 +79,7 @@ def create_app(
                 await stack.enter_async_context(live(app))
             operations.ready = True
             yield
-            turns.close()
+            queue.close()
 
     app = Starlette(
         routes=served,
@@ -87,21 +87,21 @@ def create_app(
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
-    app.state.turns = turns
+    app.state.request_queue = queue
     return app
 
 
 class _Operations:
-    """What operators look at. ready: everything that the server needs has started."""
+    """Endpoints for operators. ready: everything that the server needs has started."""
 
-    def __init__(self, turns: Turns, metrics: Metrics, settings: ServerSettings) -> None:
-        self._turns = turns
+    def __init__(self, queue: RequestQueue, metrics: Metrics, settings: ServerSettings) -> None:
+        self._queue = queue
         self._metrics = metrics
         self._document = openapi.document(settings)
         self.ready = False
 
     def routes(self) -> list[Route]:
-        """Not under /v1."""
+        """Return the routes, which are not under `/v1`."""
         return [
             Route("/health", self.health, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
@@ -109,25 +109,25 @@ class _Operations:
         ]
 
     async def health(self, request: Request) -> Response:
-        """Whether requests are taken now; the only thing that needs no key."""
-        status = "closing" if self._turns.closed else "ok" if self.ready else "loading"
+        """Answer `/health`: are requests taken now? This endpoint alone needs no key."""
+        status = "closing" if self._queue.closed else "ok" if self.ready else "loading"
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """Answer `/metrics`: metrics for Prometheus."""
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def description(self, request: Request) -> Response:
-        """The OpenAPI description."""
+        """Answer `/openapi.json`: the OpenAPI description."""
         return JSONResponse(self._document)
 
 
 def _middleware(
     settings: ServerSettings, metrics: Metrics, names: Mapping[Any, str]
 ) -> list[Middleware]:
-    gate = Middleware(Gate, settings=settings, metrics=metrics, names=names)
+    access = Middleware(AccessMiddleware, settings=settings, metrics=metrics, names=names)
     if not settings.cors_origins:
-        return [gate]
+        return [access]
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
@@ -135,17 +135,17 @@ def _middleware(
         allow_headers=["Authorization", "Content-Type"],
         expose_headers=["Retry-After", "X-Request-Id"],
     )
-    return [cors, gate]
+    return [cors, access]
 
 
 def _names(routes: Sequence[BaseRoute]) -> dict[Any, str]:
-    """Endpoint functions and the paths they stand for: what metrics and log call them."""
+    """Return the paths of endpoint functions: their names in metrics and log."""
     named = (route for route in routes if isinstance(route, (Route, WebSocketRoute)))
     return {route.endpoint: route.path for route in named}
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    answer = told(error, request.scope["edgespec.log"]["request_id"])
+    answer = as_api_error(error, request.scope["edgespec.log"]["request_id"])
     return JSONResponse(answer.body(), answer.status, answer.headers)
 
 
@@ -153,7 +153,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """The server's port, taken before a model is loaded. Raises ConfigError."""
+    """Return a socket bound to the server's port, to be called before a model is loaded.
+
+    Raises ConfigError if the host has no address or the port cannot be used.
+    """
     where = f"{settings.host}:{settings.port}"
     try:
         found = socket.getaddrinfo(
@@ -181,22 +184,20 @@ def serve(
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] = lambda url: None,
     sessions: Sessions | None = None,
-    routes: Sequence[BaseRoute] = (),
-    background: Sequence[Background] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let running answers end within `grace_s`.
 
-    sock: from `bind`. on_ready: called with the address once requests are taken. The engine
-    stays the caller's to close.
+    sock: a socket from `bind`. on_ready: called with the address once requests are taken. The
+    caller closes the engine.
     """
-    app = create_app(engine, settings, sessions=sessions, routes=routes, background=background)
+    app = create_app(engine, settings, sessions=sessions)
     server = Server(app, engine, settings, on_ready, sessions)
     with sock or bind(settings) as listening:
         server.run([listening])
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with an end that engines and clients understand."""
+    """uvicorn with a shutdown that lets running answers end."""
 
     def __init__(
         self,
@@ -220,23 +221,23 @@ class Server(uvicorn.Server):
                 ws_per_message_deflate=False,
             )
         )
-        self._turns: Turns = app.state.turns
+        self._queue: RequestQueue = app.state.request_queue
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen, then call `on_ready` with the address."""
         await super().startup(sockets)
         if self.started and sockets:
             self._on_ready(self._url(sockets[0]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Nobody new; running answers get their grace and are then cancelled."""
-        self._turns.close()
+        """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""
+        self._queue.close()
         deadline = time.monotonic() + self._settings.grace_s
-        while self._turns.n_running and time.monotonic() < deadline + _STUCK_S:
+        while self._queue.n_running and time.monotonic() < deadline + _STUCK_S:
             if self.force_exit or time.monotonic() >= deadline:
                 self._engine.cancel()
             await asyncio.sleep(0.05)
@@ -246,7 +247,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal ends the server and is not raised again: this is how servers are told to end."""
+        """Let SIGINT and SIGTERM end the server, without raising the signal again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

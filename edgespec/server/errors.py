@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong, in the shape of OpenAI's API."""
+"""Errors of the API, in the shape of OpenAI's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error object."""
+        """Return OpenAI's error object."""
         return {
             "error": {
                 "message": self.message,
@@ -55,12 +55,12 @@ def _type(status: int) -> str:
 
 
 def bad_value(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
-    """A field of the request that cannot be."""
+    """Return the error (400) for a field of the request with a value that is not allowed."""
     return ApiError(400, message, param=param, code=code)
 
 
-def closing() -> ApiError:
-    """The server ends."""
+def shutting_down() -> ApiError:
+    """Return the error (503) for requests that come while the server ends."""
     return ApiError(
         503,
         "the server is shutting down; try again when it is back",
@@ -69,8 +69,12 @@ def closing() -> ApiError:
     )
 
 
-def told(error: Exception, request_id: str) -> ApiError:
-    """What a client is told of any exception. Failures of ours are logged, and only there."""
+def as_api_error(error: Exception, request_id: str) -> ApiError:
+    """Turn any exception into the error that the client is shown.
+
+    Exceptions that are not the client's fault become a 500 that says nothing about them; they are
+    logged under `request_id`.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -84,7 +88,7 @@ def told(error: Exception, request_id: str) -> ApiError:
         return bad_value(None, str(error))
     if isinstance(error, EngineBusy):
         return ApiError(503, str(error), code="busy", headers={"Retry-After": "1"})
-    logs.failure(error, request_id)
+    logs.log_failure(error, request_id)
     return ApiError(
         500,
         f"the server failed at this request; its log says where, under the id {request_id}",

@@ -1,4 +1,4 @@
-"""Log lines for machines: one JSON object each, about requests and never of their text."""
+"""Log lines for machines: one JSON object each, which never contains text of a request."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger("edgespec.server")
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, and the `fields` that a record carries."""
+    """Writes time, level, logger, message and the `fields` that a record carries."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the record as one line of JSON."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
         line = {
             "time": when.isoformat(timespec="milliseconds"),
@@ -28,22 +28,25 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line | getattr(record, "fields", {}), default=str)
 
 
-def is_news(record: logging.LogRecord) -> bool:
-    """Not that a WebSocket was turned away with an answer of HTTP, which uvicorn calls an error and
-    `request` has told.
+def is_not_logged_yet(record: logging.LogRecord) -> bool:
+    """Return False for what uvicorn writes about a WebSocket that was refused with an HTTP answer.
+
+    uvicorn calls it an error, and `log_request` has logged it already.
     """
     return record.msg != "ASGI callable returned without completing handshake."
 
 
-def request(fields: dict[str, Any]) -> None:
-    """A request is over. What asks every few seconds is not worth a line."""
+def log_request(fields: dict[str, Any]) -> None:
+    """Log a request that has ended, at level debug if monitoring repeats it every few seconds."""
     routine = fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
     logger.log(logging.DEBUG if routine else logging.INFO, "request", extra={"fields": fields})
 
 
-def failure(error: BaseException, request_id: str) -> None:
-    """Where something broke. The message of an exception may quote the request, so only those
-    of the runtime's own errors, which speak about engines, are written.
+def log_failure(error: BaseException, request_id: str) -> None:
+    """Log the type of an exception and the places in the code that it passed.
+
+    Its message is logged only if it is one of the runtime's own errors, which speak about engines:
+    others may quote the request.
     """
     frames = traceback.extract_tb(error.__traceback__)
     fields = {

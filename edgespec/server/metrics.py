@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..types import Stats
-from .request_queue import Turns
+from .request_queue import RequestQueue
 from .verification.sessions import Sessions
 
 _LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -22,7 +22,7 @@ class Metrics:
     generated tokens as they come, so also those of answers that were given up.
     """
 
-    def __init__(self, turns: Turns, sessions: Sessions | None = None) -> None:
+    def __init__(self, queue: RequestQueue, sessions: Sessions | None = None) -> None:
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, what: str, *labels: str) -> Counter:
@@ -51,8 +51,8 @@ class Metrics:
             "inter_token_latency_seconds", "Between tokens; those of one step come together", _SHORT
         )
         for name, what, value in (
-            ("num_requests_waiting", "Requests in the queue", lambda: turns.n_waiting),
-            ("num_requests_running", "Requests being answered", lambda: turns.n_running),
+            ("num_requests_waiting", "Requests in the queue", lambda: queue.n_waiting),
+            ("num_requests_running", "Requests being answered", lambda: queue.n_running),
         ):
             Gauge(f"edgespec:{name}", what, registry=registry).set_function(value)
         if sessions is not None:

@@ -1,4 +1,4 @@
-"""What every request passes: who may come in, how much they may bring, and what is noted of it."""
+"""Checks before each request (key, host, origin, size), and counts and logs it afterwards."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from . import logs
-from .errors import ApiError, told
+from .errors import ApiError, as_api_error
 from .metrics import Metrics
 from .settings import ServerSettings
 
 OPEN_PATHS = ("/health",)
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-_GONE = 499  # nginx's number for a client that left before it had its answer
+_CLIENT_LEFT = 499  # nginx's status for a client that left before it had its answer
 
 
-class Gate:
-    """Middleware, for HTTP and WebSockets.
+class AccessMiddleware:
+    """ASGI middleware that admits, limits, counts and logs HTTP requests and WebSockets.
 
-    Keys are compared in constant time, all of them each time. Without keys only pages and
-    programs that name this machine as the host are let in, which keeps out web pages whose name
-    was pointed here (DNS rebinding). A WebSocket that a web page opens needs an allowed origin.
+    Keys are compared in constant time, all of them each time. A server without keys that listens
+    on this machine alone admits only requests whose `Host` is this machine: this refuses web pages
+    whose name was pointed here (DNS rebinding). A WebSocket that a web page opens needs an allowed
+    origin.
+
+    names: what metrics and log call an endpoint function.
     """
 
     def __init__(
@@ -47,21 +50,21 @@ class Gate:
         self._keys = [key.encode() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or one WebSocket from its opening to its end."""
+        """Pass on one request, or one WebSocket from its opening to its end."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        visit = _Visit(scope, send)
+        exchange = _Exchange(scope, send)
         try:
             self._check(scope)
-            await self._app(scope, self._limited(scope, receive), visit.send)
+            await self._app(scope, self._limit_body(scope, receive), exchange.send)
         except ClientDisconnect:
-            visit.status = _GONE
+            exchange.status = _CLIENT_LEFT
         except Exception as error:
-            await visit.refuse(told(error, visit.id), receive)
+            await exchange.refuse(as_api_error(error, exchange.id), receive)
         finally:
             endpoint = self._names.get(scope.get("endpoint"), "other")
-            self._metrics.requests.labels(endpoint, visit.status).inc()
-            logs.request(visit.noted(endpoint))
+            self._metrics.requests.labels(endpoint, exchange.status).inc()
+            logs.log_request(exchange.log_fields(endpoint))
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -92,8 +95,8 @@ class Gate:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive` for at most as many bytes as a body may have."""
+    def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a `receive` that raises a 413 once the body is larger than allowed."""
         most, total = self._settings.max_body_bytes, 0
         if scope["type"] != "http":
             return receive
@@ -112,8 +115,8 @@ class Gate:
         return limited
 
 
-class _Visit:
-    """One pass through the gate."""
+class _Exchange:
+    """One request and its response, or one WebSocket: id, status and log fields."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -125,7 +128,7 @@ class _Visit:
         scope["edgespec.log"] = {"request_id": self.id}
 
     async def send(self, message: Message) -> None:
-        """Note how the answer begins."""
+        """Send a message, and remember the status that the response begins with."""
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self._started, self.status = True, message["status"]
             MutableHeaders(scope=message)["X-Request-Id"] = self.id
@@ -134,7 +137,7 @@ class _Visit:
         await self._send(message)
 
     async def refuse(self, error: ApiError, receive: Receive) -> None:
-        """An error instead of an answer, where none has begun."""
+        """Send an error as the response, unless a response has begun."""
         if self._started:
             return
         self.status = error.status
@@ -146,11 +149,11 @@ class _Visit:
             return await socket.send_denial_response(response)
         await self._send({"type": "websocket.close", "code": 1008, "reason": error.code or ""})
 
-    def noted(self, endpoint: str) -> dict[str, Any]:
-        """For the log: figures, and nothing of the text."""
-        noted: dict[str, Any] = self._scope["edgespec.log"]
+    def log_fields(self, endpoint: str) -> dict[str, Any]:
+        """Return what is logged of the request: numbers and names, no text of it."""
+        fields: dict[str, Any] = self._scope["edgespec.log"]
         client: Sequence[Any] = self._scope.get("client") or (None,)
-        return noted | {
+        return fields | {
             "method": self._scope.get("method", "WEBSOCKET"),
             "endpoint": endpoint,
             "status": self.status,

@@ -1,4 +1,4 @@
-"""OpenAI's API over one engine: models, chat completions, completions."""
+"""The endpoints of OpenAI's API over one engine: models, chat completions, completions."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from starlette.types import Receive, Scope, Send
 from ..decoding.engine import Engine
 from ..types import Completion, Event
 from . import parameters
-from .errors import bad_value, closing, told
+from .errors import as_api_error, bad_value, shutting_down
 from .metrics import Metrics
-from .request_queue import Turns
-from .responses import ChatForm, Form, TextForm, usage
+from .request_queue import RequestQueue
+from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder, usage
 from .settings import ServerSettings
-from .tokenization import Words, body
+from .tokenization import Tokenization, body
 
 T = TypeVar("T")
 Item = tuple[int, Event]
 """An event, and the index of the choice that it belongs to."""
 
 
-class OpenAI:
-    """The endpoints."""
+class OpenAIEndpoints:
+    """Models, chat completions and completions."""
 
     def __init__(
         self,
         engine: Engine,
         settings: ServerSettings,
-        words: Words,
-        turns: Turns,
+        tokenization: Tokenization,
+        queue: RequestQueue,
         metrics: Metrics,
     ) -> None:
         from .. import __version__
 
         self._engine = engine
         self._settings = settings
-        self._words = words
-        self._turns = turns
+        self._tokenization = tokenization
+        self._queue = queue
         self._metrics = metrics
         self._fingerprint = f"edgespec-{__version__}"
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
-        """All under /v1."""
+        """Return the routes, all under `/v1`."""
         return [
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
@@ -61,33 +61,31 @@ class OpenAI:
         ]
 
     async def models(self, request: Request) -> Response:
-        """What is served: one model."""
+        """Answer `/v1/models`: a list of the one model that is served."""
         return JSONResponse({"object": "list", "data": [self._described()]})
 
     async def model(self, request: Request) -> Response:
-        """The same by name."""
-        self._words.check_model(request.path_params["model"])
+        """Answer `/v1/models/{model}`: the model of this name."""
+        self._tokenization.check_model(request.path_params["model"])
         return JSONResponse(self._described())
 
     async def chat(self, request: Request) -> Response:
-        """A conversation goes on."""
+        """Answer `/v1/chat/completions`: continue a conversation."""
         given = parameters.read(await body(request), parameters.CHAT, "messages")
-        self._words.check_model(given.get("model"))
+        self._tokenization.check_model(given.get("model"))
         fields = parameters.sampling(given, parameters.CHAT, self._settings.sampling)
-        prompt = await run_in_threadpool(self._words.conversation, given["messages"])
-        form = self._form(ChatForm, given, wants_logprobs="logprobs" in fields)
-        return await self._answer(request, given, form, [prompt], fields)
+        prompt = await run_in_threadpool(self._tokenization.conversation, given["messages"])
+        builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
+        return await self._answer(request, given, builder, [prompt], fields)
 
     async def completions(self, request: Request) -> Response:
-        """A text goes on."""
+        """Answer `/v1/completions`: continue texts."""
         given = parameters.read(await body(request), parameters.COMPLETIONS, "prompt")
-        self._words.check_model(given.get("model"))
+        self._tokenization.check_model(given.get("model"))
         fields = parameters.sampling(given, parameters.COMPLETIONS, self._settings.sampling)
-        prompts = await run_in_threadpool(self._words.prompts, given["prompt"])
-        form = self._form(TextForm, given, wants_logprobs="logprobs" in fields)
-        return await self._answer(request, given, form, prompts, fields)
-
-    # --- what is asked -------------------------------------------------------------------------
+        prompts = await run_in_threadpool(self._tokenization.prompts, given["prompt"])
+        builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
+        return await self._answer(request, given, builder, prompts, fields)
 
     def _described(self) -> dict[str, Any]:
         return {
@@ -99,12 +97,14 @@ class OpenAI:
             "speculation": self._engine.describe()["speculation"],
         }
 
-    def _form(self, kind: Callable[..., Form], given: dict[str, Any], wants_logprobs: bool) -> Form:
+    def _builder(
+        self, kind: Callable[..., ResponseBuilder], given: dict[str, Any], logprobs: bool
+    ) -> ResponseBuilder:
         return kind(
             self._settings.model,
             self._engine.tokenizer,
             self._fingerprint,
-            logprobs=wants_logprobs,
+            logprobs=logprobs,
             ids_for_tokens=given.get("return_tokens_as_token_ids", False),
         )
 
@@ -114,7 +114,7 @@ class OpenAI:
         self,
         request: Request,
         given: dict[str, Any],
-        form: Form,
+        builder: ResponseBuilder,
         prompts: Sequence[list[int]],
         fields: dict[str, Any],
     ) -> Response:
@@ -125,22 +125,24 @@ class OpenAI:
             if "stream_options" in given:
                 raise bad_value("stream_options", "stream_options needs stream: true beside it")
             completions = await while_connected(request.receive, _completions(items))
-            return JSONResponse(form.whole(completions))
+            return JSONResponse(builder.whole(completions))
         with_usage = given.get("stream_options", {}).get("include_usage", False)
         first = await while_connected(request.receive, anext(items))
-        return EventStream(_chunks(form, first, items, with_usage), items, log)
+        return EventStream(_chunks(builder, first, items, with_usage), items, log)
 
     async def _events(
         self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
     ) -> AsyncGenerator[Item, None]:
-        """What the engine says. It runs in a task of its own, so that a client that reads slowly
-        keeps the turn no longer than the engine needs.
+        """Yield the engine's events.
+
+        The engine runs in a task of its own, so that a client that reads slowly holds it no longer
+        than generating takes.
         """
         arrived: asyncio.Queue[Item | BaseException | None] = asyncio.Queue()
 
         async def work() -> None:
             try:
-                async for item in self._turn(prompts, fields, log):
+                async for item in self._generate(prompts, fields, log):
                     arrived.put_nowait(item)
                 arrived.put_nowait(None)
             except BaseException as error:
@@ -156,12 +158,12 @@ class OpenAI:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _turn(
+    async def _generate(
         self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
     ) -> AsyncIterator[Item]:
-        """Wait for a turn, answer every prompt, count."""
+        """Wait for the engine, answer every prompt, and count tokens and times."""
         came = time.monotonic()
-        async with self._turns.turn():
+        async with self._queue.acquire():
             before = time.monotonic()
             self._metrics.queue_time.observe(before - came)
             log |= {"queue_ms": round(1e3 * (before - came), 1), "completion_tokens": 0}
@@ -176,7 +178,7 @@ class OpenAI:
                         yield index, event
 
     def _counted(self, log: dict[str, Any], came: float, before: float) -> float:
-        """Count a token; when it came."""
+        """Count a token that came just now, and return the time; before: when the last one came."""
         now, metrics = time.monotonic(), self._metrics
         if log["completion_tokens"]:
             metrics.inter_token.observe(now - before)
@@ -193,8 +195,8 @@ class OpenAI:
             key = f"{name}_tokens"
             log[key] = log.get(key, 0) + getattr(stats, f"num_{key}")
         log["finish_reason"] = completion.finish_reason
-        if completion.finish_reason == "cancelled":  # nobody but the closing server does that
-            raise closing()
+        if completion.finish_reason == "cancelled":  # only a server that shuts down cancels
+            raise shutting_down()
 
 
 async def _completions(items: AsyncIterator[Item]) -> list[Completion]:
@@ -202,24 +204,24 @@ async def _completions(items: AsyncIterator[Item]) -> list[Completion]:
 
 
 async def _chunks(
-    form: Form, first: Item, rest: AsyncIterator[Item], with_usage: bool
+    builder: ResponseBuilder, first: Item, rest: AsyncIterator[Item], with_usage: bool
 ) -> AsyncIterator[dict[str, Any]]:
-    """The chunks of an answer."""
+    """Yield the chunks of a streamed response."""
     no_usage = {"usage": None} if with_usage else {}
     stats, offset, began = [], 0, -1
     async for index, event in _chain(first, rest):
         if index != began:
             began, offset = index, 0
-            if opening := form.opening(index):
+            if opening := builder.first_chunk(index):
                 yield opening | no_usage
-        if piece := form.piece(index, event, offset):
+        if piece := builder.event_chunk(index, event, offset):
             yield piece | no_usage
         offset += len(event.text)
         if event.completion:
             stats.append(event.completion.stats)
-            yield form.last(index, event.completion) | no_usage
+            yield builder.last_chunk(index, event.completion) | no_usage
     if with_usage:
-        yield form.envelope([], chunk=True) | {"usage": usage(stats)}
+        yield builder.envelope([], chunk=True) | {"usage": usage(stats)}
 
 
 async def _chain(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
@@ -229,8 +231,9 @@ async def _chain(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
 
 
 class EventStream(Response):
-    """Server-sent events, one a chunk, and [DONE]; a failure is an event with an error. Closes
-    `source`, where the chunks come from, as soon as the client has gone.
+    """Sends chunks as server-sent events, then [DONE]; a failure is an event with an error.
+
+    source: where the chunks come from; it is closed as soon as the client has gone.
     """
 
     media_type = "text/event-stream"
@@ -249,7 +252,7 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
+        """Send the events until they end or the client has gone."""
         try:
             await while_connected(receive, self._send_all(send))
         finally:
@@ -270,13 +273,11 @@ class EventStream(Response):
             yield "[DONE]"
         except Exception as error:
             self._log["error"] = type(error).__name__
-            yield json.dumps(told(error, self._log["request_id"]).body())
+            yield json.dumps(as_api_error(error, self._log["request_id"]).body())
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`. Cancelled, and ended, as soon as the client has gone: then this
-    raises ClientDisconnect.
-    """
+    """Return the result of `work`, or cancel it and raise ClientDisconnect if the client leaves."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
     try:

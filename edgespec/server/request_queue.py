@@ -1,4 +1,4 @@
-"""The engine, one request after another: first come, first served, and not too many waiting."""
+"""The queue for the engine: one request at a time, first come, first served, of bounded length."""
 
 from __future__ import annotations
 
@@ -9,92 +9,95 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 
-from .errors import ApiError, closing
+from .errors import ApiError, shutting_down
 
-_MEMORY = 0.2  # weight of the last turn in the mean that waiting times are estimated from
+_SMOOTHING = 0.2  # weight of the last request in the mean that waiting times are estimated from
 
 
-class Turns:
-    """Who may use the engine now. For the tasks of one event loop."""
+class RequestQueue:
+    """Lets the tasks of one event loop use the engine one after another."""
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._taken = False
+        self._running = False
         self._closed = False
         self._mean_s = 1.0
 
     @property
     def n_waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of requests that wait."""
         return len(self._waiting)
 
     @property
     def n_running(self) -> int:
-        """0 or 1."""
-        return int(self._taken)
+        """Number of requests that use the engine: 0 or 1."""
+        return int(self._running)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody gets a turn any more."""
+        """True after `close`."""
         return self._closed
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for the engine and have it. Raises ApiError: 429 at once where too many wait, 503
-        where the server ends. A cancelled task leaves the queue.
+    async def acquire(self) -> AsyncIterator[None]:
+        """Wait for the engine and hold it inside the `async with` block.
+
+        Raises ApiError: 429 at once if too many requests wait, 503 if the queue is closed. A
+        cancelled task leaves the queue.
         """
         await self._take()
         began = time.monotonic()
         try:
             yield
         finally:
-            self._mean_s += _MEMORY * (time.monotonic() - began - self._mean_s)
-            self._pass_on()
+            self._mean_s += _SMOOTHING * (time.monotonic() - began - self._mean_s)
+            self._release()
 
     def close(self) -> None:
-        """Send everybody away who waits or comes; the running request goes on."""
+        """Refuse waiting and new requests with a 503; the running one goes on."""
         self._closed = True
-        for place in self._waiting:
-            if not place.done():
-                place.set_exception(closing())
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(shutting_down())
         self._waiting.clear()
 
     async def _take(self) -> None:
         if self._closed:
-            raise closing()
-        if not self._taken:
-            self._taken = True
+            raise shutting_down()
+        if not self._running:
+            self._running = True
             return
         if len(self._waiting) >= self._max_waiting:
             raise self._full()
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await place
+            await waiter
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and not place.exception():
-                self._pass_on()  # the turn had just come
+            if waiter.done() and not waiter.cancelled() and not waiter.exception():
+                self._release()  # the engine had just been handed to this task
             else:
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(place)
+                    self._waiting.remove(waiter)
             raise
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
+        """Hand the engine to the next request that still waits."""
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
-        self._taken = False
+        self._running = False
 
     def _full(self) -> ApiError:
-        room = max(1, math.ceil(self._mean_s))
-        whole = math.ceil(self._mean_s * (self.n_waiting + 1))
+        retry_s = max(1, math.ceil(self._mean_s))
+        answer_s = math.ceil(self._mean_s * (self.n_waiting + 1))
         return ApiError(
             429,
-            f"{self.n_waiting} requests are waiting, as many as this server takes; there should "
-            f"be room in about {room} s, and an answer would begin about {whole} s from now",
+            f"{self.n_waiting} requests are waiting, as many as this server takes; try again in "
+            f"about {retry_s} s; an answer would begin about {answer_s} s from now",
             code="queue_full",
-            headers={"Retry-After": str(room)},
+            headers={"Retry-After": str(retry_s)},
         )

@@ -1,4 +1,4 @@
-"""The two shapes of an answer: chat and completion, whole and in chunks."""
+"""Builders of the responses to chat and text completions, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ _REASONS = {"stop": "stop", "length": "length", "context_full": "length", "time_
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What both shapes share. n_prompts: choices that the answer will have."""
+class ResponseBuilder:
+    """What the builders of both kinds of response share.
+
+    logprobs: report log-probabilities. ids_for_tokens: name tokens as token_id:… there.
+    """
 
     model: str
     tokenizer: Tokenizer
     fingerprint: str
     logprobs: bool = False
     ids_for_tokens: bool = False
-    n_prompts: int = 1
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
     prefix = kind = chunk_kind = ""
 
     def envelope(self, choices: Sequence[Mapping[str, Any]], *, chunk: bool) -> dict[str, Any]:
-        """An answer or a chunk of one."""
+        """Return a response, or a chunk of one, with these choices."""
         return {
             "id": f"{self.prefix}-{self.id}",
             "object": self.chunk_kind if chunk else self.kind,
@@ -41,64 +43,69 @@ class Form:
             "choices": list(choices),
         }
 
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """The first chunk of a choice, if the shape has one."""
+    def first_chunk(self, index: int) -> dict[str, Any] | None:
+        """Return the chunk that opens a choice, or None if this kind of response has none."""
         return None
 
-    def piece(self, index: int, event: Event, offset: int) -> dict[str, Any] | None:
-        """The chunk of an event; None where it says nothing. offset: characters before it."""
-        shown = event.token is not None and not self._is_end(event.token)
+    def event_chunk(self, index: int, event: Event, offset: int) -> dict[str, Any] | None:
+        """Return the chunk of an event, or None if there is nothing to send.
+
+        offset: number of characters of the choice before it.
+        """
+        shown = event.token is not None and not self._is_hidden_end(event.token)
         logprob = event.logprob if shown and self.logprobs else None
         if not event.text and logprob is None:
             return None
-        told = None
+        logprobs = None
         if logprob is not None and event.token is not None:
-            told = self.told([(event.token, logprob)], offset)
-        choice = self.part(event.text) | {
-            "index": index, "logprobs": told, "finish_reason": None,
+            logprobs = self.token_logprobs([(event.token, logprob)], offset)
+        choice = self.chunk_text(event.text) | {
+            "index": index, "logprobs": logprobs, "finish_reason": None,
             "from_draft": event.from_draft,
         }  # fmt: skip
         return self.envelope([choice], chunk=True)
 
-    def last(self, index: int, completion: Completion) -> dict[str, Any]:
-        """The last chunk of a choice, with what it cost and gained."""
-        choice = self.part("", last=True) | {"index": index, "logprobs": None} | _ending(completion)
-        return self.envelope([choice], chunk=True) | figures(completion)
+    def last_chunk(self, index: int, completion: Completion) -> dict[str, Any]:
+        """Return the chunk that ends a choice, with its statistics."""
+        choice = self.chunk_text("", last=True) | {"index": index, "logprobs": None}
+        return self.envelope([choice | _ending(completion)], chunk=True) | statistics(completion)
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        """A choice of a whole answer."""
-        told = None
+        """Return a choice of a whole response."""
+        logprobs = None
         if self.logprobs:
             pairs = zip(completion.token_ids, completion.logprobs or (), strict=True)
-            told = self.told([pair for pair in pairs if not self._is_end(pair[0])], 0)
-        return self.said(completion.text) | {"index": index, "logprobs": told} | _ending(completion)
+            shown = [pair for pair in pairs if not self._is_hidden_end(pair[0])]
+            logprobs = self.token_logprobs(shown, 0)
+        choice = self.choice_text(completion.text) | {"index": index, "logprobs": logprobs}
+        return choice | _ending(completion)
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """Everything at once. The figures of several choices stand in each of them."""
+        """Return the whole response; of several choices, each has its own statistics."""
         choices = [self.choice(i, completion) for i, completion in enumerate(completions)]
         if len(completions) > 1:
             for choice, completion in zip(choices, completions, strict=True):
-                choice |= figures(completion)
+                choice |= statistics(completion)
             more = {}
         else:
-            more = figures(completions[0])
+            more = statistics(completions[0])
         counted = usage(completion.stats for completion in completions)
         return self.envelope(choices, chunk=False) | {"usage": counted} | more
 
-    def part(self, text: str, *, last: bool = False) -> dict[str, Any]:
-        """The text of a chunk."""
+    def chunk_text(self, text: str, *, last: bool = False) -> dict[str, Any]:
+        """Return the part of a chunk's choice that holds its text."""
         raise NotImplementedError
 
-    def said(self, text: str) -> dict[str, Any]:
-        """The text of a whole choice."""
+    def choice_text(self, text: str) -> dict[str, Any]:
+        """Return the part of a whole choice that holds its text."""
         raise NotImplementedError
 
-    def told(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
-        """Log-probabilities of tokens."""
+    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
+        """Return the log-probabilities of tokens that begin `offset` characters into the text."""
         raise NotImplementedError
 
-    def _is_end(self, token: int) -> bool:
-        """End tokens are no part of the text: only who asks for ids sees them."""
+    def _is_hidden_end(self, token: int) -> bool:
+        """Return True for end tokens, unless the client asked for token ids."""
         if self.ids_for_tokens:
             return False
         return not self.tokenizer.piece(token) and self.tokenizer.is_eog(token)
@@ -109,34 +116,34 @@ class Form:
         return self._bytes(token).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
-        """What a token writes; its name where that is nothing."""
+        """Return what a token adds to a text, or its name if that is nothing."""
         return self.tokenizer.piece(token) or self.tokenizer.token_text(token)
 
 
-class ChatForm(Form):
-    """`/v1/chat/completions`."""
+class ChatResponseBuilder(ResponseBuilder):
+    """Builds responses of `/v1/chat/completions`."""
 
     __slots__ = ()
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def opening(self, index: int) -> dict[str, Any]:
-        """Who speaks."""
+    def first_chunk(self, index: int) -> dict[str, Any]:
+        """Return a chunk that says who speaks."""
         choice = {
             "index": index, "delta": {"role": "assistant", "content": ""},
             "logprobs": None, "finish_reason": None,
         }  # fmt: skip
         return self.envelope([choice], chunk=True)
 
-    def part(self, text: str, *, last: bool = False) -> dict[str, Any]:
-        """A delta."""
+    def chunk_text(self, text: str, *, last: bool = False) -> dict[str, Any]:
+        """Return a delta, which is empty in the last chunk."""
         return {"delta": {} if last else {"content": text}}
 
-    def said(self, text: str) -> dict[str, Any]:
-        """A message."""
+    def choice_text(self, text: str) -> dict[str, Any]:
+        """Return a message of the assistant."""
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def told(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
-        """One entry a token."""
+    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
+        """Return one entry for each token."""
         content = [
             self._entry(token, logprob.logprob)
             | {"top_logprobs": [self._entry(*top) for top in logprob.top]}
@@ -152,20 +159,20 @@ class ChatForm(Form):
         }
 
 
-class TextForm(Form):
-    """`/v1/completions`."""
+class TextResponseBuilder(ResponseBuilder):
+    """Builds responses of `/v1/completions`."""
 
     __slots__ = ()
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def part(self, text: str, *, last: bool = False) -> dict[str, Any]:
-        """A piece of the text."""
+    def chunk_text(self, text: str, *, last: bool = False) -> dict[str, Any]:
+        """Return the text as it is."""
         return {"text": text}
 
-    said = part
+    choice_text = chunk_text
 
-    def told(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
-        """Lists side by side. text_offset counts the characters of the tokens' own names."""
+    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
+        """Return parallel lists; text_offset counts the characters that the tokens write."""
         names = [self._name(token) for token, _ in tokens]
         offsets = [offset]
         for token, _ in tokens[:-1]:
@@ -182,7 +189,7 @@ class TextForm(Form):
 
 
 def usage(stats: Iterable[Stats]) -> dict[str, Any]:
-    """Tokens of all choices together."""
+    """Return the token counts of all choices together."""
     counted = list(stats)
     prompt = sum(s.num_prompt_tokens for s in counted)
     emitted = sum(s.num_emitted_tokens for s in counted)
@@ -194,11 +201,11 @@ def usage(stats: Iterable[Stats]) -> dict[str, Any]:
     }
 
 
-def figures(completion: Completion) -> dict[str, Any]:
-    """What the answer cost and gained, and llama.cpp's `timings`."""
-    told = completion.stats.to_dict()
-    timings = told.pop("timings")
-    return {"timings": timings, "edgespec": told | {"finish_reason": completion.finish_reason}}
+def statistics(completion: Completion) -> dict[str, Any]:
+    """Return the statistics of an answer as `edgespec`, and llama.cpp's `timings`."""
+    stats = completion.stats.to_dict()
+    timings = stats.pop("timings")
+    return {"timings": timings, "edgespec": stats | {"finish_reason": completion.finish_reason}}
 
 
 def _ending(completion: Completion) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the server listens, whom it lets in, and what it takes on. Needs no extra."""
+"""Settings of the server: where it listens, who may use it, and its limits. Needs no extra."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ KEY_VARIABLE = "EDGESPEC_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One server. Raises ConfigError for what cannot be, or should not be.
+    """Settings of one server. Raises ConfigError if they are impossible or unsafe.
 
     model: the name under which the engine's model is served. sampling: fields of SamplingParams
-    for requests that do not name them. api_keys: without any, everybody who reaches the port is
-    let in. tls_cert, tls_key: PEM files, both or none. insecure: listen beyond this machine
+    for requests that do not name them. api_keys: without any, everybody who reaches the port may
+    use the server. tls_cert, tls_key: PEM files, both or none. insecure: listen beyond this machine
     although a key or TLS is missing. cors_origins: origins whose web pages may call the server.
 
-    max_queue: requests that may wait for their turn. max_body_bytes: of one request.
-    max_prompt_tokens: 0 is the context of the model. max_prompts: in one completions request.
-    grace_s: how long running answers may go on after the server was told to end.
+    max_queue: most requests that wait. max_body_bytes: most bytes of one request.
+    max_prompt_tokens: most tokens of a prompt, 0 for the model's context. max_prompts: most prompts
+    in one completions request. grace_s: seconds that running answers may go on after the server was
+    told to end.
     """
 
     model: str
@@ -65,7 +66,7 @@ class ServerSettings:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         if self.host == "localhost":
             return True
         try:
@@ -75,7 +76,7 @@ class ServerSettings:
 
     @property
     def scheme(self) -> str:
-        """Of the server's addresses."""
+        """The scheme of the server's URLs: http or https."""
         return "https" if self.tls_cert else "http"
 
     def _check_tls(self) -> None:
@@ -114,8 +115,10 @@ class ServerSettings:
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """API keys from a file, one a line (# begins a comment), and from EDGESPEC_API_KEY, where
-    blanks separate several.
+    """Return the API keys from a file and from the environment variable EDGESPEC_API_KEY.
+
+    The file has one key a line, and # begins a comment; in the variable blanks separate keys.
+    Raises ConfigError if the file cannot be read or holds no key.
     """
     keys = environment.get(KEY_VARIABLE, "").split()
     if path is not None:

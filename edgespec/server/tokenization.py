@@ -1,4 +1,4 @@
-"""Texts and token ids: what requests are turned into, and what devices without a tokenizer ask."""
+"""Turns requests into token ids, and the endpoints for clients without a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .errors import ApiError, bad_value
 from .settings import ServerSettings
 
 
-class Words:
-    """The model's vocabulary and chat template, within the server's limits."""
+class Tokenization:
+    """The model's tokenizer and chat template, within the server's limits."""
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
@@ -30,7 +30,7 @@ class Words:
         self._vocabulary: tuple[str, bytes] | None = None  # ETag and body
 
     def routes(self) -> list[Route]:
-        """The first two as vLLM has them."""
+        """Return the routes; `/tokenize` and `/detokenize` are like vLLM's."""
         return [
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
@@ -38,15 +38,15 @@ class Words:
         ]
 
     async def tokenize(self, request: Request) -> Response:
-        """Token ids of a text or of a conversation."""
+        """Answer `/tokenize`: the token ids of a text or of a conversation."""
         given = parameters.read(await body(request), parameters.TOKENIZE, "prompt", "messages")
         self.check_model(given.get("model"))
         tokens = await run_in_threadpool(self._tokens, given)
-        found = {"count": len(tokens), "max_model_len": self._engine.n_ctx, "tokens": tokens}
-        return JSONResponse(found)
+        limit = self._engine.n_ctx
+        return JSONResponse({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
     async def detokenize(self, request: Request) -> Response:
-        """The text that tokens add up to."""
+        """Answer `/detokenize`: the text of token ids."""
         given = parameters.read(await body(request), parameters.DETOKENIZE, "tokens")
         self.check_model(given.get("model"))
         tokens = self._engine.encode(given["tokens"]) if given["tokens"] else []
@@ -54,19 +54,20 @@ class Words:
         return JSONResponse({"prompt": text})
 
     async def vocabulary(self, request: Request) -> Response:
-        """What every token adds to a text, as `docs/protocol.md` says. It never changes while the
-        server runs, so who has it gets 304.
+        """Answer `/v1/vocabulary`: what each token adds to a text, in the protocol's format.
+
+        The vocabulary does not change while the server runs; a client that has it gets 304.
         """
         if self._vocabulary is None:
-            self._vocabulary = await run_in_threadpool(self._written)
-        tag, written = self._vocabulary
+            self._vocabulary = await run_in_threadpool(self._encoded_vocabulary)
+        tag, encoded = self._vocabulary
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        return Response(written, headers=headers, media_type="application/octet-stream")
+        return Response(encoded, headers=headers, media_type="application/octet-stream")
 
     def check_model(self, name: str | None) -> None:
-        """Raise ApiError where another model is asked for."""
+        """Raise ApiError (404) if `name` is another model than the one that is served."""
         if name is not None and name != self._settings.model:
             raise ApiError(
                 404,
@@ -77,11 +78,11 @@ class Words:
             )
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation that the assistant is to go on."""
+        """Return the token ids of a conversation, up to where the assistant's answer begins."""
         return self._fitting(self._rendered(messages, opening=True), "messages")
 
     def prompts(self, prompt: Any) -> list[list[int]]:
-        """Token ids of each prompt of a completions request."""
+        """Return the token ids of each prompt of a completions request."""
         texts_or_ids = prompt if isinstance(prompt, list) else [prompt]
         kinds = {type(item) for item in texts_or_ids}
         if len(kinds) > 1:
@@ -123,13 +124,16 @@ class Words:
             )
         return prompt
 
-    def _written(self) -> tuple[str, bytes]:
+    def _encoded_vocabulary(self) -> tuple[str, bytes]:
         digest = wire.vocabulary_hash(self._tokenizer, self._tokenizer.vocab_size)
         return f'"{digest.hex()}"', wire.vocabulary(self._tokenizer, digest)
 
 
 async def body(request: Request) -> bytes:
-    """JSON alone: a web page of somewhere else cannot send it without asking first."""
+    """Return the body of a request; raise ApiError (415) if it is not declared as JSON.
+
+    Browsers let a web page of another origin send JSON only after asking the server.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")

@@ -134,8 +134,8 @@ class Running:
         self.server.should_exit = True
 
     @property
-    def turns(self):
-        return self.app.state.turns
+    def queue(self):
+        return self.app.state.request_queue
 
 
 @pytest.fixture

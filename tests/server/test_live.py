@@ -52,7 +52,7 @@ def test_eight_at_once_are_answered_in_the_order_they_came(running, engine, scri
         asked = []
         for i in range(8):
             asked.append(pool.submit(ask, i))
-            until(lambda n=i: server.turns.n_running and server.turns.n_waiting == n)
+            until(lambda n=i: server.queue.n_running and server.queue.n_waiting == n)
         assert httpx.get(server.url + "/health").json() == {"status": "ok"}
         script.go.set()
         answers = [future.result(30) for future in asked]
@@ -66,7 +66,7 @@ def test_a_full_queue(running, engine, script, say, pool):
         asked = []
         for i in range(3):
             asked.append(pool.submit(post, server, say("hello")))
-            until(lambda n=i: server.turns.n_running and server.turns.n_waiting == n)
+            until(lambda n=i: server.queue.n_running and server.queue.n_waiting == n)
         for stream in (False, True):
             refused = post(server, say("hello", stream=stream))
             assert refused.status_code == 429
@@ -94,10 +94,10 @@ def test_a_client_that_leaves_the_queue_is_forgotten(running, engine, script, sa
     with running(engine) as server:
         script.hold()
         first = pool.submit(post, server, say("hello"))
-        until(lambda: server.turns.n_running)
+        until(lambda: server.queue.n_running)
         with asking(server, CHAT, say("lost")):
-            until(lambda: server.turns.n_waiting == 1)
-        until(lambda: server.turns.n_waiting == 0)
+            until(lambda: server.queue.n_waiting == 1)
+        until(lambda: server.queue.n_waiting == 0)
         script.go.set()
         assert content(first.result(30)) == "Hi, what can I do?"
         counted = f'endpoint="{CHAT}",status="499"}} 1.0'
@@ -118,7 +118,7 @@ def test_a_client_that_leaves_while_it_is_answered_frees_the_engine(
             assert script.asked.wait(20)
         assert noticed.wait(20)
         script.go.set()
-        until(lambda: server.turns.n_running == 0)
+        until(lambda: server.queue.n_running == 0)
         told = httpx.get(server.url + "/metrics", timeout=30).text
         assert content(post(server, say("hello"))) == "Hi, what can I do?"
     line = next(x for x in told.splitlines() if x.startswith("edgespec:generation_tokens_total"))
@@ -138,7 +138,7 @@ def test_a_stream_that_is_closed_half_way_frees_the_engine(running, engine, scri
                     seen.set()
                     break
         script.go.set()
-        until(lambda: server.turns.n_running == 0)
+        until(lambda: server.queue.n_running == 0)
         assert seen.is_set()
         assert content(post(server, say("hello"))) == "Hi, what can I do?"
 
@@ -185,9 +185,9 @@ def test_running_answers_end_within_the_grace(running, engine, script, say, pool
     with running(engine, grace_s=20) as server:
         script.hold()
         first = pool.submit(post, server, say("hello"))
-        until(lambda: server.turns.n_running)
+        until(lambda: server.queue.n_running)
         second = pool.submit(post, server, say("hello"))
-        until(lambda: server.turns.n_waiting)
+        until(lambda: server.queue.n_waiting)
         server.stop()
         refused = second.result(30)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
@@ -206,7 +206,7 @@ def test_after_the_grace_answers_are_cancelled_and_say_so(
     with running(engine, grace_s=0) as server:
         script.hold()
         asked = pool.submit(httpx.post, server.url + "/v1/completions", json=body, timeout=30)
-        until(lambda: server.turns.n_running and script.asked.is_set())
+        until(lambda: server.queue.n_running and script.asked.is_set())
         server.stop()
         assert cancelled.wait(20)
         script.go.set()

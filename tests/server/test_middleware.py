@@ -78,7 +78,7 @@ def test_without_a_key_only_this_machine_is_a_host(client_of):
     assert keyed.get("/v1/models", headers=headers).status_code == 200
 
 
-def test_websockets_pass_the_same_gate(client_of):
+def test_websockets_pass_the_same_checks(client_of):
     client = client_of(
         routes=[WebSocketRoute("/echo", echo)], api_keys=KEYS, cors_origins=("https://a.example",)
     )

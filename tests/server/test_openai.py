@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.server import responses as forms
+from edgespec.server.responses import ChatResponseBuilder
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -237,8 +237,9 @@ def test_logprobs_of_completions(client, events):
 def test_what_is_impossible_is_still_json(engine):
     from edgespec import Logprob
 
-    form = forms.ChatForm("m", engine.tokenizer, "f")
-    entry = form.told([(97, Logprob(float("-inf"), ((97, float("-inf")),)))], 0)["content"][0]
+    builder = ChatResponseBuilder("m", engine.tokenizer, "f")
+    impossible = Logprob(float("-inf"), ((97, float("-inf")),))
+    entry = builder.token_logprobs([(97, impossible)], 0)["content"][0]
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
 
 

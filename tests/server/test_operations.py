@@ -50,7 +50,7 @@ def test_health_while_loading_ready_and_closing(engine):
 
 
 def test_nobody_is_answered_after_the_end(client, say):
-    client.app.state.turns.close()
+    client.app.state.request_queue.close()
     refused = client.post(CHAT, json=say("hello"))
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "shutting_down"

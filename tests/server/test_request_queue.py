@@ -7,20 +7,20 @@ import asyncio
 import pytest
 
 from edgespec.server.errors import ApiError
-from edgespec.server.request_queue import Turns
+from edgespec.server.request_queue import RequestQueue
 
 
 class Callers:
-    """Tasks that take a turn, note it, and hold it until they are told to go."""
+    """Tasks that acquire the engine, note it, and hold it until they are told to go."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, queue: RequestQueue) -> None:
+        self.queue = queue
         self.order: list[int] = []
         self.leave: dict[int, asyncio.Event] = {}
 
     async def call(self, name: int) -> None:
         self.leave[name] = asyncio.Event()
-        async with self.turns.turn():
+        async with self.queue.acquire():
             self.order.append(name)
             await self.leave[name].wait()
 
@@ -37,27 +37,27 @@ async def settle() -> None:
 
 def test_first_come_first_served():
     async def main():
-        callers = Callers(Turns(8))
+        callers = Callers(RequestQueue(8))
         tasks = [await callers.start(i) for i in range(5)]
         assert callers.order == [0]
-        assert (callers.turns.n_running, callers.turns.n_waiting) == (1, 4)
+        assert (callers.queue.n_running, callers.queue.n_waiting) == (1, 4)
         for i in range(5):
             callers.leave[i].set()
             await settle()
         await asyncio.gather(*tasks)
         assert callers.order == [0, 1, 2, 3, 4]
-        assert (callers.turns.n_running, callers.turns.n_waiting) == (0, 0)
+        assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
 
     asyncio.run(main())
 
 
-def test_who_arrives_while_a_turn_changes_hands_does_not_jump_the_queue():
+def test_who_arrives_while_the_engine_changes_hands_does_not_jump_the_queue():
     async def main():
-        callers = Callers(Turns(8))
+        callers = Callers(RequestQueue(8))
         await callers.start(0)
         second = await callers.start(1)
         callers.leave[0].set()
-        third = asyncio.create_task(callers.call(2))  # before 1 has noticed its turn
+        third = asyncio.create_task(callers.call(2))  # before 1 has noticed that it may run
         await settle()
         assert callers.order == [0, 1]
         callers.leave[1].set()
@@ -70,7 +70,7 @@ def test_who_arrives_while_a_turn_changes_hands_does_not_jump_the_queue():
 
 def test_a_full_queue_says_when_to_come_again():
     async def main():
-        callers = Callers(Turns(1))
+        callers = Callers(RequestQueue(1))
         await callers.start(0)
         waiting = await callers.start(1)
         with pytest.raises(ApiError) as refused:
@@ -92,7 +92,7 @@ def test_a_full_queue_says_when_to_come_again():
 
 def test_without_a_queue_only_a_free_engine_answers():
     async def main():
-        callers = Callers(Turns(0))
+        callers = Callers(RequestQueue(0))
         first = await callers.start(0)
         with pytest.raises(ApiError):
             await callers.call(1)
@@ -106,13 +106,13 @@ def test_without_a_queue_only_a_free_engine_answers():
     asyncio.run(main())
 
 
-def test_a_turn_that_comes_to_a_cancelled_task_goes_to_the_next():
+def test_an_engine_handed_to_a_cancelled_task_goes_to_the_next():
     async def main():
-        callers = Callers(Turns(8))
+        callers = Callers(RequestQueue(8))
         await callers.start(0)
         second, third = await callers.start(1), await callers.start(2)
         callers.leave[0].set()
-        while callers.turns.n_waiting == 2:  # until the turn was handed to 1 …
+        while callers.queue.n_waiting == 2:  # until the engine was handed to 1 …
             await asyncio.sleep(0)
         second.cancel()  # … which has not run since
         await settle()
@@ -120,36 +120,36 @@ def test_a_turn_that_comes_to_a_cancelled_task_goes_to_the_next():
         assert callers.order == [0, 2]
         callers.leave[2].set()
         await third
-        assert callers.turns.n_running == 0
+        assert callers.queue.n_running == 0
 
     asyncio.run(main())
 
 
-def test_a_failing_turn_is_passed_on():
+def test_after_a_failure_the_next_request_runs():
     async def main():
-        turns = Turns(8)
+        queue = RequestQueue(8)
         with pytest.raises(RuntimeError):
-            async with turns.turn():
+            async with queue.acquire():
                 raise RuntimeError
-        async with turns.turn():
-            assert turns.n_running == 1
+        async with queue.acquire():
+            assert queue.n_running == 1
 
     asyncio.run(main())
 
 
 def test_closing_sends_those_away_who_wait_and_those_who_come():
     async def main():
-        callers = Callers(Turns(8))
+        callers = Callers(RequestQueue(8))
         running, waiting = await callers.start(0), await callers.start(1)
-        callers.turns.close()
+        callers.queue.close()
         with pytest.raises(ApiError) as refused:
             await waiting
         assert refused.value.status == 503
         with pytest.raises(ApiError):
             await callers.call(2)
-        assert callers.turns.n_running == 1
+        assert callers.queue.n_running == 1
         callers.leave[0].set()
         await running
-        assert callers.turns.closed
+        assert callers.queue.closed
 
     asyncio.run(main())

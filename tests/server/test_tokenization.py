@@ -81,7 +81,7 @@ def test_the_vocabulary(client):
     assert client.get("/v1/vocabulary", headers={"If-None-Match": '"x"'}).status_code == 200
 
 
-def test_words_stand_behind_the_keys(client_of):
+def test_tokenization_stands_behind_the_keys(client_of):
     client = client_of(api_keys=("key",))
     assert client.get("/v1/vocabulary").status_code == 401
     assert client.post("/tokenize", json={"prompt": "a"}).status_code == 401
