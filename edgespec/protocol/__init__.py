@@ -1,1 +1,39 @@
-"""What a device and a server say to each other, byte by byte."""
+"""The verification protocol: what a device and a server say to each other, byte by byte."""
+
+from .context import Context
+from .encoding import ERROR, decode, encode, expect
+from .fields import Reader
+from .frames import (
+    CLOSING,
+    CONTEXT_FULL,
+    INTERNAL,
+    LIMIT,
+    MODEL,
+    NO_TOKEN,
+    PROTOCOL,
+    SUBPROTOCOL,
+    UNSUPPORTED,
+    VERSION,
+    VERSION_UNKNOWN,
+    VOCABULARY,
+    Answer,
+    Begin,
+    Busy,
+    Cancel,
+    Error,
+    Frame,
+    More,
+    Need,
+    Open,
+    Opened,
+    Progress,
+    Verify,
+)
+from .vocabulary import vocabulary, vocabulary_hash
+
+__all__ = [
+    "CLOSING", "CONTEXT_FULL", "ERROR", "INTERNAL", "LIMIT", "MODEL", "NO_TOKEN", "PROTOCOL",
+    "SUBPROTOCOL", "UNSUPPORTED", "VERSION", "VERSION_UNKNOWN", "VOCABULARY", "Answer", "Begin",
+    "Busy", "Cancel", "Context", "Error", "Frame", "More", "Need", "Open", "Opened", "Progress",
+    "Reader", "Verify", "decode", "encode", "expect", "vocabulary", "vocabulary_hash",
+]  # fmt: skip

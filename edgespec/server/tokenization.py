@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .. import protocol as wire
 from ..decoding import templates
 from ..decoding.chat import encode
 from ..decoding.engine import Engine
-from ..protocol import wire
 from . import parameters
 from .errors import ApiError, bad_value
 from .settings import ServerSettings

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .. import protocol
 from ..backends.base import Tokenizer
 from ..cache.token_cache import common_prefix
 from ..config import RemoteConfig
@@ -24,7 +25,6 @@ from ..errors import (
     VerifierRefused,
     VerifierUnavailable,
 )
-from ..protocol import wire
 from ..sampling.base import Request
 from ..types import Draft, Verdict
 
@@ -78,14 +78,14 @@ class RemoteVerifier:
         self._api_key = remote.api_key
         self._wanted = remote.model
         self._vocab_size = tokenizer.vocab_size
-        self._hash = wire.vocabulary_hash(tokenizer, tokenizer.vocab_size)
+        self._hash = protocol.vocabulary_hash(tokenizer, tokenizer.vocab_size)
         self._tokenizer = tokenizer
         self._timeout_s = remote.timeout_s
         self._clock = clock
         self._connection: ClientConnection | None = None
         self._closing = contextlib.ExitStack()
-        self._token = wire.NO_TOKEN
-        self._context = wire.Context()
+        self._token = protocol.NO_TOKEN
+        self._context = protocol.Context()
         self._known = 0  # tokens of the context that the server has
         self._generation = 0
         self._until = -1  # the last round that was given away
@@ -139,16 +139,16 @@ class RemoteVerifier:
         yield n
         while self._n_unread > _LONG:
             frame = self._again(self._receive, self._send_begin)
-            if isinstance(frame, wire.Progress) and frame.generation == self._generation:
+            if isinstance(frame, protocol.Progress) and frame.generation == self._generation:
                 self._lost_at = None
                 self._n_unread = total - frame.n_done
                 yield min(frame.n_done, total)
-            elif isinstance(frame, wire.Need):
+            elif isinstance(frame, protocol.Need):
                 needs += 1
                 self._check_needs(needs)
                 self._trust(frame)
                 self._again(self._send_begin, lambda: None)
-            elif isinstance(frame, wire.Busy):
+            elif isinstance(frame, protocol.Busy):
                 return  # what is left goes with the first VERIFY
 
     def verify(self, draft: Draft) -> Verdict:
@@ -168,7 +168,7 @@ class RemoteVerifier:
             most = self._next - 1 + self._max_ahead
             self._until = min(self._next + self._n_ahead(), most)
             with contextlib.suppress(VerifierUnavailable):  # `result` finds out and asks again
-                self._send(wire.More(self._until))
+                self._send(protocol.More(self._until))
 
     def ready(self) -> bool:
         """Whether the verdict is there, or something that has to be looked at first."""
@@ -186,8 +186,8 @@ class RemoteVerifier:
     def _is_past(self, data: bytes | str) -> bool:
         """Whether a message is an answer that nobody waits for any more."""
         with contextlib.suppress(VerifierFault):
-            frame = wire.decode(data)
-            if isinstance(frame, wire.Answer) and frame.round != self._next:
+            frame = protocol.decode(data)
+            if isinstance(frame, protocol.Answer) and frame.round != self._next:
                 self.bytes_received += len(data) + _framing(len(data))
                 return True
         return False
@@ -230,7 +230,7 @@ class RemoteVerifier:
         if self._next <= self._until:
             self._next = self._until + 1
             with contextlib.suppress(VerifierUnavailable):  # then it has stopped anyway
-                self._send(wire.Cancel())
+                self._send(protocol.Cancel())
 
     def close(self) -> None:
         """Say goodbye: the server forgets the session."""
@@ -239,7 +239,7 @@ class RemoteVerifier:
 
     # --- one exchange ---
 
-    def _answer(self, draft: Draft) -> wire.Answer:
+    def _answer(self, draft: Draft) -> protocol.Answer:
         def ask_again() -> None:
             self._send_begin()
             self._send_verify(draft)
@@ -247,20 +247,20 @@ class RemoteVerifier:
         needs = 0
         while True:
             frame = self._again(self._receive, ask_again)
-            if isinstance(frame, wire.Answer):
+            if isinstance(frame, protocol.Answer):
                 if frame.round == self._next:
                     self._next += 1
                     self._lost_at = None
                     return frame
-            elif isinstance(frame, wire.Need):
+            elif isinstance(frame, protocol.Need):
                 needs += 1
                 self._check_needs(needs)
                 self._trust(frame)
                 self._again(ask_again, ask_again)
-            elif isinstance(frame, wire.Busy):
+            elif isinstance(frame, protocol.Busy):
                 self._wait(frame)
                 self._again(lambda: self._send_verify(draft), ask_again)
-            elif not isinstance(frame, wire.Progress):
+            elif not isinstance(frame, protocol.Progress):
                 self._drop()
                 raise VerifierFault(
                     f"{self._host} sent {type(frame).__name__.upper()} instead of a verdict"
@@ -271,12 +271,12 @@ class RemoteVerifier:
             self._drop()
             raise VerifierFault(f"{self._host} asks for the same context again and again")
 
-    def _trust(self, need: wire.Need) -> None:
+    def _trust(self, need: protocol.Need) -> None:
         """The server has less than was thought, or something else."""
         same = self._context.has(need.have, need.checksum)
         self._known = need.have if same and need.have < self._known else 0
 
-    def _wait(self, busy: wire.Busy) -> None:
+    def _wait(self, busy: protocol.Busy) -> None:
         waited = self._clock() - self._began
         if waited > self._timeout_s:
             raise VerifierUnavailable(
@@ -302,7 +302,7 @@ class RemoteVerifier:
         self._n_unread = max(self._n_unread, len(context) - keep)
         self._next = self._until + 1
         self._send(
-            wire.Begin(
+            protocol.Begin(
                 self._generation,
                 keep,
                 context.checksum(keep),
@@ -321,7 +321,7 @@ class RemoteVerifier:
         self._drafting = bool(draft.tokens)
         self._until = self._next + ahead
         checksum = self._context.checksum(length)
-        self._send(wire.Verify(self._next, length, checksum, ahead, tuple(draft.tokens)))
+        self._send(protocol.Verify(self._next, length, checksum, ahead, tuple(draft.tokens)))
 
     # --- the connection ---
 
@@ -333,7 +333,7 @@ class RemoteVerifier:
                 connect(
                     self._url,
                     additional_headers=headers,
-                    subprotocols=[wire.SUBPROTOCOL],  # type: ignore[list-item]
+                    subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
                     compression=None,
                     open_timeout=self._timeout_s,
                     close_timeout=1,
@@ -357,9 +357,9 @@ class RemoteVerifier:
             ) from error
         except ValueError as error:
             raise self._no_address() from error
-        if self._connection.subprotocol != wire.SUBPROTOCOL:
+        if self._connection.subprotocol != protocol.SUBPROTOCOL:
             self._drop()
-            raise VerifierRefused(f"{self._host} does not speak {wire.SUBPROTOCOL}")
+            raise VerifierRefused(f"{self._host} does not speak {protocol.SUBPROTOCOL}")
         self._open()
 
     def _no_address(self) -> Exception:
@@ -391,15 +391,15 @@ class RemoteVerifier:
 
     def _open(self) -> None:
         ours = self._vocab_size
-        self._send(wire.Open(wire.VERSION, self._token, ours, self._hash, self._wanted))
+        self._send(protocol.Open(protocol.VERSION, self._token, ours, self._hash, self._wanted))
         frame = self._receive(self._timeout_s)
-        if not isinstance(frame, wire.Opened):
+        if not isinstance(frame, protocol.Opened):
             self._drop()
-        if isinstance(frame, wire.Busy):
+        if isinstance(frame, protocol.Busy):
             raise VerifierUnavailable(f"{self._host}: {frame.message}", frame.retry_ms / 1e3)
-        opened = wire.expect(wire.Opened, frame)
+        opened = protocol.expect(protocol.Opened, frame)
         theirs = opened.vocab_size
-        if theirs < ours and opened.vocab_hash != wire.vocabulary_hash(self._tokenizer, theirs):
+        if theirs < ours and opened.vocab_hash != protocol.vocabulary_hash(self._tokenizer, theirs):
             self._drop()
             raise VerifierRefused(
                 f"the vocabulary of {opened.model or self._host} is not the device's; take a "
@@ -460,8 +460,8 @@ class RemoteVerifier:
         if abort and abort():
             raise Aborted("stopped while waiting for the server")
 
-    def _send(self, frame: wire.Frame) -> None:
-        data = wire.encode(frame)
+    def _send(self, frame: protocol.Frame) -> None:
+        data = protocol.encode(frame)
         if self._connection is None:
             raise VerifierUnavailable(f"there is no connection to {self._host}")
         try:
@@ -473,7 +473,7 @@ class RemoteVerifier:
             ) from error
         self.bytes_sent += len(data) + _framing(len(data)) + 4
 
-    def _receive(self, timeout_s: float | None = None) -> wire.Frame:
+    def _receive(self, timeout_s: float | None = None) -> protocol.Frame:
         """The next frame. Raises Aborted, and what an ERROR says."""
         end = self._clock() + (timeout_s or self._timeout_s)
         while True:
@@ -500,11 +500,11 @@ class RemoteVerifier:
                 ) from error
         self.bytes_received += len(data) + _framing(len(data))
         try:
-            frame = wire.decode(data)
+            frame = protocol.decode(data)
         except VerifierFault:
             self._drop()
             raise
-        if isinstance(frame, wire.Error):
+        if isinstance(frame, protocol.Error):
             self._drop()
             raise self._said(frame)
         return frame
@@ -513,17 +513,17 @@ class RemoteVerifier:
         try:
             self._check_abort()
         except Aborted:
-            self._send(wire.Cancel())
+            self._send(protocol.Cancel())
             self._next = self._until + 1  # whatever is answered still is not waited for
             raise
 
-    def _said(self, error: wire.Error) -> Exception:
+    def _said(self, error: protocol.Error) -> Exception:
         message = f"{self._host}: {error.message}"
-        if error.code == wire.CONTEXT_FULL:
+        if error.code == protocol.CONTEXT_FULL:
             return ContextFull(message)
-        if error.code in (wire.CLOSING, wire.INTERNAL, wire.LIMIT):
+        if error.code in (protocol.CLOSING, protocol.INTERNAL, protocol.LIMIT):
             return VerifierUnavailable(message)
-        if error.code == wire.PROTOCOL:
+        if error.code == protocol.PROTOCOL:
             return VerifierFault(message)
         return VerifierRefused(message)
 

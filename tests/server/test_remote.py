@@ -18,9 +18,10 @@ from edgespec import (
     VerifierFault,
     VerifierRefused,
     VerifierUnavailable,
+    protocol,
 )
 from edgespec.config import RemoteConfig
-from edgespec.protocol import wire
+from edgespec.protocol import decode, encode
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import TOKENIZER, WORDS, N, Server, closing, device, local, served
 
@@ -307,20 +308,20 @@ def lying(answers):
     """A server that answers OPEN, and VERIFY with what it is told to."""
     from websockets.sync.server import serve
 
-    opened = wire.Opened(
-        1, bytes(range(16)), 256, 15, 32, N, wire.vocabulary_hash(TOKENIZER, N), "toy"
+    opened = protocol.Opened(
+        1, bytes(range(16)), 256, 15, 32, N, protocol.vocabulary_hash(TOKENIZER, N), "toy"
     )
 
     def handle(socket):
         for data in socket:
-            frame = wire.decode(data)
-            if isinstance(frame, wire.Open):
-                socket.send(wire.encode(opened))
-            if isinstance(frame, wire.Verify):
+            frame = decode(data)
+            if isinstance(frame, protocol.Open):
+                socket.send(encode(opened))
+            if isinstance(frame, protocol.Verify):
                 for answer in answers:
                     socket.send(answer(frame) if callable(answer) else answer)
 
-    server = serve(handle, "127.0.0.1", 0, subprotocols=[wire.SUBPROTOCOL])
+    server = serve(handle, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
 
@@ -329,13 +330,13 @@ def lying(answers):
     ([b""], VerifierFault, "empty"),
     ([b"\xff\x00"], VerifierFault, "unknown type 255"),
     (["text"], VerifierFault, "binary"),
-    ([wire.encode(wire.Cancel())], VerifierFault, "CANCEL"),
-    ([lambda v: wire.encode(wire.Answer(v.round, 9, 1, 5))], VerifierFault, "accepted 9 of"),
-    ([lambda v: wire.encode(wire.Answer(v.round, 0, N, 5))], VerifierFault, "token"),
-    ([wire.encode(wire.Error(wire.CONTEXT_FULL, "too long"))], ContextFull, "too long"),
-    ([wire.encode(wire.Error(wire.UNSUPPORTED, "cannot"))], VerifierRefused, "cannot"),
-    ([wire.encode(wire.Busy(50, "full"))], VerifierUnavailable, "full"),
-    ([wire.encode(wire.Need(0, 0))], VerifierFault, "context"),
+    ([encode(protocol.Cancel())], VerifierFault, "CANCEL"),
+    ([lambda v: encode(protocol.Answer(v.round, 9, 1, 5))], VerifierFault, "accepted 9 of"),
+    ([lambda v: encode(protocol.Answer(v.round, 0, N, 5))], VerifierFault, "token"),
+    ([encode(protocol.Error(protocol.CONTEXT_FULL, "too long"))], ContextFull, "too long"),
+    ([encode(protocol.Error(protocol.UNSUPPORTED, "cannot"))], VerifierRefused, "cannot"),
+    ([encode(protocol.Busy(50, "full"))], VerifierUnavailable, "full"),
+    ([encode(protocol.Need(0, 0))], VerifierFault, "context"),
 ])  # fmt: skip
 def test_answers_that_are_none(answers, error, said):
     server, url = lying(answers)
@@ -351,7 +352,7 @@ def test_answers_that_are_none(answers, error, said):
 @contextlib.contextmanager
 def plainly(server):
     with connect(
-        server.url + "/v1/verify", subprotocols=[wire.SUBPROTOCOL], compression=None
+        server.url + "/v1/verify", subprotocols=[protocol.SUBPROTOCOL], compression=None
     ) as socket:
         yield socket
 
@@ -364,36 +365,38 @@ def raw(server):
 
 
 def introduce(socket):
-    socket.send(wire.encode(wire.Open(1, wire.NO_TOKEN, N, wire.vocabulary_hash(TOKENIZER, N), "")))
-    wire.expect(wire.Opened, wire.decode(socket.recv(5)))
+    socket.send(
+        encode(protocol.Open(1, protocol.NO_TOKEN, N, protocol.vocabulary_hash(TOKENIZER, N), ""))
+    )
+    protocol.expect(protocol.Opened, decode(socket.recv(5)))
 
 
 def begin(ids=(1, 2, 3)):
     from edgespec import SamplingParams
 
-    return wire.encode(wire.Begin(1, 0, 0, len(ids), SamplingParams(), 0, tuple(ids)))
+    return encode(protocol.Begin(1, 0, 0, len(ids), SamplingParams(), 0, tuple(ids)))
 
 
 def answers(socket, kind):
     while True:
-        frame = wire.decode(socket.recv(5))
+        frame = decode(socket.recv(5))
         if isinstance(frame, kind):
             return frame
 
 
 def verify(round_, ids=(), length=3, ahead=0, context=(1, 2, 3)):
-    checksum = wire.Context(context).checksum(len(context))
-    return wire.encode(wire.Verify(round_, length, checksum, ahead, tuple(ids)))
+    checksum = protocol.Context(context).checksum(len(context))
+    return encode(protocol.Verify(round_, length, checksum, ahead, tuple(ids)))
 
 
 def test_a_message_that_comes_twice(server):
     with raw(server) as socket:
         socket.send(begin())
         socket.send(verify(0, [4]))
-        first = answers(socket, wire.Answer)
+        first = answers(socket, protocol.Answer)
         for _ in range(3):
             socket.send(verify(0, [4]))
-            assert answers(socket, wire.Answer) == first
+            assert answers(socket, protocol.Answer) == first
 
 
 @pytest.mark.parametrize(("messages", "said"), [
@@ -405,14 +408,14 @@ def test_a_message_that_comes_twice(server):
     ([begin(), verify(0, ahead=1000)], "1000 ahead"),
     ([b"\x00"], "unknown type 0"),
     (["text"], "binary"),
-    ([wire.encode(wire.Progress(1, 1))], "does not send PROGRESS"),
+    ([encode(protocol.Progress(1, 1))], "does not send PROGRESS"),
     ([begin([1] * 257)], "takes 256 in 256"),
 ])  # fmt: skip
 def test_messages_that_end_a_connection(server, messages, said):
     with raw(server) as socket:
         for message in messages:
             socket.send(message)
-        assert said in answers(socket, wire.Error).message
+        assert said in answers(socket, protocol.Error).message
         with pytest.raises(ConnectionClosed):
             socket.recv(5)
 
@@ -420,20 +423,20 @@ def test_messages_that_end_a_connection(server, messages, said):
 def test_verify_before_begin_and_of_another_text(server):
     with raw(server) as socket:
         socket.send(verify(0))
-        assert answers(socket, wire.Need) == wire.Need(0, 0)
+        assert answers(socket, protocol.Need) == protocol.Need(0, 0)
         socket.send(begin())
         socket.send(verify(1, context=(1, 2, 4)))
-        need = answers(socket, wire.Need)
-        assert need == wire.Need(3, wire.Context([1, 2, 3]).checksum(3))
+        need = answers(socket, protocol.Need)
+        assert need == protocol.Need(3, protocol.Context([1, 2, 3]).checksum(3))
         socket.send(verify(2))
-        assert answers(socket, wire.Answer).round == 2
+        assert answers(socket, protocol.Answer).round == 2
 
 
 def test_first_messages_that_are_none(server):
     for data in (b"", b"\x03", "text", begin(), b"\x01" + bytes(40)):
         with plainly(server) as socket:
             socket.send(data)
-            assert isinstance(wire.decode(socket.recv(5)), wire.Error)
+            assert isinstance(decode(socket.recv(5)), protocol.Error)
 
 
 def test_random_frames_leave_the_server_well(server):
@@ -443,7 +446,7 @@ def test_random_frames_leave_the_server_well(server):
     @given(st.lists(st.one_of(
         st.binary(max_size=30),
         st.sampled_from([begin(), begin([5] * 40), verify(0), verify(1, [3], ahead=9),
-                         wire.encode(wire.More(7)), wire.encode(wire.Cancel())]),
+                         encode(protocol.More(7)), encode(protocol.Cancel())]),
     ), min_size=5, max_size=6))  # fmt: skip
     def run(messages):
         with raw(server) as socket:
@@ -463,9 +466,9 @@ def test_a_flood(server):
     with Server(lambda: served(frames_per_s=5.0)) as slow, raw(slow) as socket:
         with contextlib.suppress(ConnectionClosed):
             for _ in range(200):
-                socket.send(wire.encode(wire.Cancel()))
+                socket.send(encode(protocol.Cancel()))
         with pytest.raises(ConnectionClosed):
-            answers(socket, wire.Answer)
+            answers(socket, protocol.Answer)
 
 
 # --- many ---

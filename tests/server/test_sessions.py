@@ -3,8 +3,8 @@
 import pytest
 
 from edgespec import DecodeError, SamplingParams
+from edgespec import protocol as wire
 from edgespec.backends.separate import SeparateModels
-from edgespec.protocol import wire
 from edgespec.server.verification.sessions import Limits, Sessions
 from tests.helpers.serving import TOKENIZER, N, Shared, local, toy
 
@@ -42,7 +42,8 @@ class Device:
 
     def verify(self, round_, ids=(), ahead=0):
         n = len(self.context)
-        self.say(wire.Verify(round_, n, wire.checksum(self.context), ahead, tuple(ids)))
+        checksum = wire.Context(self.context).checksum(n)
+        self.say(wire.Verify(round_, n, checksum, ahead, tuple(ids)))
 
     def all(self, kind):
         return [frame for frame in self.got if isinstance(frame, kind)]
@@ -279,7 +280,7 @@ def test_resumed_over_another_connection():
     again = Device(sessions, device.session.token)
     assert again.session is device.session
     again.context = [1, 2, 3]
-    again.begin(said, keep=3, checksum=wire.checksum([1, 2, 3]), n_prompt=3)
+    again.begin(said, keep=3, checksum=wire.Context([1, 2, 3]).checksum(3), n_prompt=3)
     read = sessions.counts.prompt_tokens
     again.verify(4)
     settle(sessions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec import ToyTokenizer
-from edgespec.protocol import wire
+from edgespec import protocol as wire
 
 CHAT = [{"role": "user", "content": "hello"}]
 

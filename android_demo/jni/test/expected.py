@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
+from edgespec import protocol
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.config import EngineConfig
 from edgespec.decoding import chat, templates
-from edgespec.protocol import wire
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},
@@ -34,5 +34,5 @@ print(f"-Dmodel={path}")
 print(f"-Dprompt={','.join(map(str, prompt))}")
 print(f"-Dbare={','.join(map(str, encoded([{'role': 'user', 'content': 'Why?'}])))}")
 print(f"-Danswer={','.join(map(str, answer))}")
-print(f"-Dhash={wire.vocabulary_hash(tokenizer, model.vocab_size).hex()}")
+print(f"-Dhash={protocol.vocabulary_hash(tokenizer, model.vocab_size).hex()}")
 print(f"-Dsize={model.vocab_size}")

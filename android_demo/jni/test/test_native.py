@@ -13,10 +13,10 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
+from edgespec import protocol
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.config import EngineConfig
 from edgespec.decoding import chat, templates
-from edgespec.protocol import wire
 
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 MODEL = FOLDER / "smollm2-135m.gguf"
@@ -202,7 +202,7 @@ def test_the_vocabulary_is_pythons(native, python):
     size, n_ctx, n_past = native.ids("sizes")
     assert (size, n_ctx, n_past) == (python.vocab_size, N_CTX, 0)
     entries = native.octets("entries")
-    assert hashlib.sha256(entries).digest()[:16] == wire.vocabulary_hash(python.tokenizer, size)
+    assert hashlib.sha256(entries).digest()[:16] == protocol.vocabulary_hash(python.tokenizer, size)
     for token in [*range(0, size, 5), size - 1]:
         assert native.octets("piece", token) == python.tokenizer.piece(token)
     ends = [token for token in range(0, 200) if native.ids("end", token)[0]]

@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ... import protocol as wire
 from ...backends.base import Batchable, BatchedModel, BatchItem, Tokenizer
 from ...cache.token_cache import common_prefix
 from ...costs.profile import curve_of
 from ...decoding.engine import Engine
 from ...errors import ConfigError, ContextFull, DecodeError, VerifierFault
-from ...protocol import wire
 from ...sampling.randomness import SeededRandomness
 from ...sampling.verification import Verification
 from ...types import Draft, Rows

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ...protocol import wire
+from ... import protocol as wire
 from .sessions import Session, Sessions
 
 PATH = "/v1/verify"

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec import SamplingParams, ToyTokenizer, VerifierFault
-from edgespec.protocol import wire
+from edgespec import SamplingParams, ToyTokenizer, VerifierFault, protocol
 from edgespec.types import Logprob
 
 VECTORS = Path(__file__).parents[3] / "tests" / "data" / "protocol_vectors.json"
@@ -28,50 +27,52 @@ DRAWN = SamplingParams(
 )  # fmt: skip
 LOGPROBS = (Logprob(-0.5, ((5, -0.5), (151643, -1.25))), Logprob(-2.0))
 FRAMES = {
-    "a new session": wire.Open(1, wire.NO_TOKEN, 151936, HASH, ""),
-    "a session resumed, a model by name": wire.Open(1, TOKEN, 49152, HASH, "smollm2-135m"),
-    "a prompt, greedy": wire.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
-    "a conversation that goes on, all settings": wire.Begin(
+    "a new session": protocol.Open(1, protocol.NO_TOKEN, 151936, HASH, ""),
+    "a session resumed, a model by name": protocol.Open(1, TOKEN, 49152, HASH, "smollm2-135m"),
+    "a prompt, greedy": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
+    "a conversation that goes on, all settings": protocol.Begin(
         300, 3, 0x8BB98613, 4, DRAWN, 2**64 - 1, (16383, 16384)
     ),
-    "nothing new behind what is there": wire.Begin(2, 5, 7, 5, GREEDY, 42, ()),
-    "a draft": wire.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
-    "a plain step, 32 more": wire.Verify(129, 17, 1, 32, ()),
-    "go on up to a round": wire.More(1000),
-    "stop": wire.Cancel(),
-    "opened": wire.Opened(1, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000))),
-    "opened, costs unknown": wire.Opened(1, TOKEN, 256, 7, 1, 100, HASH, ""),
-    "reading": wire.Progress(1, 512),
-    "two of a draft accepted": wire.Answer(0, 2, 151643, 48211),
-    "with log-probabilities": wire.Answer(3, 1, 0, 1, LOGPROBS),
-    "the context is not known": wire.Need(0, 0),
-    "busy": wire.Busy(250, "the cache is full"),
-    "refused": wire.Error(wire.VOCABULARY, "größer"),
+    "nothing new behind what is there": protocol.Begin(2, 5, 7, 5, GREEDY, 42, ()),
+    "a draft": protocol.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
+    "a plain step, 32 more": protocol.Verify(129, 17, 1, 32, ()),
+    "go on up to a round": protocol.More(1000),
+    "stop": protocol.Cancel(),
+    "opened": protocol.Opened(
+        1, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000))
+    ),
+    "opened, costs unknown": protocol.Opened(1, TOKEN, 256, 7, 1, 100, HASH, ""),
+    "reading": protocol.Progress(1, 512),
+    "two of a draft accepted": protocol.Answer(0, 2, 151643, 48211),
+    "with log-probabilities": protocol.Answer(3, 1, 0, 1, LOGPROBS),
+    "the context is not known": protocol.Need(0, 0),
+    "busy": protocol.Busy(250, "the cache is full"),
+    "refused": protocol.Error(protocol.VOCABULARY, "größer"),
 }
 
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_what_is_written_is_read(name):
-    assert wire.decode(wire.encode(FRAMES[name])) == FRAMES[name]
+    assert protocol.decode(protocol.encode(FRAMES[name])) == FRAMES[name]
 
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_every_cut_is_noticed_or_is_a_frame(name):
     """A frame that ends in token ids may be cut between two of them, and says no more."""
-    data = wire.encode(FRAMES[name])
+    data = protocol.encode(FRAMES[name])
     for end in range(len(data)):
         try:
-            found = wire.decode(data[:end])
+            found = protocol.decode(data[:end])
         except VerifierFault:
             continue
-        assert wire.encode(found) == data[:end]
-        assert isinstance(found, wire.Begin | wire.Verify | wire.Answer)
+        assert protocol.encode(found) == data[:end]
+        assert isinstance(found, protocol.Begin | protocol.Verify | protocol.Answer)
 
 
 @pytest.mark.parametrize("name", [n for n, f in FRAMES.items() if not hasattr(f, "ids")])
 def test_left_over_bytes(name):
     with pytest.raises(VerifierFault):
-        wire.decode(wire.encode(FRAMES[name]) + b"\0")
+        protocol.decode(protocol.encode(FRAMES[name]) + b"\0")
 
 
 @settings(max_examples=10_000, deadline=None)
@@ -81,7 +82,7 @@ def test_random_messages(data):
 
 
 @settings(max_examples=5_000, deadline=None)
-@given(st.sampled_from([wire.encode(f) for f in FRAMES.values()]), st.data())
+@given(st.sampled_from([protocol.encode(f) for f in FRAMES.values()]), st.data())
 def test_damaged_messages(whole, data):
     at = data.draw(st.integers(0, len(whole) - 1))
     check_message(whole[:at] + data.draw(st.binary(max_size=3)) + whole[at + 1 :])
@@ -90,11 +91,11 @@ def test_damaged_messages(whole, data):
 def check_message(data):
     """It is refused, or it means one thing that can be written in one way."""
     try:
-        found = wire.decode(data)
+        found = protocol.decode(data)
     except VerifierFault:
         return
-    again = wire.decode(wire.encode(found))
-    assert wire.encode(again) == wire.encode(found)
+    again = protocol.decode(protocol.encode(found))
+    assert protocol.encode(again) == protocol.encode(found)
     assert repr(again) == repr(found)  # NaN included
 
 
@@ -110,7 +111,7 @@ def check_message(data):
 ])  # fmt: skip
 def test_what_is_wrong_is_said(data, said):
     with pytest.raises(VerifierFault, match=said):
-        wire.decode(data)
+        protocol.decode(data)
 
 
 @pytest.mark.parametrize(("offset", "value", "said"), [
@@ -120,35 +121,35 @@ def test_what_is_wrong_is_said(data, said):
     (48, b"\x00\x66", "logprobs"),
 ])  # fmt: skip
 def test_impossible_settings(offset, value, said):
-    data = bytearray(wire.encode(wire.Begin(0, 0, 0, 1, GREEDY, 0, (5,))))
+    data = bytearray(protocol.encode(protocol.Begin(0, 0, 0, 1, GREEDY, 0, (5,))))
     at = data.index(struct.pack("<6d", 0, 1, 0, 1, 0, 0)) + offset
     data[at : at + len(value)] = value
     with pytest.raises(VerifierFault, match=said):
-        wire.decode(bytes(data))
+        protocol.decode(bytes(data))
 
 
 def test_a_bias_that_is_no_number():
     params = replace(GREEDY, logit_bias={1: 1.5})
-    data = wire.encode(wire.Begin(0, 0, 0, 1, params, 0, (5,)))
+    data = protocol.encode(protocol.Begin(0, 0, 0, 1, params, 0, (5,)))
     for value in (math.nan, math.inf):
         with pytest.raises(VerifierFault, match="logit_bias of token 1 must be"):
-            wire.decode(data.replace(struct.pack("<d", 1.5), struct.pack("<d", value)))
+            protocol.decode(data.replace(struct.pack("<d", 1.5), struct.pack("<d", value)))
 
 
 def test_a_frame_of_another_kind():
     with pytest.raises(VerifierFault, match="CANCEL came where OPEN was due"):
-        wire.expect(wire.Open, wire.Cancel())
+        protocol.expect(protocol.Open, protocol.Cancel())
 
 
 def test_long_messages_are_cut_between_characters():
-    found = wire.decode(wire.encode(wire.Error(1, "ö" * 70_000)))
+    found = protocol.decode(protocol.encode(protocol.Error(1, "ö" * 70_000)))
     assert set(found.message) == {"ö"}
     assert len(found.message.encode()) < 1 << 16
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=50), st.integers(0, 50))
 def test_checksums_of_every_length(ids, keep):
-    context = wire.Context(ids)
+    context = protocol.Context(ids)
     for n in range(len(ids) + 1):
         plain = zlib.crc32(b"".join(i.to_bytes(4, "little") for i in ids[:n]))
         assert context.checksum(n) == plain
@@ -162,18 +163,18 @@ def test_checksums_of_every_length(ids, keep):
 
 
 def test_vocabularies_differ_where_an_entry_does():
-    same = [wire.vocabulary_hash(ToyTokenizer(["a", "bc"]), 2) for _ in range(2)]
+    same = [protocol.vocabulary_hash(ToyTokenizer(["a", "bc"]), 2) for _ in range(2)]
     assert same[0] == same[1]
     assert len(same[0]) == 16
     for other in (["ab", "c"], ["a", "b"], ["bc", "a"]):
-        assert wire.vocabulary_hash(ToyTokenizer(other), 2) != same[0]
-    assert wire.vocabulary_hash(ToyTokenizer(["a", "bc", "d"]), 2) == same[0]
+        assert protocol.vocabulary_hash(ToyTokenizer(other), 2) != same[0]
+    assert protocol.vocabulary_hash(ToyTokenizer(["a", "bc", "d"]), 2) == same[0]
 
 
 def test_bytes_of_a_step():
     """At steady state a draft of four tokens of a large vocabulary takes 20 bytes up."""
-    up = wire.encode(wire.Verify(120, 4000, 1, 0, (151_000,) * 4))
-    down = wire.encode(wire.Answer(120, 4, 151_000, 90_000))
+    up = protocol.encode(protocol.Verify(120, 4000, 1, 0, (151_000,) * 4))
+    down = protocol.encode(protocol.Answer(120, 4, 151_000, 90_000))
     assert (len(up), len(down)) == (21, 9)
 
 
@@ -199,24 +200,24 @@ def vectors():
 
     vocab = ["a", "bc", "", "größer"]
     return {
-        "version": wire.VERSION,
-        "subprotocol": wire.SUBPROTOCOL,
+        "version": protocol.VERSION,
+        "subprotocol": protocol.SUBPROTOCOL,
         "frames": [
-            {"name": name, "frame": written(frame), "hex": wire.encode(frame).hex()}
+            {"name": name, "frame": written(frame), "hex": protocol.encode(frame).hex()}
             for name, frame in FRAMES.items()
         ],
         "checksums": [
-            {"ids": ids, "crc32": wire.Context(ids).checksum(len(ids))}
+            {"ids": ids, "crc32": protocol.Context(ids).checksum(len(ids))}
             for ids in ([], [0], [1, 128, 151643], [2**31 - 1] * 3)
         ],
         "vocabulary_hashes": [
-            {"entries": vocab[:n], "hash": wire.vocabulary_hash(ToyTokenizer(vocab), n).hex()}
+            {"entries": vocab[:n], "hash": protocol.vocabulary_hash(ToyTokenizer(vocab), n).hex()}
             for n in (0, 2, 4)
         ],
         "vocabularies": [
             {
                 "pieces": vocab, "ends": [2],
-                "hex": wire.vocabulary(ToyTokenizer(vocab, eog=[2]), HASH).hex(),
+                "hex": protocol.vocabulary(ToyTokenizer(vocab, eog=[2]), HASH).hex(),
             },
         ],
         "refused": [
@@ -239,7 +240,7 @@ def test_the_vectors_in_the_repository():
     assert VECTORS.read_text("utf-8") == as_text(), "run: python -m tests.unit.protocol.test_wire"
     for data in vectors()["refused"]:
         with pytest.raises(VerifierFault):
-            wire.decode(bytes.fromhex(data))
+            protocol.decode(bytes.fromhex(data))
 
 
 if __name__ == "__main__":

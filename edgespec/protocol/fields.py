@@ -1,0 +1,184 @@
+"""The kinds of field in a frame: how each is written to bytes and read from them.
+
+varint    unsigned LEB128 below 2^64, in as few bytes as it can be written
+u8, u32, u64, f32, f64   little-endian; text: varint of its UTF-8 bytes, then these
+ids       varints up to the end of the frame
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..config import SamplingParams
+from ..errors import ConfigError, VerifierFault
+from ..types import Logprob
+
+MAX_IDS = 1 << 20
+_ID_LIMIT = 1 << 31
+_COUNT_LIMIT = 1 << 16
+_FLOATS = (
+    "temperature", "top_p", "min_p",
+    "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+
+class Reader:
+    """Takes the fields of a frame one by one. Raises VerifierFault where they are not there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Number of bytes that have not been read."""
+        return len(self._data) - self._at
+
+    def raw(self, n: int) -> bytes:
+        """Read n bytes."""
+        if n > self.left:
+            raise VerifierFault(f"a frame ends {n - self.left} bytes before its fields do")
+        self._at += n
+        return self._data[self._at - n : self._at]
+
+    def fixed(self, code: str) -> Any:
+        """Read one value of a `struct` format, little-endian."""
+        form = "<" + code
+        return struct.unpack(form, self.raw(struct.calcsize(form)))[0]
+
+    def varint(self, limit: int = 1 << 64) -> int:
+        """Read a number below `limit`."""
+        value = shift = 0
+        while True:
+            byte: int = self.fixed("B")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+            if shift > 63:
+                raise VerifierFault("a number in a frame has more than ten bytes")
+        if value >= limit or (byte == 0 and shift > 7):
+            raise VerifierFault(f"a number in a frame is {value}: too large, or written too long")
+        return value
+
+    def count(self) -> int:
+        """Read how many items follow."""
+        return self.varint(_COUNT_LIMIT)
+
+    def token(self) -> int:
+        """Read a token id."""
+        return self.varint(_ID_LIMIT)
+
+    def text(self) -> str:
+        """Read a text in UTF-8."""
+        try:
+            return self.raw(self.count()).decode()
+        except UnicodeDecodeError as error:
+            raise VerifierFault("a text in a frame is not UTF-8") from error
+
+    def ids(self) -> tuple[int, ...]:
+        """Read token ids up to the end of the frame."""
+        found = []
+        while self.left:
+            found.append(self.token())
+            if len(found) > MAX_IDS:
+                raise VerifierFault(f"a frame has more than {MAX_IDS} token ids")
+        return tuple(found)
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Read pairs of numbers, their count first."""
+        return tuple((self.varint(), self.varint()) for _ in range(self.count()))
+
+
+def varint(value: int) -> bytes:
+    """Write a number as unsigned LEB128."""
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} is no unsigned 64-bit number")
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    while len(data) >= _COUNT_LIMIT:
+        data = data[: _COUNT_LIMIT - 4].decode(errors="ignore").encode()
+    return varint(len(data)) + data
+
+
+def _ids(values: Iterable[int]) -> bytes:
+    return b"".join(map(varint, values))
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
+    return varint(len(pairs)) + _ids(number for pair in pairs for number in pair)
+
+
+def _params(params: SamplingParams) -> bytes:
+    bias = sorted(params.logit_bias.items())
+    return b"".join([
+        struct.pack("<6d", *(getattr(params, name) for name in _FLOATS)),
+        varint(params.top_k),
+        varint(0 if params.logprobs is None else params.logprobs + 1),
+        varint(len(bias)),
+        *(varint(token) + struct.pack("<d", value) for token, value in bias),
+    ])  # fmt: skip
+
+
+def _read_params(reader: Reader) -> SamplingParams:
+    values: dict[str, Any] = {name: reader.fixed("d") for name in _FLOATS}
+    values["top_k"] = reader.token()
+    n_logprobs = reader.count()
+    values["logprobs"] = n_logprobs - 1 if n_logprobs else None
+    n_bias = reader.count()
+    bias = values["logit_bias"] = {reader.token(): reader.fixed("d") for _ in range(n_bias)}
+    if list(bias) != sorted(bias) or len(bias) != n_bias:
+        raise VerifierFault("a logit_bias in a frame is out of order")
+    try:
+        return SamplingParams(**values)
+    except ConfigError as error:
+        raise VerifierFault(f"sampling settings in a frame: {error}") from error
+
+
+def _logprobs(logprobs: Sequence[Logprob]) -> bytes:
+    parts = [varint(len(logprobs))]
+    for one in logprobs:
+        parts.append(struct.pack("<f", one.logprob) + varint(len(one.top)))
+        parts += [varint(token) + struct.pack("<f", value) for token, value in one.top]
+    return b"".join(parts)
+
+
+def _read_logprobs(reader: Reader) -> tuple[Logprob, ...]:
+    n = reader.count()
+    if not n:
+        raise VerifierFault("an ANSWER without log-probabilities ends before them")
+    found = []
+    for _ in range(n):
+        value, n_top = reader.fixed("f"), reader.count()
+        top = tuple((reader.token(), reader.fixed("f")) for _ in range(n_top))
+        found.append(Logprob(value, top))
+    return tuple(found)
+
+
+class Field(NamedTuple):
+    """One kind of field."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+
+
+NUMBER = Field(varint, Reader.varint)
+U8 = Field(lambda v: struct.pack("<B", v), lambda r: r.fixed("B"))
+U32 = Field(lambda v: struct.pack("<I", v), lambda r: r.fixed("I"))
+U64 = Field(lambda v: struct.pack("<Q", v), lambda r: r.fixed("Q"))
+BYTES16 = Field(bytes, lambda r: r.raw(16))
+TEXT = Field(_text, Reader.text)
+IDS = Field(_ids, Reader.ids)
+PAIRS = Field(_pairs, Reader.pairs)
+PARAMS = Field(_params, _read_params)
+LOGPROBS = Field(_logprobs, _read_logprobs)
