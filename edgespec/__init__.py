@@ -38,10 +38,12 @@ from .errors import (
 from .hub import catalogue
 from .loading.local import assemble, load
 from .loading.remote import connect
-from .measure.doctor import Finding, diagnose, diagnose_verifier
+from .measure.doctor import diagnose, diagnose_verifier
+from .measure.findings import Finding
 from .measure.formats import Format
 from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
-from .measure.tuning import Candidate, Choice, Tuning, tune
+from .measure.results import Candidate, Choice, Tuning
+from .measure.tuning import tune
 from .types import Completion, Event, Logprob, Stats
 
 __version__ = "0.1.0"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from .. import backends
 from ..backends import files
+from ..backends.base import Tokenizer
 from ..drafters.model import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
 from ..hub import catalogue
-from ..loading.local import backend, model_path
+from ..loading.local import model_path
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -26,7 +29,7 @@ class ModelInfo:
     """A GGUF or an ONNX graph. Sizes in bytes; `n_head_kv` is the most of any layer.
 
     kv_element_size: bytes of an element of the cache (f16 for a GGUF unless asked otherwise).
-    engine: how it runs on this device, where that is known without being asked for.
+    engine: how it runs on this device, {} where the file alone does not tell.
     """
 
     path: str
@@ -45,21 +48,22 @@ class ModelInfo:
     engine: dict[str, str] = field(default_factory=dict)
 
     def kv_bytes(self, n_ctx: int) -> int:
-        """Size of a KV cache of `n_ctx` tokens; an upper bound where some layers share heads or
-        have none.
+        """Return the bytes of a KV cache of `n_ctx` tokens.
+
+        It is an upper bound where some layers share heads or have none.
         """
         head = self.key_length + self.value_length
         return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON, with the cache at some context lengths."""
         contexts = sorted({min(n, self.n_ctx_train) for n in (2048, 8192, 32768)})
         return asdict(self) | {"kv_bytes": {str(n): self.kv_bytes(n) for n in contexts}}
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFit:
-    """Whether a model on disk can draft for another one, and if not why."""
+    """A model on disk that may draft for another one: `fits`, and why or why not."""
 
     reference: str
     fits: bool
@@ -67,11 +71,13 @@ class DraftFit:
 
 
 def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
-    """What a file is. Of a GGUF header and vocabulary are read, not the weights; an ONNX graph
-    is loaded. Raises ModelError and its kinds.
+    """Return what a model file is.
+
+    Of a GGUF the header and the vocabulary are read, not the weights; an ONNX graph is loaded.
+    Raises ModelError and its kinds.
     """
     path = model_path(reference)
-    metadata = backend(path).inspect_metadata(path)
+    metadata = backends.of(path).inspect_metadata(path)
 
     def number(key: str, default: int = 0) -> int:
         digits = metadata.get(key, "").strip("[]").split(",")  # one a layer in some models
@@ -104,26 +110,29 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
-    """Every catalogue model on disk, and every model beside this one, judged as its draft."""
+    """Return every catalogue model on disk, and every model beside this one, as its draft."""
     path = model_path(reference)
     found = {p: name for name in catalogue.entries() if (p := catalogue.resolve(name))}
     for neighbour in files.neighbours(path):
         name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
         found.setdefault(neighbour, name)
-    fits = []
-    with backend(path).vocabulary(path) as target:
-        for other, name in found.items():
-            if other.resolve() == path.resolve():
-                continue
-            if files.size_of(other) >= files.size_of(path):
-                fits.append(DraftFit(name, False, "not smaller than the target"))
-                continue
-            try:
-                with backend(other).vocabulary(other) as draft:
-                    check_vocabulary(target, draft)
-                fits.append(DraftFit(name, True, "same vocabulary"))
-            except VocabularyMismatch as error:
-                fits.append(DraftFit(name, False, str(error)))
-            except EdgeSpecError as error:
-                fits.append(DraftFit(name, False, f"cannot be read: {error}"))
-    return fits
+    with backends.of(path).vocabulary(path) as target:
+        return [
+            _fit(name, other, path, target)
+            for other, name in found.items()
+            if other.resolve() != path.resolve()
+        ]
+
+
+def _fit(name: str, path: Path, target_path: Path, target: Tokenizer) -> DraftFit:
+    """Compare a model with a target, by size and vocabulary."""
+    if files.size_of(path) >= files.size_of(target_path):
+        return DraftFit(name, False, "not smaller than the target")
+    try:
+        with backends.of(path).vocabulary(path) as draft:
+            check_vocabulary(target, draft)
+        return DraftFit(name, True, "same vocabulary")
+    except VocabularyMismatch as error:
+        return DraftFit(name, False, str(error))
+    except EdgeSpecError as error:
+        return DraftFit(name, False, f"cannot be read: {error}")

@@ -1,18 +1,22 @@
-"""Tuning and doctor: decisions on made-up times, and what loads make of what is kept."""
+"""Tuning: decisions on made-up times, and what loads make of what is kept."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig
+from edgespec import EngineConfig
 from edgespec.costs.profile import Curve, Profile, keep, kept, timed
 from edgespec.loading import local as loading
-from edgespec.measure.tuning import MOST, Tuning, _reading, break_even, decide, race, speedup
+from edgespec.measure import search, tuning
+from edgespec.measure.gains import break_even, speedup
+from edgespec.measure.interleaving import MAX_ROUNDS, decide, interleave
+from edgespec.measure.results import Tuning
+from edgespec.measure.search import enough_time
+from edgespec.measure.tuning import seconds_per_prompt_token
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -20,37 +24,37 @@ HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of
 KNOWN = [(2, "2 threads"), (1, "1 thread")]
 
 
-def turns(*times: float):
-    """A try that takes these times, again and again."""
+def taking(*times: float):
+    """Return a try that takes these times, again and again."""
     again = itertools.cycle(times)
     return lambda: next(again)
 
 
-def test_a_race_ends_when_challengers_are_far_behind():
-    assert race([turns(1.0), turns(1.6)], 60) == [[1.0], [1.6]]
-    assert race([turns(1.0), turns(1.3)], 60) == [[1.0] * 2, [1.3] * 2]
-    assert race([turns(1.0), turns(0.99)], 60) == [[1.0] * 3, [0.99] * 3]
-    assert race([turns(1.0)], 60) == [[]]
+def test_a_try_is_given_up_when_it_is_far_behind():
+    assert interleave([taking(1.0), taking(1.6)], 60) == [[1.0], [1.6]]
+    assert interleave([taking(1.0), taking(1.3)], 60) == [[1.0] * 2, [1.3] * 2]
+    assert interleave([taking(1.0), taking(0.99)], 60) == [[1.0] * 3, [0.99] * 3]
+    assert interleave([taking(1.0)], 60) == [[]]
 
 
-def test_a_race_takes_turns_and_ends_with_its_rounds_or_its_budget():
+def test_tries_take_turns_until_all_rounds_are_done():
     order = []
     tries = [lambda: order.append("a") or 1.0, lambda: order.append("b") or 0.5]
-    assert [len(times) for times in race(tries, 60)] == [MOST, MOST]
-    assert order == ["a", "b"] * MOST
+    assert [len(times) for times in interleave(tries, 60)] == [MAX_ROUNDS, MAX_ROUNDS]
+    assert order == ["a", "b"] * MAX_ROUNDS
 
 
 def ticking():
-    """A clock that goes on by ten seconds whenever it is looked at: once a round."""
+    """Return a clock that goes on by ten seconds whenever it is read: once a round."""
     return itertools.count(0, 10).__next__
 
 
-def test_a_race_ends_before_a_round_that_does_not_fit():
-    two = [turns(1.0), turns(0.5)]
+def test_no_round_is_begun_that_does_not_fit_the_budget():
+    two = [taking(1.0), taking(0.5)]
     for budget, rounds in ((0, 1), (15, 1), (20, 2), (39, 3)):
-        assert [len(times) for times in race(two, budget, ticking())] == [rounds] * 2
-    three = [*two, turns(9.0)]  # a round takes less where one has left
-    assert [len(times) for times in race(three, 17, ticking())] == [2, 2, 1]
+        assert [len(times) for times in interleave(two, budget, ticking())] == [rounds] * 2
+    three = [*two, taking(9.0)]  # a round takes less after one was given up
+    assert [len(times) for times in interleave(three, 17, ticking())] == [2, 2, 1]
 
 
 def test_what_is_faster_beyond_doubt_is_taken():
@@ -83,7 +87,7 @@ def test_the_largest_speedup():
     gain, depth = speedup(HALF)
     assert depth == 31
     assert gain == pytest.approx(32 / 16.5)
-    assert speedup(HALF, survival=0.0) == (1.0, 0)
+    assert speedup(HALF, acceptance_rate=0.0) == (1.0, 0)
     assert speedup(FLAT, draft=STEEP) == (1.0, 0)
     assert speedup(FLAT, draft=STEEP.scaled(0.5))[1] == 31
 
@@ -94,33 +98,40 @@ def test_how_likely_drafts_must_be_right():
     assert break_even(HALF) == pytest.approx(0.51)
 
 
-def test_a_setting_is_tried_if_loading_and_three_rounds_fit(monkeypatch):
-    asked = []
-    monkeypatch.setattr(edgespec.tuning, "_answer", lambda model: asked.append(time.sleep(0.01)))
-    now = time.perf_counter
-    assert not edgespec.tuning._no_time(None, 1.0, now() + 3600)
+def test_a_setting_is_tried_if_loading_and_three_rounds_fit():
+    now, asked = [0.0], []
+
+    def answer():
+        asked.append(now)
+        now[0] += 0.01
+
+    def fits(budget_s):
+        return enough_time(answer, 1.0, now[0] + budget_s, lambda: now[0])
+
+    assert fits(3600)
     assert len(asked) == 1
-    assert "no time" in edgespec.tuning._no_time(None, 1.0, now() + 1.05)  # six of them take 60 ms
+    assert not fits(1.05)  # six of them take 60 ms
     assert len(asked) == 2
-    assert "no time" in edgespec.tuning._no_time(None, 1.0, now() + 0.9)
+    assert not fits(0.9)
     assert len(asked) == 2
 
 
 def test_seconds_of_a_prompt_token():
     tried = decide("n_threads_batch", "64 tokens at once", KNOWN, [[0.64] * 3, [1.28]])
     alone = decide("n_threads_batch", "64 tokens at once", KNOWN[:1], [[]])
-    assert _reading([tried], HALF) == pytest.approx(0.01)
-    assert _reading([alone], HALF) == _reading([], HALF) == pytest.approx(1.65 / 32)
+    assert seconds_per_prompt_token([tried], HALF) == pytest.approx(0.01)
+    for choices in ([alone], []):
+        assert seconds_per_prompt_token(choices, HALF) == pytest.approx(1.65 / 32)
 
 
 def test_a_report_for_machines():
     choices = (decide("n_threads", "one token", KNOWN, [[0.1] * 5, [0.2] * 5]),)
-    tuning = Tuning("m", "d", choices, {}, Profile(HALF, FLAT.scaled(0.1)), 3.0, Path("p"))
-    report = tuning.to_dict()
+    found = Tuning("m", "d", choices, {}, Profile(HALF, FLAT.scaled(0.1)), 3.0, Path("p"))
+    report = found.to_dict()
     assert report["target"]["ratio"] == [[1.0, 16.5]]
     assert report["lookup"]["depth"] == 31
     assert report["draft_speedup"]["speedup"] < report["lookup"]["speedup"]
-    assert not tuning.disturbed
+    assert not found.disturbed
     noisy = decide("n_threads", "one token", KNOWN, [[0.1, 0.1, 0.5, 0.5], [0.9] * 4])
     assert Tuning("m", None, (noisy,), {}, Profile(HALF), 3.0, None).disturbed
 
@@ -188,7 +199,7 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     steps: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr(edgespec.tuning, "_no_time", lambda *_: "")
+        patched.setattr(search, "enough_time", lambda *_: True)
         found = edgespec.tune(smollm2, None, budget_s=4, progress=steps.append, n_ctx=1024)
     assert [c.setting for c in found.choices] == [
         "n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts",
@@ -206,7 +217,7 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     keep(tuning_key(smollm2, config), {"options": {"n_threads": 1, "n_threads_batch": 1}})
     with edgespec.load(smollm2, None, n_ctx=512, speculative_config={"method": "none"}) as engine:
         assert engine.describe()["model"]["n_threads"] == 1
-    monkeypatch.setattr(edgespec.tuning, "available_memory", lambda: None)
+    monkeypatch.setattr(search, "available_memory", lambda: None)
     again = edgespec.tune(smollm2, None, budget_s=0.01, n_ctx=512, n_threads=1, flash_attn="on")
     assert [c.setting for c in again.choices] == ["use_extra_bufts"]
     assert "there was no time" in again.choices[0].why  # to load it is too long already
@@ -232,9 +243,9 @@ def test_what_is_chosen_is_what_is_measured(fails, smollm2, small_draft, tmp_pat
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     monkeypatch.setattr(LlamaCppModel, "close", close)
-    monkeypatch.setattr(edgespec.tuning, "open_model", open_model)
-    monkeypatch.setattr(edgespec.tuning, "_search", lambda *_: [])
-    monkeypatch.setattr(edgespec.tuning, "_options", lambda *_: chosen)
+    monkeypatch.setattr(tuning, "open_model", open_model)
+    monkeypatch.setattr(tuning, "search", lambda *_: [])
+    monkeypatch.setattr(tuning, "chosen_options", lambda *_: chosen)
     if fails:
         with pytest.raises(edgespec.ModelError, match="gone"):
             edgespec.tune(smollm2, small_draft, n_ctx=256)
@@ -256,94 +267,3 @@ def test_threads_change_on_a_live_model(smollm2):
     model.set_threads(1, 1)
     assert model.fingerprint() == before
     model.close()
-
-
-def test_the_doctor_looks_at_the_machine(monkeypatch):
-    pytest.importorskip("llama_cpp")
-    monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda: 0.9)
-    assert "load" in [f.subject for f in edgespec.diagnose()]
-    monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda: 0.0)
-    findings = edgespec.diagnose()
-    subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
-    assert subjects == ["processor", "memory", "versions", "GPU", "profiles"]
-    with pytest.raises(ConfigError):
-        edgespec.diagnose(temperature=-1)
-    with pytest.raises(ConfigError, match="fish"):
-        edgespec.diagnose(fish=1)
-
-
-def test_the_doctor_on_graphics_cards():
-    from edgespec.measure import doctor
-
-    card = [{"name": "Orin", "free": 1 << 30, "total": 1 << 31}]
-    assert doctor._gpu(True, card, True).level == "ok"
-    assert doctor._gpu(False, [], False).level == "ok"
-    assert doctor._gpu(True, [], True).level == "problem"
-    unused = doctor._gpu(False, [], True)
-    assert unused.level == "problem"
-    assert "GGML_CUDA" in unused.remedy
-
-
-def test_the_doctor_on_memory_and_temperature(monkeypatch):
-    from edgespec.measure import doctor
-
-    assert doctor._memory(None).level == "note"
-    assert doctor._memory(1 << 20).remedy
-    assert doctor._memory(1 << 34).level == "ok"
-    assert [f.subject for f in doctor._temperature(1.2)] == ["temperature"]
-    assert not list(doctor._temperature(0.2))
-
-
-def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
-    from edgespec.measure import doctor
-
-    draft = tmp_path / "draft.gguf"
-    draft.write_bytes(b"GGUF and much more")
-    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    target = tmp_path / "target.gguf"
-    target.write_bytes(b"GGUF and a lot more than that")
-    fits = [edgespec.DraftFit("draft.gguf", True, ""), edgespec.DraftFit("tiny.gguf", True, "")]
-    monkeypatch.setattr(doctor, "fitting_drafts", lambda reference: fits)
-    slow = doctor._pays(Profile(HALF, HALF), draft, target)
-    assert slow.level == "problem"
-    assert "loses even if always right" in slow.text
-    assert slow.remedy == "try another one: -md tiny.gguf"
-    assert doctor._pays(Profile(FLAT, FLAT.scaled(0.1)), draft, target).level == "ok"
-    monkeypatch.setattr(doctor, "fitting_drafts", lambda reference: [])
-    rare = doctor._pays(Profile(HALF, HALF.scaled(0.4)), draft, target)
-    assert rare.level == "note"
-    assert "-md none" in rare.remedy
-
-
-def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
-    from edgespec.backends.llama_cpp import LlamaCppModel
-    from edgespec.costs.profile import store
-
-    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
-    findings = edgespec.diagnose(
-        smollm2, small_draft, n_ctx=1024, draft_options={"n_ctx": 512}, temperature=1.0
-    )
-    by_subject = {f.subject: f for f in findings}
-    assert not any(f.broken for f in findings)
-    assert {"model", "placement", "threads", "profile", "lookup", "temperature"} <= set(by_subject)
-    assert any("shorter than the target's 1024" in f.text for f in findings)
-    assert any("edgespec tune" in f.remedy for f in findings if f.subject == "profile")
-    assert not list(tmp_path.iterdir())  # it only looks
-
-    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024))
-    store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
-    model.close()
-    for busy, level, text in ((0.0, "problem", "stale"), (0.9, "note", "beside other programs")):
-        monkeypatch.setattr("edgespec.measure.doctor._busy_share", lambda share=busy: share)
-        findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
-        profile = next(f for f in findings if f.subject == "profile")
-        assert (profile.level, profile.text.split(":")[0]) == (level, text)
-
-
-def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
-    pytest.importorskip("llama_cpp")
-    path = tmp_path / "photo.gguf"
-    path.write_bytes(b"PNG")
-    for broken in (path, "no-such-model"):
-        last = edgespec.diagnose(broken)[-1]
-        assert (last.subject, last.level, last.broken) == ("model", "problem", True)

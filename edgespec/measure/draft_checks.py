@@ -1,0 +1,91 @@
+"""Checks of a draft model: whether it fits the target, and whether it is fast enough to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..backends import files
+from ..backends.base import FileModel
+from ..config import EngineConfig
+from ..costs.profile import READING, Curve, Profile
+from ..errors import VocabularyMismatch
+from ..loading.local import Reference, load_draft, model_path
+from .findings import Finding
+from .gains import LIKELY, SHORT_CACHE, break_even, conditions
+from .inspection import fitting_drafts
+from .profile_checks import check_profile
+
+
+def check_draft(
+    wanted: Path | None,
+    reference: Reference,
+    target: FileModel,
+    curve: Curve,
+    config: EngineConfig,
+    options: Mapping[str, Any],
+) -> Iterator[Finding]:
+    """Yield findings about the draft model in the file `wanted`.
+
+    reference: the target as the user named it; curve and config: its t(n) and settings;
+    options: fields of EngineConfig in which the draft differs from it.
+    """
+    if wanted is None:
+        yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
+        return
+    try:
+        draft = load_draft(wanted, config, options, target, make_copy=False)
+    except VocabularyMismatch as error:
+        remedy = _smaller_draft(reference, files.size_of(target.path)) or "leave it out: -md none"
+        yield Finding("problem", "draft", str(error), remedy, broken=True)
+        return
+    assert draft is not None
+    try:
+        yield from _check_context(draft, target.n_ctx)
+        finding, drafting = check_profile(draft, READING)
+        yield finding
+    finally:
+        draft.close()
+    yield check_cost(Profile(curve, drafting), draft.path, reference)
+
+
+def _check_context(draft: FileModel, needed: int) -> Iterator[Finding]:
+    """Yield a note if the draft sees less of a conversation than the target."""
+    trained = min(draft.n_ctx, draft.n_ctx_train or draft.n_ctx)
+    if trained < needed:
+        yield Finding(
+            "note",
+            "draft",
+            f"its context of {trained} tokens is shorter than the target's {needed}: "
+            "in long conversations it sees only the end, and guesses worse",
+            f"give -cd {needed}" if draft.n_ctx == trained else "take another draft",
+        )
+
+
+def check_cost(profile: Profile, draft: Path, reference: Reference) -> Finding:
+    """Return whether a draft model is fast enough for its target (`reference`) to pay."""
+    assert profile.draft
+    share = profile.draft(1, SHORT_CACHE) / profile.target(1, SHORT_CACHE)
+    cost = f"{files.label(draft)} takes {share:.0%} of the target's time for a token"
+    likely = break_even(profile.target, profile.draft)
+    smaller = _smaller_draft(reference, files.size_of(draft))
+    if likely is None:
+        remedy = smaller or "leave it out: -md none"
+        return Finding("problem", "draft", f"{cost}: it loses even if always right", remedy)
+    text = f"{cost}: it {conditions(profile.target, profile.draft)}"
+    if likely <= LIKELY:
+        return Finding("ok", "draft", text)
+    remedy = smaller or "leave it out (-md none): lookup drafts cost nothing"
+    return Finding("note", "draft", f"too slow to pay often: {text}", remedy)
+
+
+def _smaller_draft(reference: Reference, size: int) -> str:
+    """Name a fitting draft on this disk that is smaller than `size` bytes, "" if there is none."""
+    folder = files.folder_of_neighbours(model_path(reference))
+    for fit in fitting_drafts(reference):
+        path = folder / fit.reference  # of a model beside the target, or else of the catalogue
+        path = path if path.exists() else model_path(fit.reference)
+        if fit.fits and files.size_of(path) < size:
+            return f"try another one: -md {fit.reference}"
+    return ""

@@ -1,0 +1,48 @@
+"""What drafting can gain, by the measured costs alone."""
+
+from __future__ import annotations
+
+from ..costs.profile import Curve
+
+SHORT_CACHE = 64  # cached tokens behind which gains are computed and t(n) is measured
+MAX_DEPTH = 31
+LIKELY = 0.8  # few drafters have more than this share of their tokens accepted
+
+
+def speedup(
+    target: Curve,
+    draft: Curve | None = None,
+    acceptance_rate: float = 1.0,
+    n_past: int = SHORT_CACHE,
+) -> tuple[float, int]:
+    """Return the speed over plain decoding at the best depth, and that depth (0: plain decoding).
+
+    acceptance_rate: probability that a drafted token is accepted if those before it were.
+    draft: cost of the draft model; None: drafting takes no time.
+    """
+    plain, each = target(1, n_past), draft(1, n_past) if draft else 0.0
+    best, expected, depth = 1.0, 1.0, 0
+    for n in range(1, MAX_DEPTH + 1):
+        expected += acceptance_rate**n
+        gain = expected * plain / (target(n + 1, n_past) + n * each)
+        if gain > best + 1e-9:
+            best, depth = gain, n
+    return best, depth
+
+
+def break_even(target: Curve, draft: Curve | None = None) -> float | None:
+    """Return the least acceptance rate at which drafting gains, in steps of 1%.
+
+    None: it loses even if every drafted token is accepted.
+    """
+    rates = (percent / 100 for percent in range(1, 101))
+    return next((rate for rate in rates if speedup(target, draft, rate)[1]), None)
+
+
+def conditions(target: Curve, draft: Curve | None = None) -> str:
+    """Return when drafting pays, as the rest of a sentence; only where `break_even` is a number."""
+    most, depth = speedup(target, draft)
+    return (
+        f"pays where its tokens are right more often than {break_even(target, draft):.0%}, at most "
+        f"{most:.2f} times ({depth} tokens, all right)"
+    )

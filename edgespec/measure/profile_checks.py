@@ -1,0 +1,64 @@
+"""Checks of what a model's evaluations cost: the kept profile, and how cheaply it widens."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from .. import backends
+from ..backends import files
+from ..backends.base import FileModel
+from ..costs.profile import Curve, fill, measure, stored, timed
+from .findings import Finding
+from .gains import SHORT_CACHE, break_even, conditions
+from .inspection import ModelInfo
+
+STALE = 0.25  # a profile that is wrong by more than this share is stale
+STEEP = 0.5  # another token at once should not cost more than this share of a single one
+_CHEAPLY_WIDENED = ("F16", "BF16", "F32", "Q8_0")
+
+
+def check_profile(model: FileModel, widths: Sequence[int]) -> tuple[Finding, Curve]:
+    """Return if the kept profile is there and right, and t(n), measured now where it is not."""
+    fill(model, min(SHORT_CACHE, model.n_ctx // 2))
+    timed(model, 1)
+    now = statistics.median(timed(model, 1) for _ in range(5))
+    curve, name = stored(model.fingerprint()), files.label(model.path)
+    if curve is None:
+        text = f"{name}: nothing is kept for these settings; a token takes {1e3 * now:.1f} ms now"
+        remedy = "run `edgespec tune`; until then the first load measures briefly"
+        finding = Finding("note", "profile", text, remedy)
+        return finding, measure(model, widths=widths, budget_s=1)
+    then = curve(1, SHORT_CACHE)
+    text = f"{name}: a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
+    if abs(now / then - 1) > STALE:
+        remedy = "run `edgespec tune` while nothing else is running"
+        finding = Finding("problem", "profile", f"stale: {text}", remedy)
+        return finding, measure(model, widths=widths, budget_s=1)
+    return Finding("ok", "profile", f"fresh: {text}"), curve
+
+
+def check_widening(curve: Curve, info: ModelInfo, model: FileModel) -> Finding:
+    """Return whether drafts that cost nothing can pay."""
+    if break_even(curve) is None:
+        text = "even drafts that are always right and cost nothing lose here"
+        remedy = _cheaper_widening(info, model) or "decode plainly"
+        return Finding("problem", "lookup", text, remedy)
+    ratio = curve(5, SHORT_CACHE) / curve(1, SHORT_CACHE)
+    text = f"5 tokens at once take {ratio:.1f} times one: prompt lookup {conditions(curve)}"
+    if ratio <= 1 + 4 * STEEP:
+        return Finding("ok", "lookup", text)
+    text = f"t(n) is steep, so only nearly certain drafts pay: {text}"
+    return Finding("note", "lookup", text, _cheaper_widening(info, model))
+
+
+def _cheaper_widening(info: ModelInfo, model: FileModel) -> str:
+    """Return a way to make wide evaluations cheaper, "" if there is none."""
+    if info.quantisation in _CHEAPLY_WIDENED or "layers" in model.placement:
+        return ""
+    if backends.name_of(model.path) != "llama_cpp":
+        return ""
+    return (
+        f"on a plain CPU a Q8_0 or F16 file of the same model widens more cheaply than "
+        f"{info.quantisation}, though a single token then takes longer"
+    )

@@ -1,0 +1,49 @@
+"""Checks of a verifier on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..costs.profile import Profile, curve_of
+from ..loading.remote import Reached, profile_of
+from ..verifiers.base import AsyncVerifier
+from .findings import Finding
+from .gains import LIKELY, break_even, conditions
+
+
+def check_verifier(connection: Reached, url: str) -> Iterator[Finding]:
+    """Yield what the verifier is, how fast it decodes, and whether drafting for it pays."""
+    remote = connection.far
+    if remote is None:
+        yield Finding(
+            "problem", "verifier", f"nobody answers at {url}", "the local model answers meanwhile"
+        )
+        return
+    profile = profile_of(connection)
+    name = getattr(remote, "model", getattr(remote, "name", "a model"))
+    trip = ""
+    if isinstance(remote, AsyncVerifier):
+        trip = f", {1e3 * remote.round_trip_s():.0f} ms there and back"
+    yield Finding("ok", "verifier", f"{name} answers, {remote.n_ctx} tokens of context{trip}")
+    plain = profile.target(1)
+    yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")
+    yield check_drafting(profile)
+    if connection.local:
+        here = curve_of(connection.local)(1)
+        which = "the local model" if here < plain else "the server"
+        yield Finding("ok", "local plain", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
+
+
+def check_drafting(profile: Profile) -> Finding:
+    """Return what drafting on this machine gains over the verifier's plain decoding."""
+    likely = break_even(profile.target, profile.draft)
+    source = "the draft model" if profile.draft else "prompt lookup"
+    if likely is None:
+        return Finding(
+            "note",
+            "drafting",
+            f"with {source} it loses even if always right: the server decodes by itself",
+            "a nearer server, or a target that widens more cheaply (16-bit, on a GPU), would help",
+        )
+    text = f"with {source} it {conditions(profile.target, profile.draft)}"
+    return Finding("ok" if likely <= LIKELY else "note", "drafting", text)

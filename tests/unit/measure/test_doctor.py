@@ -1,0 +1,101 @@
+"""The doctor: what it finds on machines, models and drafts."""
+
+from __future__ import annotations
+
+import pytest
+
+import edgespec
+from edgespec import ConfigError, EngineConfig
+from edgespec.costs.profile import Curve, Profile
+from edgespec.measure import draft_checks
+from edgespec.measure.draft_checks import check_cost
+from edgespec.measure.machine_checks import check_gpu, check_memory
+from edgespec.measure.model_checks import check_temperature
+
+FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
+HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of one
+
+
+def test_the_doctor_looks_at_the_machine(monkeypatch):
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 90.0)
+    assert "load" in [f.subject for f in edgespec.diagnose()]
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 0.0)
+    findings = edgespec.diagnose()
+    subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
+    assert subjects == ["processor", "memory", "versions", "GPU", "profiles"]
+    with pytest.raises(ConfigError):
+        edgespec.diagnose(temperature=-1)
+    with pytest.raises(ConfigError, match="fish"):
+        edgespec.diagnose(fish=1)
+
+
+def test_the_doctor_on_graphics_cards():
+    card = [{"name": "Orin", "free": 1 << 30, "total": 1 << 31}]
+    assert check_gpu(True, card, True).level == "ok"
+    assert check_gpu(False, [], False).level == "ok"
+    assert check_gpu(True, [], True).level == "problem"
+    unused = check_gpu(False, [], True)
+    assert unused.level == "problem"
+    assert "GGML_CUDA" in unused.remedy
+
+
+def test_the_doctor_on_memory_and_temperature(monkeypatch):
+    assert check_memory(None).level == "note"
+    assert check_memory(1 << 20).remedy
+    assert check_memory(1 << 34).level == "ok"
+    assert [f.subject for f in check_temperature(1.2)] == ["temperature"]
+    assert not list(check_temperature(0.2))
+
+
+def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(b"GGUF and much more")
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    target = tmp_path / "target.gguf"
+    target.write_bytes(b"GGUF and a lot more than that")
+    fits = [edgespec.DraftFit("draft.gguf", True, ""), edgespec.DraftFit("tiny.gguf", True, "")]
+    monkeypatch.setattr(draft_checks, "fitting_drafts", lambda reference: fits)
+    slow = check_cost(Profile(HALF, HALF), draft, target)
+    assert slow.level == "problem"
+    assert "loses even if always right" in slow.text
+    assert slow.remedy == "try another one: -md tiny.gguf"
+    assert check_cost(Profile(FLAT, FLAT.scaled(0.1)), draft, target).level == "ok"
+    monkeypatch.setattr(draft_checks, "fitting_drafts", lambda reference: [])
+    rare = check_cost(Profile(HALF, HALF.scaled(0.4)), draft, target)
+    assert rare.level == "note"
+    assert "-md none" in rare.remedy
+
+
+def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
+    from edgespec.backends.llama_cpp import LlamaCppModel
+    from edgespec.costs.profile import store
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    findings = edgespec.diagnose(
+        smollm2, small_draft, n_ctx=1024, draft_options={"n_ctx": 512}, temperature=1.0
+    )
+    by_subject = {f.subject: f for f in findings}
+    assert not any(f.broken for f in findings)
+    assert {"model", "placement", "threads", "profile", "lookup", "temperature"} <= set(by_subject)
+    assert any("shorter than the target's 1024" in f.text for f in findings)
+    assert any("edgespec tune" in f.remedy for f in findings if f.subject == "profile")
+    assert not list(tmp_path.iterdir())  # it only looks
+
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024))
+    store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
+    model.close()
+    for busy, level, text in ((0, "problem", "stale"), (90, "note", "beside other programs")):
+        monkeypatch.setattr("psutil.cpu_percent", lambda interval, busy=busy: busy)
+        findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
+        profile = next(f for f in findings if f.subject == "profile")
+        assert (profile.level, profile.text.split(":")[0]) == (level, text)
+
+
+def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
+    pytest.importorskip("llama_cpp")
+    path = tmp_path / "photo.gguf"
+    path.write_bytes(b"PNG")
+    for broken in (path, "no-such-model"):
+        last = edgespec.diagnose(broken)[-1]
+        assert (last.subject, last.level, last.broken) == ("model", "problem", True)
