@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Never returns. Ctrl-C is an exit code from the first import on."""
+    """Run the program; Ctrl-C gives exit code 130, even while modules are imported."""
     try:
         from .main import cli
 

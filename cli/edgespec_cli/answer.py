@@ -1,4 +1,4 @@
-"""One answer: events go to a sink, Ctrl-C ends the answer and not the program."""
+"""Show one answer: its events go to a sink, and Ctrl-C ends the answer, not the program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .render import Screen, Status
@@ -16,29 +16,29 @@ from .render import Screen, Status
 if TYPE_CHECKING:
     import edgespec
 
-_LONG_PROMPT = 256  # tokens still to be read that are worth a progress line
+_LONG_PROMPT = 256  # tokens: fewer are read too quickly to show progress
 
 
 class Sink(Protocol):
-    """Something that shows events: one method a type."""
+    """Something that shows events: it has a method for each type of them."""
 
     def prefill(self, event: edgespec.Event) -> None:
-        """Prompt tokens were read."""
+        """Show that prompt tokens were read."""
 
     def notice(self, event: edgespec.Event) -> None:
-        """Something the user should know."""
+        """Show something that the user should know."""
 
     def token(self, event: edgespec.Event) -> None:
-        """A token was emitted."""
+        """Show a token."""
 
     def done(self, event: edgespec.Event) -> None:
-        """The answer is complete."""
+        """Show the end of the answer."""
 
 
 class CtrlC:
-    """While it is entered: the first Ctrl-C cancels the answer, the next one interrupts.
+    """A context in which the first Ctrl-C cancels the answer and the next one interrupts.
 
-    hit: whether there was one.
+    hit: whether Ctrl-C was pressed.
     """
 
     def __init__(self, engine: edgespec.Engine) -> None:
@@ -52,12 +52,7 @@ class CtrlC:
             self._before = signal.signal(signal.SIGINT, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -71,7 +66,7 @@ class CtrlC:
 def play(
     engine: edgespec.Engine, events: Iterator[edgespec.Event], sink: Sink
 ) -> tuple[edgespec.Completion | None, bool]:
-    """Show an answer as it comes; what it was, and whether Ctrl-C ended it."""
+    """Show an answer as it comes; return it, and whether Ctrl-C ended it."""
     completion = None
     closing = contextlib.closing(events)  # type: ignore[type-var]
     with CtrlC(engine) as ctrl_c, closing:
@@ -84,7 +79,10 @@ def play(
 
 
 class TextSink:
-    """Text on the screen, progress of long prompts on a terminal. A context manager."""
+    """Writes the text to the screen, and the progress of long prompts to a terminal.
+
+    A context manager.
+    """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -93,58 +91,53 @@ class TextSink:
     def __enter__(self) -> TextSink:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._status.hide()
         if not isinstance(error, BrokenPipeError):
             self._screen.end_line()
 
     def prefill(self, event: edgespec.Event) -> None:
-        """A transient line while a long prompt is read."""
+        """Show a line of progress while a long prompt is read."""
         if event.n_total - event.n_done >= _LONG_PROMPT:
             self._status.show(f"reading the prompt: {event.n_done} of {event.n_total} tokens")
 
     def notice(self, event: edgespec.Event) -> None:
-        """A remark."""
+        """Show a remark."""
         self._status.hide()
         self._screen.remark(f"note: {event.text}")
 
     def token(self, event: edgespec.Event) -> None:
-        """The text of a token, as far as it can be shown."""
+        """Show the text that a token completes."""
         self._status.hide()
         self._screen.text(event.text, event.from_draft)
 
     def done(self, event: edgespec.Event) -> None:
-        """The rest of the text."""
+        """Show the rest of the text."""
         self._status.hide()
         self._screen.text(event.text)
         self._screen.end_line()
 
 
 class JsonSink:
-    """One JSON object a line."""
+    """Writes each event as a JSON object on a line of its own."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """One line; ASCII only, so that no encoding of stdout gets in its way."""
+        """Write an object in ASCII, which every encoding of stdout can take."""
         self._screen.write(json.dumps({"type": kind} | fields, allow_nan=False) + "\n")
 
     def prefill(self, event: edgespec.Event) -> None:
-        """How much of the prompt was read."""
+        """Write how much of the prompt was read."""
         self.emit("prefill", n_done=event.n_done, n_total=event.n_total)
 
     def notice(self, event: edgespec.Event) -> None:
-        """Something the user should know."""
+        """Write something that the user should know."""
         self.emit("notice", text=event.text)
 
     def token(self, event: edgespec.Event) -> None:
-        """A token, with log-probabilities where they were asked for."""
+        """Write a token, with log-probabilities if they were asked for."""
         self.emit(
             "token",
             token=event.token,
@@ -154,7 +147,7 @@ class JsonSink:
         )
 
     def done(self, event: edgespec.Event) -> None:
-        """The whole answer: always the last line of one that did not fail."""
+        """Write the whole answer: the last line, unless it failed."""
         whole = event.completion
         assert whole is not None
         self.emit(
@@ -175,5 +168,5 @@ def _logprob(logprob: edgespec.Logprob | None) -> dict[str, Any] | None:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: null is probability zero."""
+    """Return None for infinity, which JSON does not have: null is probability zero."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""`edgespec chat`: turns on a terminal, or lines of a pipe."""
+"""The command `edgespec chat`: it reads a terminal, or the lines of a pipe."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from . import errors, options
 from .answer import TextSink, play
+from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
-from .loading import opened
+from .loading import model_reference, opened
 from .prompt import decoded, line_reader, piped_lines
 from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
 
-HINT = "Ctrl-D or /exit leaves, /help says what there is"
+HINT = "Ctrl-D or /exit leaves, /help lists the commands"
 
 
-@click.command(cls=options.Command)
+@cloup.command()
+@cloup.option_group("Prompt", options.system_option)
 @options.generation_options
+@cloup.option_group("Output", *options.display_options)
 @options.pass_params
 def chat(ctx: click.Context) -> int:
-    """Talk with a model; /help lists the commands there.
+    """Talk with a model.
 
-    Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves. Without
-    a terminal each line of stdin is a turn and the answers alone go to stdout.
+    Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves, and /help
+    lists the commands of the chat. Without a terminal each line of stdin is a message, and
+    stdout holds the answers alone.
     """
-    sampling = options.sampling_arguments(ctx.params)
+    sampling = sampling_arguments(ctx.params)
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     with opened(ctx.params) as engine:
         talk = Conversation(
@@ -46,11 +51,9 @@ def chat(ctx: click.Context) -> int:
 
 
 def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
-    from edgespec.hub import catalogue
-
-    if far := engine.describe().get("verifier"):
-        return f"{far['model'] or 'nobody yet'} at {far['url']}"
-    return params["model"] or catalogue.default_model
+    if remote := engine.describe().get("verifier"):
+        return f"{remote['model'] or 'not connected yet'} at {remote['url']}"
+    return model_reference(params)
 
 
 def _on_terminal(talk: Conversation) -> int:
@@ -66,7 +69,7 @@ def _on_terminal(talk: Conversation) -> int:
 
 
 def _typed(read: Callable[[], str], screen: Screen) -> Iterator[str]:
-    """What the user types until Ctrl-D."""
+    """Yield what the user types, until Ctrl-D."""
     while True:
         try:
             yield read()
@@ -77,14 +80,14 @@ def _typed(read: Callable[[], str], screen: Screen) -> Iterator[str]:
 
 
 def _piped(talk: Conversation) -> int:
-    """0 if every line went well. Ctrl-C ends an answer, and then the program."""
+    """Take each line of stdin; return the exit code. Ctrl-C ends the answer and the program."""
     code = 0
     for name, line in piped_lines():
         try:
             failed, interrupted = take(talk, decoded(line, name))
         except Leave:
             break
-        except click.UsageError as error:  # not text: the next line may be
+        except click.UsageError as error:  # not UTF-8: the next line may be
             errors.line(error.format_message())
             failed, interrupted = errors.USAGE, False
         if interrupted:
@@ -94,9 +97,9 @@ def _piped(talk: Conversation) -> int:
 
 
 def take(talk: Conversation, line: str) -> tuple[int, bool]:
-    """One line: a command or a turn. An exit code, and whether Ctrl-C ended it.
+    """Run one line, a command or a message; return an exit code and whether Ctrl-C ended it.
 
-    Errors that can happen to users are shown, and the conversation goes on.
+    Errors are shown, and the conversation goes on.
     """
     text = line.strip()
     try:
@@ -108,16 +111,15 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
         raise
     except Exception as error:
         code = errors.known(error)
-        if code is None:  # a bug: what was said is still there
-            debug = click.get_current_context().find_root().params.get("debug")
-            return errors.report(error, debug=bool(debug)), False
+        if code is None:  # a bug: the conversation until then is kept
+            return errors.report(error, debug=errors.wants_debug()), False
         errors.line(errors.describe(error))
         return code, False
     return 0, False
 
 
 def answer(talk: Conversation, text: str) -> bool:
-    """One turn; whether Ctrl-C ended it."""
+    """Send a message and show the answer; return whether Ctrl-C ended it."""
     params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
     with TextSink(talk.screen) as sink:
         completion, interrupted = play(talk.engine, talk.chat.stream(text, **params), sink)

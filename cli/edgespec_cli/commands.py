@@ -1,8 +1,7 @@
-"""What begins with a slash in a chat."""
+"""The commands of a chat: they begin with a slash."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,27 +9,27 @@ import click
 
 from . import conversation
 from .conversation import Conversation
+from .parameters import did_you_mean
 
 
 class Leave(Exception):
-    """The user wants to go."""
+    """Raised when the user leaves the chat."""
 
 
 def perform(talk: Conversation, line: str) -> None:
-    """Run `line`. Raises UsageError for what is no command, Leave for /exit."""
+    """Run the command in `line`. Raises UsageError if it is none, Leave for /exit."""
     name, _, rest = line.partition(" ")
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
         raise click.UsageError(
-            f"unknown command {name}; {hint} //… sends a text that begins with /"
+            f"unknown command {name}; {did_you_mean(name, COMMANDS)} "
+            "(to send a text that begins with /, write //)"
         )
     _COMMANDS[name][0](talk, rest.strip())
 
 
 def _help(talk: Conversation, rest: str) -> None:
-    for name, (_, form, what) in _COMMANDS.items():
-        talk.screen.remark(f"{f'{name} {form}':<16} {what}")
+    for name, (_, takes, what) in _COMMANDS.items():
+        talk.screen.remark(f"{f'{name} {takes}':<16} {what}")
 
 
 def _stats(talk: Conversation, rest: str) -> None:
@@ -110,16 +109,12 @@ def _path(command: str, rest: str) -> Path:
 _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
-    "/spec": (
-        _spec,
-        "on|off",
-        "draft ahead, or decode plainly; the output stays the same",
-    ),
+    "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/reset": (_reset, "", "forget the conversation"),
-    "/save": (_save, "FILE", "write the conversation to a file"),
-    "/save!": (_save_over, "FILE", "the same, over a file that is there"),
-    "/load": (_load, "FILE", "go on with a saved conversation"),
+    "/save": (_save, "FILE", "save the conversation to a file"),
+    "/save!": (_save_over, "FILE", "the same, and overwrite an existing file"),
+    "/load": (_load, "FILE", "continue a saved conversation"),
     "/exit": (_exit, "", "leave, like Ctrl-D"),
 }
 

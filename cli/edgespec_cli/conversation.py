@@ -1,4 +1,4 @@
-"""The state of a chat at the terminal, and how it is kept in a file."""
+"""The state of a chat in the terminal, and the file that it is saved to."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ FORMAT, VERSION = "edgespec-chat", 1
 
 @dataclass
 class Conversation:
-    """A chat with its engine and settings. model: what the user called it. sampling: fields of
-    SamplingParams. last: the last answer; totals: sums over the answers of this session.
+    """A chat with its engine and settings.
+
+    model: the model's name as the user gave it. sampling: fields of SamplingParams. last: the
+    last answer. totals: sums over the answers of this session.
     """
 
     engine: edgespec.Engine
@@ -38,7 +40,7 @@ class Conversation:
     totals: dict[str, float] = field(default_factory=dict)
 
     def count(self, completion: edgespec.Completion) -> None:
-        """Remember the figures of an answer."""
+        """Add an answer to the figures of this session."""
         stats = completion.stats
         self.last = completion
         for name, value in (
@@ -52,7 +54,7 @@ class Conversation:
             self.totals[name] = self.totals.get(name, 0) + value
 
     def summary(self) -> str:
-        """How the model was loaded, in a few words."""
+        """Return in a few words how the model was loaded."""
         about = self.engine.describe()
         draft = about.get("draft")
         return " · ".join(
@@ -62,7 +64,7 @@ class Conversation:
 
 
 def _where(about: dict[str, Any]) -> list[str]:
-    """Where the target is, if the engine tells."""
+    """Return what runs the target, nothing if the engine does not say."""
     placement = (about.get("model") or {}).get("placement")
     if not placement:
         return []
@@ -73,7 +75,7 @@ def _where(about: dict[str, Any]) -> list[str]:
 
 
 def buffers(talk: Conversation) -> list[str]:
-    """A line a model: which buffers the engine made, and where."""
+    """Return for each model a line that names the buffers that its engine made."""
     about = talk.engine.describe()
     models = {which: about.get(which) or {} for which in ("model", "draft")}
     return [
@@ -84,14 +86,14 @@ def buffers(talk: Conversation) -> list[str]:
 
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
-    """Write the conversation as JSON: the whole file or nothing. Raises OSError, UsageError."""
-    target = path.resolve()  # a link stays one
+    """Write the conversation as JSON, the whole file or nothing. Raises OSError, UsageError."""
+    target = path.resolve()  # so that a link stays a link
     if not target.parent.is_dir():
         raise click.UsageError(f"{path} cannot be written: there is no folder {target.parent}")
     if target.exists() and not target.is_file():
         raise click.UsageError(f"{path} is not a file; name one to write the conversation to")
     if target.exists() and not overwrite:
-        raise click.UsageError(f"{path} is there already; /save! {path} overwrites it")
+        raise click.UsageError(f"{path} exists already; /save! {path} overwrites it")
     data = {"format": FORMAT, "version": VERSION, "model": talk.model}
     data |= {"sampling": talk.sampling} | talk.chat.to_dict()
     text = json.dumps(data, indent=2, default=list) + "\n"
@@ -109,9 +111,9 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
 
 
 def load(talk: Conversation, path: Path) -> list[str]:
-    """Take over a saved conversation; remarks for the user.
+    """Continue a saved conversation; return remarks for the user.
 
-    Raises UsageError or ConfigError for what is not one, and then nothing has changed.
+    Raises UsageError, and changes nothing, if the file is not a usable one.
     """
     data = _read(path)
     sampling = _sampling(data.get("sampling", {}), path)
@@ -152,7 +154,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _sampling(saved: Any, path: Path) -> dict[str, Any]:
-    """The saved settings as SamplingParams takes them."""
+    """Return the saved settings in the form that SamplingParams takes."""
     import edgespec
     from edgespec.config import build
 

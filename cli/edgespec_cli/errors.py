@@ -1,4 +1,4 @@
-"""What the user reads when something goes wrong, and the exit code: here and nowhere else.
+"""Error messages and exit codes: here and nowhere else.
 
 0 success · 1 failure · 2 usage · 130 Ctrl-C · 141 the reader of our output went away
 """
@@ -13,41 +13,44 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import cloup
 
 from .render import neutral
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
-# click 8.1 has no such class and prints the help itself
-_NO_ARGS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
-
-class ErrorGroup(click.Group):
-    """A group whose commands fail with one clear line and a fixed exit code."""
+class ErrorGroup(cloup.Group):
+    """A group of commands that fail with a line on stderr and a fixed exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; its int is the exit code."""
+        """Run the command; the number that it returns is the exit code."""
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, SystemExit):
             raise
         except BaseException as error:
-            return report(error, debug=bool(ctx.params.get("debug")))
+            return report(error, debug=wants_debug())
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """Never returns: SystemExit carries the code."""
+        """Run the program and raise SystemExit with the exit code."""
         extra["standalone_mode"] = False
         try:
             code = super().main(args, *rest, **extra)
-            with contextlib.suppress(ValueError):  # closed by whoever embeds us
+            with contextlib.suppress(ValueError):  # stdout may be closed already
                 sys.stdout and sys.stdout.flush()
         except Exception as error:  # before a command was found, or in the last flush
             code = report(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def wants_debug() -> bool:
+    """Return whether `edgespec --debug` is running."""
+    return bool(click.get_current_context().find_root().params.get("debug"))
+
+
 def report(error: BaseException, debug: bool = False) -> int:
-    """Say what went wrong on stderr; the exit code."""
+    """Describe the error on stderr and return the exit code."""
     if isinstance(error, BrokenPipeError):
         _drop_stdout()
         return NO_READER
@@ -77,7 +80,7 @@ def _report(error: BaseException, debug: bool) -> int:
 
 def _report_click(error: click.ClickException) -> int:
     context = getattr(error, "ctx", None)
-    if isinstance(error, _NO_ARGS):
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
     elif context is not None and isinstance(error, click.UsageError):
         line(f"{error.format_message().rstrip('.')} (see `{context.command_path} --help`)")
@@ -87,7 +90,7 @@ def _report_click(error: click.ClickException) -> int:
 
 
 def known(error: BaseException) -> int | None:
-    """The exit code of an error that happens to users, None for a bug."""
+    """Return the exit code of an error that is expected to happen, None for a bug."""
     import edgespec
 
     if isinstance(error, click.ClickException):
@@ -98,7 +101,7 @@ def known(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """One line; the kind of error in front where the message alone would not do."""
+    """Return the error as one line, with its class in front if the message is not enough."""
     if isinstance(error, click.ClickException):
         return error.format_message()
     text = " ".join(str(error).split())
@@ -112,12 +115,12 @@ def describe(error: BaseException) -> str:
 
 
 def line(message: str) -> None:
-    """One line on stderr."""
+    """Write an error message to stderr."""
     click.echo(f"edgespec: error: {neutral(message)}", err=True)
 
 
 def _drop_stdout() -> None:
-    """Let the flush at exit go nowhere instead of failing again."""
+    """Send what is still buffered for stdout nowhere, so that the flush at exit cannot fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

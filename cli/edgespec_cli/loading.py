@@ -1,4 +1,4 @@
-"""From options to a loaded engine: fetch what is missing, show what happens."""
+"""Turn options into a loaded engine: fetch what is missing and show what happens."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import engine_arguments
+from .arguments import engine_arguments
 from .render import count, is_terminal, neutral, size, status
 
 if TYPE_CHECKING:
     import edgespec
+    from edgespec.hub.catalogue import Entry
 
 Progress = Callable[[str, int, "int | None"], None]
 
 
 @contextlib.contextmanager
 def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
-    """The engine that the options of a command ask for, closed at the end."""
+    """Give the engine that the options of a command ask for, and close it at the end."""
     import edgespec
 
     arguments = engine_arguments(options)
@@ -31,10 +32,8 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
         with _connected(options, arguments) as engine:
             yield engine
         return
-    model = options["model"] or edgespec.catalogue.default_model
-    fetched(model, offline=options["offline"])
-    if arguments["draft"] not in (None, "auto"):
-        fetched(arguments["draft"], offline=options["offline"])
+    model = model_reference(options)
+    fetch_all(options, model, arguments["draft"])
     with status(f"loading {model}"):
         engine = edgespec.load(model, **arguments)
     with engine:
@@ -43,8 +42,10 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
 
 @contextlib.contextmanager
 def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterator[edgespec.Engine]:
-    """An engine whose target is on another machine. The vocabulary comes from the local model, the
-    draft model, or the catalogue's default where that is on disk.
+    """Give an engine whose target is on another machine.
+
+    The vocabulary comes from the local model, the draft model, or the catalogue's default if that
+    is on disk.
     """
     import edgespec
 
@@ -55,13 +56,12 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
 
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `edgespec.connect`, from those of `load`; files are fetched."""
+    """Fetch the files and return the keyword arguments of `edgespec.connect`, given `load`'s."""
     from edgespec.hub import catalogue
 
     local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
-    for name in filter(None, (local, draft)):
-        fetched(name, offline=options["offline"])
+    fetch_all(options, local, draft)
     return dict(arguments) | {
         "draft": draft,
         "local": local,
@@ -73,7 +73,7 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
 
 
 def _verifier_key(path: Path | None) -> str | None:
-    """From the file, else from the environment: a command line can be read by others."""
+    """Read the key from the file or else the environment: others can see a command line."""
     if path is None:
         return os.environ.get("EDGESPEC_VERIFIER_KEY")
     try:
@@ -82,8 +82,29 @@ def _verifier_key(path: Path | None) -> str | None:
         raise click.UsageError(f"--verifier-key-file {path} cannot be read: {error}") from None
 
 
+def model_reference(options: Mapping[str, Any]) -> str:
+    """Return the model that the options name, or the catalogue's default."""
+    from edgespec.hub import catalogue
+
+    return options["model"] or catalogue.default_model
+
+
+def entry_of(reference: str) -> Entry | None:
+    """Return the catalogue's entry that a reference such as NAME or NAME:QUANTISATION names."""
+    from edgespec.hub import catalogue
+
+    return catalogue.entries().get(reference.partition(":")[0].lower())
+
+
+def fetch_all(options: Mapping[str, Any], *references: str | None) -> None:
+    """Fetch the models that are named (None and "auto" name none)."""
+    for reference in references:
+        if reference not in (None, "auto"):
+            fetched(reference, offline=options["offline"])
+
+
 def fetched(reference: str, *, offline: bool = False) -> Path:
-    """The file on disk; what is not there is announced and pulled."""
+    """Return the file on disk; say what is fetched, and fetch it, if it is not there."""
     from edgespec.hub import catalogue
 
     path = catalogue.resolve(reference)
@@ -96,28 +117,25 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
 
 
 def announcement(reference: str) -> str:
-    """What a model is, how large, and under which licence."""
-    from edgespec.hub import catalogue
-
-    name, _, quantisation = reference.partition(":")
-    entry = catalogue.entries().get(name.lower())
+    """Return a line that says what a model is, how large, and under which licence."""
+    entry = entry_of(reference)
     if entry is None:
         return f"{neutral(reference)} (size and licence: see its page on the hub)"
-    file = entry.file(quantisation or None)
+    file = entry.file(reference.partition(":")[2] or None)
     return (
         f"{entry.name}: {entry.title}, {count(entry.parameters)} parameters, "
         f"{file.quantisation}, {size(file.size)}, licence {licence(entry)}"
     )
 
 
-def licence(entry: Any) -> str:
-    """Its name, and where its text is if the name does not say it."""
-    return f"{entry.licence} ({entry.licence_url})" if entry.licence_url else str(entry.licence)
+def licence(entry: Entry) -> str:
+    """Return the name of an entry's licence, and its address if there is one."""
+    return f"{entry.licence} ({entry.licence_url})" if entry.licence_url else entry.licence
 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    """Give what shows progress on stderr: a bar on a terminal, lines now and then elsewhere."""
     if not is_terminal(sys.stderr):
         yield plain_progress()
         return
@@ -143,7 +161,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def plain_progress(every_s: float = 10.0) -> Progress:
-    """A line when something begins, then at most one in `every_s` seconds."""
+    """Return what prints a line when a download begins, then at most one in `every_s` seconds."""
     last: dict[str, float] = {}
 
     def show(description: str, done: int, total: int | None) -> None:

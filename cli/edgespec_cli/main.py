@@ -1,4 +1,4 @@
-"""The group `edgespec` and its commands."""
+"""The command `edgespec` and its subcommands."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import logging
 import sys
 
 import click
+import cloup
 from click.shell_completion import get_completion_class
 
-from . import options
 from .bench import bench
 from .chat import chat
 from .convert import convert
 from .errors import ErrorGroup
 from .models import inspect, models, pull
+from .options import option
 from .run import run
 from .serve import serve
 from .tuning import doctor, tune
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_CONTEXT = cloup.Context.settings(
+    help_option_names=["-h", "--help"], max_content_width=100, show_default=True
+)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -30,11 +33,11 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=ErrorGroup, name="edgespec", context_settings=_CONTEXT)
-@click.option("--debug", is_flag=True, cls=options.Option, help="Show tracebacks.")
-@click.option(
-    "-v", "--verbose", count=True, cls=options.Option, help="Log to stderr; -vv says more."
-)
+@cloup.group(cls=ErrorGroup, name="edgespec", context_settings=_CONTEXT)
+@option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@option(
+    "-v", "--verbose", count=True, show_default=False, help="Log to stderr; -vv logs more."
+)  # fmt: skip
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
     help="Show the version and exit.",
@@ -49,7 +52,7 @@ def cli(debug: bool, verbose: int) -> None:
 
 
 def _prepare_streams() -> None:
-    """A character that the terminal cannot show is no reason to fail."""
+    """Let characters that the terminal cannot show become question marks, not errors."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -63,18 +66,24 @@ def _log_to_stderr(level: int) -> None:
         logging.getLogger(name).setLevel(level)
 
 
-@click.command(cls=options.Command)
+@cloup.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
-    bash: eval "$(edgespec completion bash)" in ~/.bashrc; zsh the same in ~/.zshrc;
+    It lets Tab complete commands, options and model names.
+
+    \b
+    bash: put  eval "$(edgespec completion bash)"  into ~/.bashrc
+    zsh:  put  eval "$(edgespec completion zsh)"  into ~/.zshrc
     fish: edgespec completion fish > ~/.config/fish/completions/edgespec.fish
-    """
+    """  # noqa: D301
     script = get_completion_class(shell)
     assert script is not None
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-for command in (bench, chat, run, serve, models, pull, inspect, convert, tune, doctor, completion):
-    cli.add_command(command)
+cli.section("Answer", chat, run, serve)
+cli.section("Models", models, pull, inspect, convert)
+cli.section("This device", doctor, tune, bench)
+cli.section("Shell", completion)

@@ -1,4 +1,4 @@
-"""`edgespec models`, `pull` and `inspect`."""
+"""The commands `edgespec models`, `pull` and `inspect`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
-from .loading import announcement, fetched, licence
-from .options import Command, ModelType, Option
-from .render import count, neutral, size
+from .loading import announcement, entry_of, fetched, licence
+from .options import json_option, offline_option, option
+from .parameters import ModelType
+from .render import count, neutral, size, table
 
 if TYPE_CHECKING:
     import edgespec
     from edgespec.hub.catalogue import Entry
 
-_N_CTX = 4096  # tokens that the list counts memory for
+_N_CTX = 4096  # context length that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, cls=Option, section="Output", help="JSON for machines."
-)
-_offline_option = click.option("--offline", is_flag=True, cls=Option, help="Download nothing.")
 
-
-@click.command(cls=Command)
-@_json_option
+@cloup.command()
+@json_option
 def models(as_json: bool) -> None:
     """List the models of the catalogue."""
     from edgespec.hub import catalogue
@@ -52,7 +49,7 @@ def models(as_json: bool) -> None:
         ],
     )
     click.echo(
-        f"memory: weights and {_N_CTX} tokens of context; `-c` takes more or fewer", err=True
+        f"memory: weights and {_N_CTX} tokens of context; option -c changes the context", err=True
     )
 
 
@@ -87,72 +84,41 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print rows; on a terminal as wide as that is; elsewhere each row stays on one line."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=250)
-    table = Table(*titles, box=box.SIMPLE_HEAD if console.is_terminal else None)
-    for row in rows:
-        table.add_row(*(Text(neutral(cell)) for cell in row))
-    console.print(table)
-
-
-@click.command(cls=Command)
+@cloup.command()
 @click.argument("reference", type=ModelType())
-@_offline_option
-@click.option("-q", "--quiet", is_flag=True, cls=Option, help="Print the path alone.")
+@offline_option
+@option("-q", "--quiet", is_flag=True, help="Print only the path.")
 def pull(reference: str, offline: bool, quiet: bool) -> None:
-    """Fetch a model.
+    """Download a model and print its path.
 
-    REFERENCE is a catalogue name, name:QUANTISATION or hf:org/repo/file.gguf.
-
-    Prints the path of the file. What is on disk already is not fetched again.
+    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or
+    hf:org/repo/file.gguf. A model that is on disk is not downloaded again.
     """
     from edgespec.hub import catalogue
 
-    there = catalogue.resolve(reference) is not None
+    entry, there = entry_of(reference), catalogue.resolve(reference) is not None
     path = fetched(reference, offline=offline)
     if there and not quiet:
-        click.echo(f"already on disk: {announcement(reference)}" if _is_name(reference) else
-                   "already on disk", err=True)  # fmt: skip
+        what = f": {announcement(reference)}" if entry else ""
+        click.echo(f"already on disk{what}", err=True)
     click.echo(str(path))
-    if not quiet:
-        _say_drafts(reference)
-
-
-def _is_name(reference: str) -> bool:
-    from edgespec.hub import catalogue
-
-    return reference.partition(":")[0].lower() in catalogue.entries()
-
-
-def _say_drafts(reference: str) -> None:
-    from edgespec.hub import catalogue
-
-    entry = catalogue.entries().get(reference.partition(":")[0].lower())
-    if entry and entry.drafts and not any(map(catalogue.resolve, entry.drafts)):
+    if not quiet and entry and entry.drafts and not any(map(catalogue.resolve, entry.drafts)):
         click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
 
 
-@click.command(cls=Command)
+@cloup.command()
 @click.argument("reference", type=ModelType())
-@_json_option
+@json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Say what a model file is and needs.
+    """Show what a model is, and the memory it needs.
 
-    Its kind, the memory for several contexts, and which models on disk can draft for it.
+    Also which of the models on disk can draft for it.
     """
     import edgespec
 
     info = edgespec.inspect(reference)
     drafts = edgespec.fitting_drafts(reference)
-    entry = _entry_of(reference)
+    entry = entry_of(reference)
     if as_json:
         click.echo(json.dumps(_inspection(info, drafts, entry), indent=2))
         return
@@ -162,16 +128,10 @@ def inspect(reference: str, as_json: bool) -> None:
     click.echo(f"memory        weights + {cache} KV cache + a little work space:")
     for n_ctx, total in _memory(info):
         click.echo(f"  context {n_ctx:>7}  {size(total)}")
-    click.echo("drafts        " + ("" if drafts else "no other model on this disk to judge"))
+    click.echo("drafts        " + ("" if drafts else "there is no other model on this disk"))
     for draft in drafts:
         verdict = "fits" if draft.fits else "does not fit"
         click.echo(f"  {neutral(draft.reference)}: {verdict}, {neutral(draft.why)}")
-
-
-def _entry_of(reference: str) -> Entry | None:
-    from edgespec.hub import catalogue
-
-    return catalogue.entries().get(reference.partition(":")[0].lower())
 
 
 def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:
@@ -193,7 +153,7 @@ def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str
 
 
 def _memory(info: edgespec.ModelInfo) -> list[tuple[int, int]]:
-    """Context sizes up to the one of the training, and the bytes that each needs."""
+    """Return context lengths up to that of the training, and the bytes that each needs."""
     longest = info.n_ctx_train or _CONTEXTS[2]
     contexts = sorted({n for n in _CONTEXTS if n < longest} | {longest})
     return [(n, info.file_size + info.kv_bytes(n)) for n in contexts]

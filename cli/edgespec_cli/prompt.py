@@ -1,4 +1,4 @@
-"""Where the user's words come from: a pipe, or a terminal with history and line editing."""
+"""Read what the user writes: from a pipe, or from a terminal with history and line editing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def decoded(data: bytes, name: str) -> str:
-    """UTF-8 without a byte order mark; UsageError for anything else."""
+    """Return UTF-8 as text, without a byte order mark. Raises UsageError for anything else."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -27,14 +27,14 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def piped_text() -> str:
-    """All of stdin if something is piped in, else nothing."""
+    """Return all of stdin if something is piped in, else an empty text."""
     if sys.stdin is None or is_terminal(sys.stdin):
         return ""
     return decoded(sys.stdin.buffer.read(), "the text on stdin")
 
 
 def piped_lines() -> Iterator[tuple[str, bytes]]:
-    """(name, line) of stdin, each as soon as it is there."""
+    """Yield each line of stdin as soon as it is there, as (name for messages, bytes)."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -42,16 +42,16 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
 
 
 def history_file() -> Path:
-    """In the folder for state of the XDG base directory specification."""
+    """Return the path of the file that keeps the lines typed, in the user's folder for state."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "edgespec" / "history"
 
 
 def line_reader(commands: Iterable[str]) -> Callable[[], str]:
-    """A prompt with history and editing: Enter sends, Alt-Enter begins a new line.
+    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line.
 
-    Raises EOFError for Ctrl-D. Ctrl-C clears what was typed; KeyboardInterrupt where there
-    was nothing to clear.
+    The function raises EOFError for Ctrl-D. Ctrl-C clears what was typed, and raises
+    KeyboardInterrupt if nothing was.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
@@ -92,7 +92,7 @@ def _history(path: Path):  # type: ignore[no-untyped-def]
     from prompt_toolkit.history import FileHistory
 
     class History(FileHistory):
-        """A file only its owner can read; whatever goes wrong with it is a line in the log."""
+        """A file that only its owner can read; errors with it are only logged."""
 
         def load_history_strings(self) -> Iterable[str]:
             try:

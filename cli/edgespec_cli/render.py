@@ -1,20 +1,22 @@
-"""What goes to the terminal: text made harmless, colours, figures, progress."""
+"""Write to the terminal: harmless text, colours, tables, figures, progress."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     import edgespec
 
 DIM, DRAFTED = "2", "32"
 
-# C0 controls become their pictures (␛), C1 controls the replacement character: a terminal
-# takes both for commands.
+# A terminal takes control characters for commands: C0 ones become pictures (␛) and C1 ones the
+# replacement character.
 _HARMLESS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"}
 _HARMLESS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -27,12 +29,12 @@ _ENDINGS = {
 
 
 def neutral(text: str) -> str:
-    """`text` without anything that a terminal would obey."""
+    """Return `text` without characters that a terminal would obey."""
     return text.translate(_HARMLESS)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether `stream` is a terminal; None (closed) is not."""
+    """Return whether `stream` is a terminal; None (closed) is not."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -40,16 +42,16 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def has_colours(stream: TextIO | None) -> bool:
-    """A terminal, and nobody said NO_COLOR."""
+    """Return whether `stream` is a terminal with colours that NO_COLOR does not forbid."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return is_terminal(stream) and not plain
 
 
 class Screen:
-    """Where answers are shown: text as it comes on stdout, remarks dim.
+    """Shows answers on stdout as they come, and remarks in a dim colour.
 
     On a terminal remarks follow the text; otherwise they go to stderr, and stdout holds the
-    answers alone. clean: make control characters harmless, always or only on a terminal.
+    answers alone. clean: replace control characters always, not only on a terminal.
     """
 
     def __init__(self, *, show_drafts: bool = False, clean: bool = False) -> None:
@@ -61,7 +63,7 @@ class Screen:
         self._at_line_start = True
 
     def text(self, text: str, drafted: bool = False) -> None:
-        """A piece of an answer."""
+        """Write a piece of an answer."""
         if not text:
             return
         text = neutral(text) if self._clean else text
@@ -69,13 +71,13 @@ class Screen:
         self.write(_painted(text, DRAFTED) if drafted and self._drafts else text)
 
     def end_line(self) -> None:
-        """The next thing starts on a line of its own."""
+        """Start a new line unless one has just begun."""
         if not self._at_line_start:
             self.write("\n")
             self._at_line_start = True
 
     def remark(self, text: str, *, stderr: bool = False) -> None:
-        """A line that is not part of an answer, nor of what the answer is piped into."""
+        """Write a line that is not part of an answer and is not piped along with it."""
         if self.terminal:
             self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
@@ -83,7 +85,7 @@ class Screen:
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)
 
     def write(self, text: str, stream: TextIO | None = None) -> None:
-        """As it is, at once."""
+        """Write `text` as it is, at once."""
         stream = stream or self._out
         if stream is not None:
             stream.write(text)
@@ -91,13 +93,13 @@ class Screen:
 
 
 def _painted(text: str, code: str) -> str:
-    """Each line painted by itself, so that a pager or a resize leaves no colour behind."""
+    """Colour each line by itself, so that a pager or a resize leaves no colour behind."""
     lines = (f"\x1b[{code}m{part}\x1b[0m" if part else "" for part in text.split("\n"))
     return "\n".join(lines)
 
 
 def figures(completion: edgespec.Completion) -> str:
-    """The quiet line after an answer."""
+    """Return the line of figures that follows an answer."""
     stats = completion.stats
     n = stats.num_emitted_tokens
     parts = [f"{n} token{'' if n == 1 else 's'}"]
@@ -123,7 +125,7 @@ def _speculation(stats: edgespec.Stats) -> str:
 
 
 def size(n: int | None) -> str:
-    """Bytes for people."""
+    """Return a number of bytes in units that people read."""
     if n is None:
         return "size unknown"
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -133,12 +135,33 @@ def size(n: int | None) -> str:
 
 
 def count(n: int) -> str:
-    """A number of parameters: 135M, 1.5B."""
+    """Return a number of parameters such as 135M or 1.5B."""
     return f"{n / 1e9:.1f}B".replace(".0B", "B") if n >= 1e9 else f"{n / 1e6:.0f}M"
 
 
+def console() -> Console:
+    """Return what prints tables; lines are not broken unless they go to a terminal."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=250)
+
+
+def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows under titles, each row on one line unless stdout is a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    grid = Table(*titles, box=box.SIMPLE_HEAD if screen.is_terminal else None)
+    for row in rows:
+        grid.add_row(*(Text(neutral(cell)) for cell in row))
+    screen.print(grid)
+
+
 class Status:
-    """A line on stderr that disappears again; nothing where stderr is no terminal."""
+    """A line on stderr that disappears again; nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._status: Any = None
@@ -157,18 +180,19 @@ class Status:
         self._status.update(Text(neutral(text)))
 
     def hide(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
 
 @contextmanager
-def status(text: str) -> Iterator[None]:
-    """Show `text` on a terminal while the block runs."""
+def status(text: str = "") -> Iterator[Status]:
+    """Give a status line that first shows `text` and disappears when the block ends."""
     line = Status()
-    line.show(text)
+    if text:
+        line.show(text)
     try:
-        yield
+        yield line
     finally:
         line.hide()

@@ -1,4 +1,4 @@
-"""`edgespec run`: one prompt, one answer."""
+"""The command `edgespec run`: one prompt, one answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from . import errors, options
 from .answer import JsonSink, TextSink, play
+from .arguments import exclusive, from_environment, sampling_arguments
 from .loading import opened
+from .options import option
+from .parameters import NumbersType
 from .prompt import decoded, piped_text
 from .render import Screen, figures
 
@@ -17,36 +21,48 @@ if TYPE_CHECKING:
     import edgespec
 
 
-@click.command(cls=options.Command)
+@cloup.command()
 @click.argument("prompt", required=False)
-@click.option(
-    "-f", "--file", type=click.File("rb"), cls=options.Option, section="Prompt",
-    help="Read the prompt from a file, - for stdin.",
-)  # fmt: skip
-@click.option(
-    "--raw", is_flag=True, cls=options.Option, section="Prompt",
-    help="Give the prompt to the model as it is, without the chat template.",
-)  # fmt: skip
-@click.option(
-    "--prompt-ids", type=options.IdsType(), cls=options.Option, section="Prompt",
-    help="Token ids such as 1,2,3 instead of a text.",
-)  # fmt: skip
+@cloup.option_group(
+    "Prompt",
+    option("-f", "--file", type=click.File("rb"), help="Read the prompt from a file, - for stdin."),
+    option(
+        "--raw",
+        is_flag=True,
+        help="Give the prompt to the model as it is, without the chat template.",
+    ),
+    option(
+        "--prompt-ids",
+        type=NumbersType(int, "token ids such as 1,2,3"),
+        metavar="IDS",
+        help="Token ids such as 1,2,3 in place of a text.",
+    ),
+    options.system_option,
+)
 @options.generation_options
-@click.option(
-    "--json", is_flag=True, cls=options.Option, section="Output",
-    help="One JSON object a line: prefill, notice, token; the last is done, or error.",
-)  # fmt: skip
-@click.option(
-    "--logprobs", type=int, cls=options.Option, section="Output", metavar="N",
-    help="With --json: log-probability of each token and of the N likeliest.",
-)  # fmt: skip
+@cloup.option_group(
+    "Output",
+    *options.display_options,
+    option(
+        "--json",
+        is_flag=True,
+        help="Print a JSON object on each line: prefill, notice and token while the answer comes, "
+        "and at the end done or error.",
+    ),
+    option(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="With --json: add the log-probability of each token and of the N most likely ones.",
+    ),
+)
 @options.pass_params
 def run(ctx: click.Context) -> int:
-    """Answer one PROMPT and leave.
+    """Answer one prompt and exit.
 
-    The prompt is the argument, a file (-f) or what is piped in; with an argument and one of
-    the others: the argument, an empty line, the text. The answer goes to stdout as it comes,
-    figures to stderr.
+    PROMPT can also come from a file (-f) or a pipe. Given both, the model reads the argument, an
+    empty line, and then the file or what was piped in. The answer goes to stdout as it comes,
+    figures go to stderr.
     """
     screen = Screen(show_drafts=ctx.params["show_drafts"])
     if not ctx.params["json"]:
@@ -65,9 +81,9 @@ def run(ctx: click.Context) -> int:
 
 
 def _text(ctx: click.Context, screen: Screen) -> int:
-    if ctx.params["logprobs"] is not None and not _from_environment(ctx, "logprobs"):
-        raise click.UsageError("--logprobs needs --json to be shown")
-    prompt, sampling = _prompt(ctx), options.sampling_arguments(ctx.params)
+    if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
+        raise click.UsageError("--logprobs needs --json, because only JSON shows them")
+    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
     with opened(ctx.params) as engine:
         events = _events(engine, prompt, ctx.params, sampling)
         with TextSink(screen) as sink:
@@ -78,7 +94,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
-    prompt, sampling = _prompt(ctx), options.sampling_arguments(ctx.params)
+    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
     with opened(ctx.params) as engine:
         events = _events(engine, prompt, ctx.params, sampling)
         _, interrupted = play(engine, events, sink)
@@ -97,12 +113,12 @@ def _events(
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
-    """The prompt that the options ask for; reads stdin only if nothing else was named."""
+    """Return the prompt as a text or token ids; read stdin only if no other source is given."""
     for first, second in (
         ("raw", "system"), ("prompt_ids", "system"), ("prompt_ids", "prompt"),
         ("prompt_ids", "file"),
     ):  # fmt: skip
-        options.exclusive(ctx, first, second)
+        exclusive(ctx, first, second)
     params = ctx.params
     if params["prompt_ids"]:
         return list(params["prompt_ids"])
@@ -127,7 +143,3 @@ def _checked(argument: str) -> str:
             "the prompt is not valid UTF-8; check the terminal's locale"
         ) from None
     return argument
-
-
-def _from_environment(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT

@@ -1,4 +1,4 @@
-"""`edgespec serve`: the model for programs that speak OpenAI's API."""
+"""The command `edgespec serve`: a model for programs that speak OpenAI's API."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 from click.core import ParameterSource
 
-from . import options
-from .loading import opened
+from .arguments import sampling_arguments
+from .loading import model_reference, opened
+from .options import (
+    FILE,
+    model_options,
+    option,
+    pass_params,
+    sampling_options,
+    speculation_options,
+)
 from .render import neutral
 
 if TYPE_CHECKING:
@@ -19,86 +28,113 @@ if TYPE_CHECKING:
     from edgespec.server.settings import ServerSettings
     from edgespec.server.verification.sessions import Sessions
 
-_FILE = click.Path(path_type=Path)
 
-
-def _server_option(*names: str, **settings: Any) -> Any:
-    return click.option(*names, cls=options.Option, section="Server", **settings)
-
-
-@click.command(cls=options.Command)
-@options.model_options
-@options.speculation_options
-@options.sampling_options
-@_server_option("--host", default="127.0.0.1", help="Where to listen.  [default: 127.0.0.1]")
-@_server_option("--port", type=int, default=8080, help="0 takes a free one.  [default: 8080]")
-@_server_option("--alias", metavar="NAME", help="Serve the model under this name.")
-@_server_option(
-    "--api-key-file", type=_FILE, metavar="FILE",
-    help="Keys that clients must send, one a line; EDGESPEC_API_KEY adds its own.",
-)  # fmt: skip
-@_server_option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate chain, PEM.")
-@_server_option("--tls-key", type=_FILE, metavar="FILE", help="Its private key, PEM.")
-@_server_option(
-    "--insecure", is_flag=True,
-    help="Listen beyond this machine although an API key or TLS is missing.",
-)  # fmt: skip
-@_server_option(
-    "--cors-origin", multiple=True, metavar="ORIGIN",
-    help="Let web pages from here call the server; repeatable.",
-)  # fmt: skip
-@_server_option(
-    "--max-queue", type=int, default=32,
-    help="Requests that may wait; more get 429 and a time to come again.  [default: 32]",
-)  # fmt: skip
-@_server_option(
-    "--max-body-bytes", type=int, default=2 << 20, help="Largest request.  [default: 2097152]"
+@cloup.command()
+@model_options
+@speculation_options
+@sampling_options
+@cloup.option_group(
+    "Server",
+    option("--host", default="127.0.0.1", help="Address to listen on."),
+    option("--port", type=int, default=8080, help="Port to listen on, 0 for any that is free."),
+    option(
+        "--alias",
+        metavar="NAME",
+        show_default="the model's name",
+        help="Name that clients know the model by.",
+    ),
+    option(
+        "--api-key-file",
+        type=FILE,
+        metavar="FILE",
+        help="A file of keys, one on each line; clients must send one of them. EDGESPEC_API_KEY "
+        "can hold another.",
+    ),
+    option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain for TLS, as PEM."),
+    option("--tls-key", type=FILE, metavar="FILE", help="Private key of the certificate, as PEM."),
+    option(
+        "--insecure",
+        is_flag=True,
+        help="Allow other machines to connect although there is no API key or no TLS.",
+    ),
+    option(
+        "--cors-origin",
+        multiple=True,
+        metavar="ORIGIN",
+        help="Let web pages from this origin use the server; can be given several times.",
+    ),
+    option(
+        "--max-queue",
+        type=int,
+        default=32,
+        help="Number of requests that may wait; further ones are refused with status 429 and the "
+        "time after which to try again.",
+    ),
+    option(
+        "--max-body-bytes", type=int, default=2 << 20, help="Largest size of a request in bytes."
+    ),
+    option(
+        "--max-prompt-tokens",
+        type=int,
+        default=0,
+        help="Largest number of tokens in a prompt, 0 for the context length.",
+    ),
+    option(
+        "--grace",
+        type=float,
+        default=10,
+        metavar="SECONDS",
+        help="Time that running answers get to finish after Ctrl-C or SIGTERM.",
+    ),
 )
-@_server_option(
-    "--max-prompt-tokens", type=int, default=0, help="Longest prompt, 0 for the context."
+@cloup.option_group(
+    "Verification for devices",
+    option(
+        "-np",
+        "--parallel",
+        type=click.IntRange(0, 256),
+        default=16,
+        help="Number of devices that have a KV cache here at the same time, 0 to verify for none.",
+    ),
+    option(
+        "--ctx-size-sessions",
+        type=int,
+        metavar="N",
+        show_default="as many as -c",
+        help="Number of tokens that the caches of all devices hold together.",
+    ),
+    option(
+        "--max-sessions",
+        type=click.IntRange(1),
+        default=256,
+        help="Number of devices with a session, disconnected ones that may come back included.",
+    ),
 )
-@_server_option(
-    "-np", "--parallel", type=click.IntRange(0, 256), default=16,
-    help="Devices whose caches are there at a time, 0 to verify for none.  [default: 16]",
-)  # fmt: skip
-@_server_option(
-    "--ctx-size-sessions", type=int, default=0, metavar="N",
-    help="Tokens of cache for devices, by default as many as -c.",
-)  # fmt: skip
-@_server_option(
-    "--max-sessions", type=click.IntRange(1), default=256,
-    help="Devices with a session, those included that may come back.  [default: 256]",
-)  # fmt: skip
-@_server_option(
-    "--grace", type=float, default=10.0, metavar="SECONDS",
-    help="How long running answers may go on after Ctrl-C or SIGTERM.  [default: 10]",
-)  # fmt: skip
-@click.option(
-    "-q", "--quiet", is_flag=True, cls=options.Option, section="Output",
-    help="Log failures only, not every request.",
-)  # fmt: skip
-@options.pass_params
+@cloup.option_group(
+    "Output",
+    option("-q", "--quiet", is_flag=True, help="Log only failures and not every request."),
+)
+@pass_params
 def serve(ctx: click.Context) -> int:
-    """Serve a model through OpenAI's API and verify drafts of devices, until Ctrl-C or SIGTERM.
+    """Serve a model through OpenAI's API, and to devices that draft.
 
-    OpenAI's API gives one answer at a time, parallel requests wait in turn; devices that use
-    --verifier are evaluated together. Sampling options are for
-    requests that do not name them. Log lines, one JSON object a request and never its text, go to
-    stderr. See docs/server.md.
+    Requests of OpenAI's API are answered one after the other. Devices that use --verifier send
+    drafts, which are verified together. The sampling options are the defaults of requests that do
+    not set them. stderr gets a JSON object for every request, without its text. Ctrl-C or SIGTERM
+    ends the server.
     """
     params = ctx.params
     settings = _settings(params)
-    from edgespec.server import app  # says what is missing where the extra is not installed
+    from edgespec.server import app  # raises if the extra `server` is not installed
 
     _log_as_json(quiet=params["quiet"])
     with contextlib.closing(app.bind(settings)) as sock, opened(params) as engine:
-        how = engine.describe()["speculation"]
         sessions, why = _sessions(engine, settings, ctx)
 
         def announce(url: str) -> None:
             click.echo(
                 f"serving {neutral(settings.model)} at {url} · OpenAI's API under {url}/v1 · "
-                f"speculation: {how}"
+                f"speculation: {engine.describe()['speculation']}"
             )
             if sessions is not None:
                 click.echo(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
@@ -113,7 +149,10 @@ def serve(ctx: click.Context) -> int:
 def _sessions(
     engine: edgespec.Engine, settings: ServerSettings, ctx: click.Context
 ) -> tuple[Sessions | None, str]:
-    """What verifies for devices; None, and why, where this model cannot and nobody insists."""
+    """Return what verifies for devices, or None and why this model cannot do that.
+
+    Raises if it cannot although --parallel was given.
+    """
     from edgespec import ConfigError, ModelError
     from edgespec.server.verification.sessions import Limits, serving
 
@@ -128,7 +167,7 @@ def _sessions(
             engine,
             name=settings.model,
             n_slots=params["parallel"],
-            n_ctx=params["ctx_size_sessions"],
+            n_ctx=params["ctx_size_sessions"] or 0,
             limits=limits,
         )
     except (ConfigError, ModelError) as error:
@@ -142,7 +181,7 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
     from edgespec.server.settings import ServerSettings, read_keys
 
     return ServerSettings(
-        model=params["alias"] or _name(params["model"]),
+        model=params["alias"] or _name(model_reference(params)),
         host=params["host"],
         port=params["port"],
         api_keys=read_keys(params["api_key_file"]),
@@ -154,21 +193,20 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         max_body_bytes=params["max_body_bytes"],
         max_prompt_tokens=params["max_prompt_tokens"],
         grace_s=params["grace"],
-        sampling=options.sampling_arguments(params),
+        sampling=sampling_arguments(params),
     )
 
 
-def _name(model: str | None) -> str:
-    """The catalogue's name, or that of the file: nobody outside needs to know its folder."""
+def _name(reference: str) -> str:
+    """Return the catalogue's name of the model, or its file name without the folder."""
     from edgespec.hub import catalogue
 
-    reference = model or catalogue.default_model
     path = Path(reference).expanduser()
     return catalogue.label(path.resolve()) if path.exists() else reference
 
 
 def _log_as_json(quiet: bool) -> None:
-    """Lines of ours, and warnings of what the server is made of."""
+    """Log what edgespec reports, and warnings of the libraries that the server uses."""
     from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
 
     handler = logging.StreamHandler()

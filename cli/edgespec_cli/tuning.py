@@ -1,4 +1,4 @@
-"""`edgespec tune` and `doctor`."""
+"""The commands `edgespec tune` and `doctor`."""
 
 from __future__ import annotations
 
@@ -6,68 +6,52 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
+from .arguments import model_arguments
 from .errors import FAILURE
-from .loading import fetched, verifier_arguments
-from .models import table
-from .options import (
-    Command,
-    Option,
-    engine_arguments,
-    model_options,
-    pass_params,
-    verifier_options,
-)
-from .render import Status, neutral, status
+from .loading import fetch_all, model_reference, verifier_arguments
+from .options import json_option, model_options, option, pass_params, verifier_options
+from .render import console, neutral, status, table
 
 if TYPE_CHECKING:
     import edgespec
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
-_SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
-
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, cls=Option, section="Output", help="JSON for machines."
-)
+_SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
 
 
-@click.command(cls=Command)
+@cloup.command()
 @model_options
-@click.option(
-    "--budget", type=click.FloatRange(min=1), default=25.0, metavar="SECONDS", cls=Option,
-    section="Tuning", help="About how long it may take; a slow device needs more.  [default: 25]",
-)  # fmt: skip
-@_json_option
+@cloup.option_group(
+    "Tuning",
+    option(
+        "--budget",
+        type=click.FloatRange(min=1),
+        default=25,
+        metavar="SECONDS",
+        help="About how long it may take; a slow device needs more.",
+    ),
+)
+@json_option
 @pass_params
 def tune(ctx: click.Context) -> None:
-    """Find the fastest settings for a model on this device.
+    """Find and keep the fastest settings for a model.
 
-    Measures and keeps them, with what evaluations cost; later loads use both. Options that are
-    given here are kept as they are, and so are those given later. Best while nothing else runs.
+    The settings and the measured times are used whenever the model is loaded again.
+    Options that you give, here or later, are never changed. Run it while nothing else is running.
     """
     import edgespec
 
     params = ctx.params
-    arguments = _arguments(params)
-    model = params["model"] or edgespec.catalogue.default_model
-    for reference in (model, arguments["draft"]):
-        if reference not in (None, "auto"):
-            fetched(reference, offline=params["offline"])
-    line = Status()
-    try:
+    arguments, model = model_arguments(params), model_reference(params)
+    fetch_all(params, model, arguments["draft"])
+    with status() as line:
         found = edgespec.tune(model, budget_s=params["budget"], progress=line.show, **arguments)
-    finally:
-        line.hide()
     if params["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _show(found)
-
-
-def _arguments(params: dict[str, Any]) -> dict[str, Any]:
-    arguments = engine_arguments(params)
-    del arguments["speculative_config"]
-    return arguments
 
 
 def _show(found: edgespec.Tuning) -> None:
@@ -93,7 +77,7 @@ def _show(found: edgespec.Tuning) -> None:
 
 
 def _show_formats(found: edgespec.Tuning) -> None:
-    """Files of the model that are there in other formats, beside each other."""
+    """Compare the files of the model in the number formats that are on disk."""
     if not found.formats:
         return
     click.echo()
@@ -110,14 +94,14 @@ def _show_formats(found: edgespec.Tuning) -> None:
 
 
 def _tried(choice: edgespec.Choice) -> str:
-    """2 threads 33 ms, 1 thread 61 ms: 2 threads."""
+    """Return what was tried and chosen: `2 threads 33 ms, 1 thread 61 ms: 2 threads`."""
     tried = [f"{c.label} {c.ms:.3g} ms" if c.ms < 100 else f"{c.label} {c.ms:.0f} ms"
              for c in choice.candidates if c.n_repetitions]  # fmt: skip
     return f"{', '.join(tried)}: {choice.label}" if tried else choice.label
 
 
 def _show_widths(target: dict[str, Any]) -> None:
-    """A row for every cache length: t(1) in ms and the other widths as multiples of it."""
+    """Show, for each cache length, t(1) in ms and t(n) of other widths as multiples of it."""
     shown = [(i, n) for i, n in enumerate(target["widths"]) if n in _SHOWN]
     rows = [
         (str(length), f"{ms[0]:.1f}", *(f"{ratio[i]:.2f}" for i, _ in shown[1:]))
@@ -154,34 +138,33 @@ def _tokens(n: int) -> str:
     return f"{n} token{'' if n == 1 else 's'}"
 
 
-@click.command(cls=Command)
+@cloup.command()
 @model_options
 @verifier_options
-@click.option(
-    "--temp", type=float, default=0.0, cls=Option, section="Sampling",
-    help="The temperature that answers are drawn at.  [default: 0]",
-)  # fmt: skip
-@_json_option
+@cloup.option_group(
+    "Sampling", option("--temp", type=float, default=0.0, help="Temperature of the answers.")
+)
+@json_option
 @pass_params
 def doctor(ctx: click.Context) -> int:
-    """Say what stands in the way of speed here, and what would help.
+    """Say what slows edgespec down on this device, and what would help.
 
-    Looks at the machine and the build; with -m also at a model, what was measured of it, and
-    whether drafting pays; with --verifier at a target on another machine. Writes nothing, and
-    downloads nothing but models that are named with --verifier.
+    Checks the machine and how the engines were built; with -m also a model, its measured times
+    and whether drafting pays; with --verifier a target on another machine. Changes nothing, and
+    downloads only models that are named together with --verifier.
     """
     import edgespec
 
     params = ctx.params
     if params["draft_model"] and not (params["model"] or params["verifier"]):
-        raise click.UsageError("-md names a draft model, but for which target? give -m")
-    with status("looking"):
+        raise click.UsageError("-md names a draft model, but no target was given; add -m")
+    with status("checking"):
         if params["verifier"]:
-            found = verifier_arguments(params, _arguments(params))
+            found = verifier_arguments(params, model_arguments(params))
             findings = edgespec.diagnose_verifier(params["verifier"], **found)
         else:
             findings = edgespec.diagnose(
-                params["model"], temperature=params["temp"], **_arguments(params)
+                params["model"], temperature=params["temp"], **model_arguments(params)
             )
     if params["as_json"]:
         click.echo(json.dumps([finding.to_dict() for finding in findings], indent=2))
@@ -191,17 +174,13 @@ def doctor(ctx: click.Context) -> int:
 
 
 def _show_findings(findings: list[edgespec.Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=250)
     grid = Table.grid(padding=(0, 2))
     for finding in findings:
         text = Text(neutral(finding.text))
         if finding.remedy:
             text.append(f"\n→ {neutral(finding.remedy)}", "bold")
         grid.add_row(Text(finding.level, _STYLES[finding.level]), neutral(finding.subject), text)
-    console.print(grid)
+    console().print(grid)

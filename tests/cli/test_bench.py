@@ -74,8 +74,8 @@ def test_formats(bench):
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("--category", "poetry"), "no questions of category 'poetry'; there are: mt_bench, qa"),
-    (("--temps", "hot"), "--temps takes numbers such as 0,0.8, got 'hot'"),
+    (("--category", "poetry"), "no questions of category 'poetry'; known: mt_bench, qa"),
+    (("--temps", "hot"), "'hot' is not a list of temperatures such as 0,0.8"),
     (("--questions", "nowhere"), "cannot read questions from nowhere: No such file"),
 ])  # fmt: skip
 def test_bad_input(bench, args, said):

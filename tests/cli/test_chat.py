@@ -47,7 +47,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     ("line", "says"),
     [
         ("/stat", "unknown command /stat; did you mean /stats?"),
-        ("/xyzzy", "there are /help, /stats, /spec, /system, /reset, /save, /save!, /load, /exit"),
+        ("/xyzzy", "known: /help, /stats, /spec, /system, /reset, /save, /save!, /load, /exit"),
         ("/spec maybe", "/spec takes on or off"),
         ("/save", "/save needs a file name"),
         ("/load", "/load needs a file name"),
@@ -89,7 +89,7 @@ def test_save_and_load_carry_everything(edgespec_cli):
 def test_saving_over_a_file_needs_the_exclamation_mark(edgespec_cli):
     (edgespec_cli.folder / "c.json").write_text("mine", encoding="utf-8")
     refused = edgespec_cli.chat("hello", "/save c.json")
-    assert "is there already; /save! c.json overwrites it" in refused.stderr
+    assert "exists already; /save! c.json overwrites it" in refused.stderr
     assert (edgespec_cli.folder / "c.json").read_text(encoding="utf-8") == "mine"
     assert edgespec_cli.chat("hello", "/save! c.json").exit_code == 0
     assert "edgespec-chat" in (edgespec_cli.folder / "c.json").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,16 +13,23 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 BEGIN = "<!-- from here on generated: python -m tests.cli.test_docs -->\n"
 
 
+def contexts(
+    command: click.Command, parent: click.Context | None = None
+) -> Iterator[click.Context]:
+    """Yield a context of the command, 100 columns wide, and of every command below it."""
+    settings = {"terminal_width": 100} | command.context_settings
+    context = command.context_class(command, parent=parent, info_name=command.name, **settings)
+    yield context
+    for _, child in sorted(getattr(command, "commands", {}).items()):
+        yield from contexts(child, context)
+
+
 def reference() -> str:
-    """The --help of every command, 100 columns wide."""
-    parts = []
-    for name, command in {"edgespec": cli, **dict(sorted(cli.commands.items()))}.items():
-        path = name if command is cli else f"edgespec {name}"
-        context = click.Context(
-            command, info_name=path, terminal_width=100, help_option_names=["-h", "--help"]
-        )
-        parts.append(f"\n## `{path}`\n\n```text\n{command.get_help(context)}\n```\n")
-    return "".join(parts)
+    """Return the --help of every command as Markdown."""
+    return "".join(
+        f"\n## `{context.command_path}`\n\n```text\n{context.get_help()}\n```\n"
+        for context in contexts(cli)
+    )
 
 
 def test_the_page_is_what_help_says():

@@ -86,7 +86,7 @@ def test_text_that_is_not_utf8(edgespec_cli):
 def test_no_command_shows_the_help_and_is_a_usage_error(edgespec_cli):
     result = edgespec_cli()
     assert result.exit_code == 2
-    assert "Commands:" in result.stderr
+    assert "Start with: edgespec chat" in result.stderr
 
 
 @pytest.mark.parametrize(

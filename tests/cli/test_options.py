@@ -8,6 +8,7 @@ import click
 import pytest
 
 from edgespec.config import Acceptance
+from edgespec.hub import catalogue
 from edgespec_cli.main import cli
 
 
@@ -72,7 +73,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         (("--spec-type", "suffix", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
         (("--spec-type", "draft-model", "-md", "none"), "needs a draft model, but -md none"),
         (("--spec-type", "eagle"), "'eagle' is unknown; known: auto, none, draft-model"),
-        (("--spec-type", "none,suffix"), "auto and none stand alone"),
+        (("--spec-type", "none,suffix"), "auto and none cannot be combined"),
         (("--spec-draft-n-max", "99"), "num_speculative_tokens must be between 0 and 31, got 99"),
         (("--logit-bias", "5"), "'5' is not ID=VALUE"),
         (("--logit-bias", "5=nan"), "VALUE is a number or -inf"),
@@ -134,6 +135,11 @@ def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
     broken = edgespec_cli.run("hello", env=env)
     assert broken.exit_code == 2
     assert "EDGESPEC_N_PREDICT" in broken.stderr
+
+
+def test_the_default_model_in_help_is_that_of_the_catalogue():
+    option = next(p for p in cli.commands["run"].params if p.name == "model")
+    assert option.show_default == catalogue.default_model
 
 
 def test_acceptance_rules_are_those_of_the_library():

@@ -114,7 +114,7 @@ PROMPT = r"(?s)\x1b\[\?2004h.*?>.*?\x1b\[\?25h"  # the cursor is shown where one
 
 def test_a_chat_in_a_terminal(terminal, edgespec_cli):
     chat = terminal("chat", "-m", "toy.gguf")
-    chat.expect("/help says what there is")
+    chat.expect("/help lists the commands")
     chat.expect(PROMPT)
     chat.type("hello\r")
     chat.expect("Hi, what can I do\\?\r\n")

@@ -1,0 +1,142 @@
+"""What the options mean: arguments of the library's functions, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+_ENGINE = {
+    "ctx_size": "n_ctx",
+    "threads": "n_threads",
+    "threads_batch": "n_threads_batch",
+    "n_gpu_layers": "n_gpu_layers",
+    "flash_attn": "flash_attn",
+    "cache_type_k": "type_k",
+    "cache_type_v": "type_v",
+    "provider": "provider",
+    "batch_invariant": "batch_invariant",
+    "requantize_draft": "requantize",
+}
+_DRAFT_ENGINE = {"ctx_size_draft": "n_ctx", "n_gpu_layers_draft": "n_gpu_layers"}
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "n_predict": "max_tokens",
+    "time_limit": "time_limit_s",
+    "logprobs": "logprobs",
+}
+_SPECULATION = {
+    "spec_draft_n_max": "num_speculative_tokens",
+    "spec_draft_n_min": "min_speculative_tokens",
+    "spec_draft_p_min": "draft_p_min",
+    "acceptance": "acceptance",
+}
+
+
+def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that were given, under the library's names."""
+    return {names[k]: v for k, v in options.items() if k in names and v is not None}
+
+
+def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of `edgespec.load`, checked as far as that needs no model."""
+    import edgespec
+
+    engine, draft_engine = _renamed(options, _ENGINE), _renamed(options, _DRAFT_ENGINE)
+    edgespec.EngineConfig(**engine)
+    edgespec.EngineConfig(**draft_engine)
+    draft, method = _draft_and_method(options)
+    speculation = _renamed(options, _SPECULATION) | {"method": method}
+    # checked without its draft model, whose name belongs to `draft`
+    edgespec.SpeculativeConfig(**(speculation | {"method": "auto"}))
+    return engine | {
+        "draft": draft,
+        "draft_options": draft_engine or None,
+        "speculative_config": speculation,
+    }
+
+
+def model_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of functions that load models but do not speculate."""
+    arguments = engine_arguments(options)
+    del arguments["speculative_config"]
+    return arguments
+
+
+def _draft_and_method(options: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Return the draft model, None for none, and the method. Raises UsageError if they clash."""
+    methods = options.get("spec_type") or frozenset({"auto"})
+    draft = options.get("draft_model") or "auto"
+    uses_draft = bool(methods & {"auto", "draft_model"})
+    if not uses_draft and draft not in ("auto", "none"):
+        ctx = click.get_current_context(silent=True)
+        if ctx is None or not _overrides(ctx, "spec_type", "draft_model"):
+            raise click.UsageError(
+                f"--spec-type {','.join(methods)} uses no draft model, but -md {draft} was given; "
+                "leave one out"
+            )
+    if "draft_model" in methods and draft == "none":
+        raise click.UsageError(
+            "--spec-type draft-model needs a draft model, but -md none was given; name one"
+        )
+    method = methods if len(methods) == 1 else {"auto"}
+    return (draft if uses_draft and draft != "none" else None), next(iter(method))
+
+
+def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of SamplingParams that were given, checked."""
+    import edgespec
+
+    sampling = _renamed(options, _SAMPLING)
+    if sampling.get("max_tokens") == -1:
+        del sampling["max_tokens"]
+    if options.get("logit_bias"):
+        sampling["logit_bias"] = dict(options["logit_bias"])
+    if options.get("stop"):
+        sampling["stop"] = tuple(options["stop"])
+    if options.get("ignore_eos"):
+        sampling["ignore_eos"] = True
+    edgespec.SamplingParams(**sampling)
+    return sampling
+
+
+def from_environment(ctx: click.Context, name: str) -> bool:
+    """Return whether an option has its value from an environment variable."""
+    return ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+
+
+def _overrides(ctx: click.Context, strong: str, weak: str) -> bool:
+    """Return whether `strong` was typed and `weak` only comes from the environment."""
+    typed = ctx.get_parameter_source(strong) is ParameterSource.COMMANDLINE
+    return typed and from_environment(ctx, weak)
+
+
+def exclusive(ctx: click.Context, first: str, second: str) -> None:
+    """Refuse two options that contradict each other; what was typed wins over the environment.
+
+    The one that loses becomes None in `ctx.params`. cloup's `mutually_exclusive` does not look
+    at where a value comes from.
+    """
+    if not ctx.params[first] or not ctx.params[second]:
+        return
+    for strong, weak in ((first, second), (second, first)):
+        if _overrides(ctx, strong, weak):
+            ctx.params[weak] = None
+            return
+    raise click.UsageError(
+        f"{_flag(ctx, first)} and {_flag(ctx, second)} exclude each other; leave one out"
+    )
+
+
+def _flag(ctx: click.Context, name: str) -> str:
+    param = next(p for p in ctx.command.params if p.name == name)
+    return max(param.opts, key=len) if isinstance(param, click.Option) else f"a {name} argument"

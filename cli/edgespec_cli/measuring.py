@@ -1,0 +1,158 @@
+"""What the benchmark commands share: their questions, progress, and how they are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import errors
+from .options import FILE, option
+from .parameters import did_you_mean
+from .render import Status
+
+if TYPE_CHECKING:
+    from edgespec.bench.workloads import Question
+
+T = TypeVar("T")
+
+question_options = (
+    option(
+        "--questions", type=FILE, metavar="FILE",
+        help="Spec-Bench's question.jsonl or a file like it. Without it the questions are those "
+        "that come with edgespec: file_editing and documents.",
+    ),
+    option(
+        "--per-category", type=click.IntRange(1), metavar="N", show_default="all",
+        help="Largest number of questions from each category.",
+    ),
+    option("--category", multiple=True, help="Only this category; can be given several times."),
+    option("--edge/--no-edge", default=True, help="Use file_editing and documents, or do not."),
+)  # fmt: skip
+
+output_option = option(
+    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
+    help="Format of the report on stdout.",
+)  # fmt: skip
+
+
+def n_predict_option(default: int) -> Callable[[T], T]:
+    """Return the option for the length of the answers."""
+    return option(
+        "-n", "--n-predict", default=default, help="Largest number of tokens in an answer."
+    )
+
+
+def chosen_questions(params: dict[str, Any]) -> list[Question]:
+    """Return the questions that the options ask for. Raises UsageError if there are none."""
+    from edgespec.bench import workloads
+
+    found = workloads.spec_bench(params["questions"]) if params["questions"] else []
+    if params["edge"]:
+        found = [*found, *workloads.edge()]
+    if not found:
+        raise click.UsageError(
+            f"{params['questions'] or '--no-edge'} leaves no questions; give a file of them with "
+            "--questions"
+        )
+    known = sorted({question.category for question in found})
+    for category in params["category"]:
+        if category not in known:
+            raise click.UsageError(
+                f"there are no questions of category {category!r}; {did_you_mean(category, known)}"
+            )
+    if params["category"]:
+        found = [question for question in found if question.category in params["category"]]
+    return workloads.sample(found, params["per_category"])
+
+
+def progress_of(line: Status, what: str) -> Callable[..., None]:
+    """Return a function that shows on `line` how many are done and how long the rest will take."""
+    began = time.monotonic()
+
+    def show(done: int, total: int, question: Question | None = None) -> None:
+        if done:
+            seconds = (time.monotonic() - began) / done * (total - done)
+            left = f"{seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+        else:
+            left = "time left not known yet"
+        category = f": {question.category}" if question else ""
+        line.show(f"{done} of {total} {what}, {left}{category}")
+
+    return show
+
+
+def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
+    """Collect answers; return them and the exit code.
+
+    Ctrl-C, an error, or SIGTERM (after the answer that is running) end the collection, and the
+    answers until then are kept. Raises if there are none, UsageError if no question fits.
+    """
+    answers: list[T] = []
+    code, stopped = 0, False
+
+    def stop(*_: Any) -> None:
+        nonlocal stopped
+        stopped = True
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        for answer in running:
+            answers.append(answer)
+            if stopped:
+                raise KeyboardInterrupt
+    except (KeyboardInterrupt, Exception) as error:
+        if not answers:
+            raise
+        line.hide()
+        code = errors.report(error, debug=errors.wants_debug())
+        errors.line("the answers until then are kept")
+    finally:
+        line.hide()
+        signal.signal(signal.SIGTERM, before)
+    if not answers:
+        raise click.UsageError("no question fits the context; make it longer with -c")
+    return answers, code
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError if a file cannot be written there, before anything is measured."""
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise click.UsageError(
+            f"{path} cannot be written: its folder does not exist, or you may not write there"
+        )
+
+
+def header(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what a report says about the engine, the machine and the command."""
+    draft, model = about.get("draft") or {}, about.get("model") or {}
+    remote = about.get("verifier")
+    return {
+        "model": f"{remote['model']} at {remote['url']}" if remote else model["file"],
+        "draft": draft.get("file", "none"),
+        "speculation": about["speculation"],
+        "threads": model.get("n_threads"),
+        "processor": about["processor"],
+        "versions": _versions(),
+        "command": " ".join(["edgespec", *(Path(a).name if "/" in a else a for a in sys.argv[1:])]),
+    }
+
+
+def _versions() -> str:
+    """Return the versions of edgespec, of the engines that are installed, and of Python."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import edgespec
+
+    found = [f"edgespec {edgespec.__version__}"]
+    for package in ("llama-cpp-python", "onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    return ", ".join([*found, f"python {sys.version.split()[0]}"])

@@ -1,0 +1,168 @@
+"""The types of option values: what they accept, and what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the closest of the `known` words, or all if none is close."""
+    names = list(known)
+    near = get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+
+
+class ModelType(click.ParamType):  # type: ignore[type-arg]
+    """A model reference; the shell completes names of the catalogue, or else paths."""
+
+    name = "model"
+
+    def __init__(self, *extra: str) -> None:
+        self._extra = extra
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return matching names, or ask for files: bash shows only files if it gets both."""
+        from edgespec.hub import catalogue
+
+        names = [*self._extra, *catalogue.entries()]
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+class StopType(click.ParamType):  # type: ignore[type-arg]
+    """A stop string; the environment variable holds one, or a JSON list of them."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the strings of a JSON list, or the whole value: stop strings may hold blanks."""
+        if rv.lstrip().startswith("["):
+            try:
+                values = json.loads(rv)
+            except ValueError:
+                return [rv]
+            if isinstance(values, list) and all(isinstance(v, str) for v in values):
+                return values
+        return [rv]
+
+
+class LogitBiasType(click.ParamType):  # type: ignore[type-arg]
+    """A token id and what is added to its logit, as ID=VALUE; -inf forbids the token."""
+
+    name = "id=value"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the pairs of an environment variable, separated by commas or blanks."""
+        return rv.replace(",", " ").split()
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, float]:
+        """Return the token id and the bias as numbers."""
+        if isinstance(value, tuple):
+            return value
+        token, _, bias = str(value).partition("=")
+        try:
+            pair = int(token), float(bias)
+        except ValueError:
+            self.fail(f"{value!r} is not ID=VALUE, for example 1234=-inf or 50=2.5", param, ctx)
+        if math.isnan(pair[1]) or pair[1] == math.inf or pair[0] < 0:
+            self.fail(f"{value!r}: ID counts from 0, VALUE is a number or -inf", param, ctx)
+        return pair
+
+
+class KeyValueType(click.ParamType):  # type: ignore[type-arg]
+    """A name and its text, as KEY=VALUE."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return the key and the text after the first '='."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r} is not KEY=VALUE, for example block_size=64", param, ctx)
+        return key, text
+
+
+class NumbersType(click.ParamType):  # type: ignore[type-arg]
+    """Numbers of one `kind`, separated by commas or blanks; `what` names them in messages."""
+
+    name = "n,n"
+
+    def __init__(self, kind: type[int] | type[float], what: str) -> None:
+        self._kind, self._what = kind, what
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[Any]:
+        """Return the numbers, none of which may be below 0."""
+        if isinstance(value, list):
+            return value
+        try:
+            numbers = [self._kind(part) for part in str(value).replace(",", " ").split()]
+        except ValueError:
+            numbers = [-1]
+        if not all(number >= 0 for number in numbers):
+            self.fail(f"{value!r} is not a list of {self._what}", param, ctx)
+        return numbers
+
+
+def spec_types() -> dict[str, str]:
+    """Return the values of --spec-type, each with the library's name of that method."""
+    return {
+        "auto": "auto",
+        "none": "none",
+        "draft-model": "draft_model",
+        "suffix": "suffix",
+        "ngram": "suffix",
+    }
+
+
+class SpecType(click.ParamType):  # type: ignore[type-arg]
+    """A comma list of speculative methods; the value is the set of their names."""
+
+    name = "spec_type"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the methods for --help; asked for late, so that starting stays quick."""
+        return f"[{'|'.join(spec_types())}],…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
+        """Return the library's names of the methods, if they can be used together."""
+        if isinstance(value, frozenset):
+            return value
+        known = spec_types()
+        words = [word.strip().replace("_", "-") for word in str(value).split(",")]
+        for word in words:
+            if word not in known:
+                self.fail(f"{word!r} is unknown; {did_you_mean(word, known)}", param, ctx)
+        methods = frozenset(known[word] for word in words)
+        if len(methods) > 1 and methods & {"none", "auto"}:
+            self.fail(f"{value!r}: auto and none cannot be combined with other methods", param, ctx)
+        return methods
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the methods, also for the last word of a comma list."""
+        *before, word = incomplete.split(",")
+        return [
+            CompletionItem(",".join([*before, name]))
+            for name in spec_types()
+            if name.startswith(word)
+        ]

@@ -1,0 +1,119 @@
+"""The command `edgespec bench peers`: other runtimes beside this one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from .arguments import engine_arguments
+from .loading import model_reference, opened
+from .measuring import (
+    chosen_questions,
+    header,
+    n_predict_option,
+    output_option,
+    progress_of,
+    question_options,
+    until_stopped,
+)
+from .options import model_options, option, pass_params
+from .render import status
+
+if TYPE_CHECKING:
+    import edgespec
+    from edgespec.bench.peers import Mode, Peer
+
+
+@cloup.command()
+@cloup.option_group("Questions", *question_options, n_predict_option(256))
+@cloup.option_group("Output", output_option)
+@cloup.option_group(
+    "Other runtimes",
+    option(
+        "--peer-python",
+        default=sys.executable,
+        show_default="this one",
+        metavar="PATH",
+        help="The Python that has xllamacpp or onnxruntime-genai installed.",
+    ),
+)
+@model_options
+@pass_params
+def peers(ctx: click.Context) -> int:
+    """Measure other runtimes with the same prompts and weights, in the same run.
+
+    For a GGUF: llama.cpp's server with each of its ways to speculate (Python package xllamacpp)
+    and llama-cpp-python's prompt lookup. For an ONNX model: onnxruntime-genai, plain, with its
+    own lookup, and with a draft model. What cannot run here is named and left out.
+    """
+    from edgespec.bench import peers as others
+    from edgespec.bench import reports, runner
+
+    params = ctx.params
+    questions = chosen_questions(params)
+    with opened(params) as engine:
+        model, draft = _paths(params, engine)
+        modes = list(others.modes(model, draft))
+        with _running(modes, model, draft, engine, params) as started, status() as line:
+            versions = ", ".join(sorted({peer.version for peer in started}))
+            about = header(engine.describe()) | {"peers": versions}
+            running = runner.run(
+                engine,
+                questions,
+                max_tokens=params["n_predict"],
+                progress=progress_of(line, "questions"),
+                peers=started,
+            )
+            answers, code = until_stopped(running, line)
+    settings = {mode.name: dict(mode.settings) for mode in modes}
+    rows = [row | {"settings": settings.get(row["mode"])} for row in runner.summary(answers)]
+    click.echo(reports.report(about, rows, params["output"]))
+    return code
+
+
+def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
+    """Return the files that the engine was loaded from: the model's, and the draft model's."""
+    import edgespec
+    from edgespec.hub import catalogue
+    from edgespec.loading.local import draft_path
+
+    reference = model_reference(params)
+    model = catalogue.resolve(reference)
+    assert model is not None
+    if not engine.describe()["draft"]:
+        return model, None
+    asked = engine_arguments(params)["draft"]
+    return model, draft_path(reference, asked, edgespec.EngineConfig())
+
+
+@contextlib.contextmanager
+def _running(
+    modes: list[Mode],
+    model: Path,
+    draft: Path | None,
+    engine: edgespec.Engine,
+    params: dict[str, Any],
+) -> Iterator[list[Peer]]:
+    """Start the other runtimes that run here, say which do not, and end them afterwards."""
+    import edgespec
+    from edgespec.bench.peers import Peer
+
+    threads = engine.describe()["model"]["n_threads"]
+    with contextlib.ExitStack() as stack:
+        started = []
+        for mode in modes:
+            ours = mode.runtime == "llama-cpp-python"
+            python = sys.executable if ours else params["peer_python"]
+            try:
+                peer = Peer(mode, model, draft, n_ctx=engine.n_ctx, threads=threads, python=python)
+            except edgespec.EngineMissing as error:
+                click.echo(f"left out: {error}", err=True)
+            else:
+                started.append(stack.enter_context(contextlib.closing(peer)))
+        yield started

@@ -1,0 +1,126 @@
+"""The commands `edgespec bench record` and `replay`: answers kept, and policies tried on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from .arguments import model_arguments
+from .measuring import (
+    check_writable,
+    chosen_questions,
+    n_predict_option,
+    progress_of,
+    question_options,
+    until_stopped,
+)
+from .options import FILE, model_options, option, pass_params
+from .parameters import did_you_mean
+from .render import status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgespec.bench.traces import Trace
+
+
+@cloup.command()
+@cloup.option_group(
+    "Replay",
+    option(
+        "--traces",
+        type=FILE,
+        metavar="FILE",
+        show_default="those that come with edgespec",
+        help="Answers that `edgespec bench record` wrote.",
+    ),
+    option("--profile", multiple=True, help="Only this device; can be given several times."),
+    option(
+        "--fixed/--no-fixed",
+        default=True,
+        help="Also find the best fixed setting in hindsight, which takes most of the time.",
+    ),
+)
+@cloup.option_group(
+    "Output",
+    option("--json", "as_json", is_flag=True, help="Print a JSON object on each line."),
+)
+def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: bool) -> None:
+    """Compute what speculation would gain on other devices, from recorded answers.
+
+    No model runs: time is computed from each device's profile, so that the result is exact. The
+    devices are CPUs that were measured and GPUs that were made up.
+    """
+    from edgespec.bench import replay as replays
+    from edgespec.bench import traces as recorded
+
+    known = replays.shipped_profiles()
+    for name in profile:
+        if name not in known:
+            raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, known)}")
+    chosen = {name: known[name] for name in profile or known}
+    answers = recorded.load(traces) if traces else replays.shipped_traces()
+    with status() as line:
+        progress = progress_of(line, "settings")
+        found = list(replays.table(answers, chosen, fixed=fixed, progress=progress))
+    if not as_json:
+        _matrix(found)
+        return
+    for row in found:
+        click.echo(json.dumps(row))
+
+
+def _matrix(rows: list[dict[str, Any]]) -> None:
+    """Print the speedups: a row for each device and policy, a column for each category."""
+    from statistics import geometric_mean
+
+    categories = list(dict.fromkeys(row["category"] for row in rows))
+    width = max(len(row["profile"]) for row in rows) + 12
+    click.echo(" " * width + " ".join(f"{c[:12]:>12}" for c in categories) + f"{'mean':>13}")
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        groups.setdefault((row["profile"], row["policy"]), []).append(row["speedup"])
+    for (profile, policy), values in groups.items():
+        if policy != "plain":
+            figures = " ".join(f"{value:12.2f}" for value in values)
+            click.echo(
+                f"{profile} {policy:<11}".rjust(width) + figures + f"{geometric_mean(values):13.2f}"
+            )
+
+
+@cloup.command()
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@cloup.option_group("Questions", *question_options, n_predict_option(160))
+@model_options
+@pass_params
+def record(ctx: click.Context) -> int:
+    """Record answers, and what a draft model would draft at each of their tokens.
+
+    OUTPUT is the file to write, for `edgespec bench replay --traces`. -m and -md name the two
+    models. The answers are those of temperature 0.
+    """
+    from edgespec.bench import traces
+    from edgespec.loading.local import pair
+
+    params = ctx.params
+    arguments = model_arguments(params)
+    if not params["model"] or arguments["draft"] in (None, "auto"):
+        raise click.UsageError("recording needs two models: give -m and -md")
+    check_writable(params["output"])
+    questions = chosen_questions(params)
+    with pair(params["model"], **arguments) as (target, draft), status() as line:
+        progress = progress_of(line, "questions")
+
+        def recording() -> Iterator[Trace]:
+            for done, question in enumerate(questions):
+                progress(done, len(questions))
+                yield from traces.record_question(target, draft, question, params["n_predict"])
+
+        found, code = until_stopped(recording(), line)
+    traces.save(params["output"], found)
+    click.echo(f"{len(found)} answers in {params['output']}", err=True)
+    return code
