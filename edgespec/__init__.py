@@ -6,6 +6,7 @@ with edgespec.load("smollm2-135m") as engine:
     print(engine.generate("The capital of France is", max_tokens=16).text)
 """
 
+from . import hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
 from .convert.conversion import Conversion, convert
@@ -35,7 +36,6 @@ from .errors import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
-from .hub import catalogue
 from .loading.local import assemble, load
 from .loading.remote import connect
 from .measure.doctor import diagnose, diagnose_verifier
@@ -92,12 +92,12 @@ __all__ = [
     "VocabularyMismatch",
     "__version__",
     "assemble",
-    "catalogue",
     "connect",
     "convert",
     "diagnose",
     "diagnose_verifier",
     "fitting_drafts",
+    "hub",
     "inspect",
     "load",
     "tune",

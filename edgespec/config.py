@@ -90,9 +90,8 @@ def checked(values: Any, kind: type[T]) -> T:
 
 def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
     """Translate msgspec's message, whose place in `values` stands at its end."""
-    text, _, place = message.partition(" - at ")
-    in_key = place.startswith("`key` in ")
-    path = place.removeprefix("`key` in ").strip("`").removeprefix("$").removeprefix(".")
+    pattern = r"(?s)(.*?)(?: - at (`key` in )?`\$\.?([^`]*)`)?"
+    text, in_key, path = re.fullmatch(pattern, message).groups("")  # type: ignore[union-attr]
     types, value, seen = [msgspec.inspect.type_info(kind)], values, True
     for name, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
         types = [inner for outer in types for inner in _inside(outer, name, value)]
@@ -112,7 +111,7 @@ def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
         wanted, _, got = text.removeprefix("Expected ").partition(", got ")
         expected, found = f"must be {_in_words(wanted)}", found or _in_words(got)
     else:  # of a __post_init__
-        return Mismatch(path, "value", f": {text}" if path else text)
+        return Mismatch(f"{path}:" if path else "", "value", text)
     return Mismatch(f"a key of {path}" if in_key else path, "value", expected, found)
 
 

@@ -1,1 +1,1 @@
-"""The catalogue: one TOML a model. Data only; `edgespec.catalogue` reads it."""
+"""The catalogue: one TOML a model. Data only; `edgespec.hub` reads it."""

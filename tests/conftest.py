@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.hub import catalogue
+from edgespec import hub
 from tests.helpers.weights import FOLDER
 
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     path = FOLDER / "smollm2-135m.gguf"
-    return path if path.exists() else catalogue.pull("smollm2-135m")
+    return path if path.exists() else hub.pull("smollm2-135m")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from .render import count, is_terminal, neutral, size, status
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub.catalogue import Entry
+    from edgespec.hub import Entry
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -57,7 +57,7 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Fetch the files and return the keyword arguments of `edgespec.connect`, given `load`'s."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
     local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
@@ -65,7 +65,7 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
     return dict(arguments) | {
         "draft": draft,
         "local": local,
-        "tokenizer": None if local or draft else catalogue.default_model,
+        "tokenizer": None if local or draft else hub.default_model,
         "api_key": _verifier_key(options["verifier_key_file"]),
         "model": options["verifier_model"] or "",
         "timeout_s": options["verifier_timeout"],
@@ -84,16 +84,16 @@ def _verifier_key(path: Path | None) -> str | None:
 
 def model_reference(options: Mapping[str, Any]) -> str:
     """Return the model that the options name, or the catalogue's default."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
-    return options["model"] or catalogue.default_model
+    return options["model"] or hub.default_model
 
 
 def entry_of(reference: str) -> Entry | None:
     """Return the catalogue's entry that a reference such as NAME or NAME:QUANTISATION names."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
-    return catalogue.entries().get(reference.partition(":")[0].lower())
+    return hub.entries().get(reference.partition(":")[0].lower())
 
 
 def fetch_all(options: Mapping[str, Any], *references: str | None) -> None:
@@ -105,15 +105,15 @@ def fetch_all(options: Mapping[str, Any], *references: str | None) -> None:
 
 def fetched(reference: str, *, offline: bool = False) -> Path:
     """Return the file on disk; say what is fetched, and fetch it, if it is not there."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
-    path = catalogue.resolve(reference)
+    path = hub.resolve(reference)
     if path is not None:
         return path
     if not offline:
         click.echo(f"fetching {announcement(reference)}", err=True)
     with progress_bar() as progress:
-        return catalogue.pull(reference, progress=progress, offline=offline)
+        return hub.pull(reference, progress=progress, offline=offline)
 
 
 def announcement(reference: str) -> str:

@@ -16,7 +16,7 @@ from .render import count, neutral, size, table
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub.catalogue import Entry
+    from edgespec.hub import Entry
 
 _N_CTX = 4096  # context length that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -26,9 +26,9 @@ _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 @json_option
 def models(as_json: bool) -> None:
     """List the models of the catalogue."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
-    rows = [_row(entry) for entry in catalogue.entries().values()]
+    rows = [_row(entry) for entry in hub.entries().values()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -54,7 +54,7 @@ def models(as_json: bool) -> None:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
     files = [
         {
@@ -62,7 +62,7 @@ def _row(entry: Entry) -> dict[str, Any]:
             "filename": file.filename,
             "size": file.size,
             "memory": entry.memory(file, _N_CTX),
-            "path": _text(catalogue.resolve(f"{entry.name}:{file.quantisation}")),
+            "path": _text(hub.resolve(f"{entry.name}:{file.quantisation}")),
         }
         for file in entry.files
     ]
@@ -75,7 +75,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "licence": entry.licence,
         "licence_url": entry.licence_url,
         "drafts": list(entry.drafts),
-        "default": entry.name == catalogue.default_model,
+        "default": entry.name == hub.default_model,
         "files": files,
     }
 
@@ -94,15 +94,15 @@ def pull(reference: str, offline: bool, quiet: bool) -> None:
     REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or
     hf:org/repo/file.gguf. A model that is on disk is not downloaded again.
     """
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
-    entry, there = entry_of(reference), catalogue.resolve(reference) is not None
+    entry, there = entry_of(reference), hub.resolve(reference) is not None
     path = fetched(reference, offline=offline)
     if there and not quiet:
         what = f": {announcement(reference)}" if entry else ""
         click.echo(f"already on disk{what}", err=True)
     click.echo(str(path))
-    if not quiet and entry and entry.drafts and not any(map(catalogue.resolve, entry.drafts)):
+    if not quiet and entry and entry.drafts and not any(map(hub.resolve, entry.drafts)):
         click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
 
 

@@ -31,9 +31,9 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return matching names, or ask for files: bash shows only files if it gets both."""
-        from edgespec.hub import catalogue
+        from edgespec import hub
 
-        names = [*self._extra, *catalogue.entries()]
+        names = [*self._extra, *hub.entries()]
         found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
 

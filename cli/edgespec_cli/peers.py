@@ -80,11 +80,11 @@ def peers(ctx: click.Context) -> int:
 def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
     """Return the files that the engine was loaded from: the model's, and the draft model's."""
     import edgespec
-    from edgespec.hub import catalogue
+    from edgespec import hub
     from edgespec.loading.local import draft_path
 
     reference = model_reference(params)
-    model = catalogue.resolve(reference)
+    model = hub.resolve(reference)
     assert model is not None
     if not engine.describe()["draft"]:
         return model, None

@@ -199,10 +199,10 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
 
 def _name(reference: str) -> str:
     """Return the catalogue's name of the model, or its file name without the folder."""
-    from edgespec.hub import catalogue
+    from edgespec import hub
 
     path = Path(reference).expanduser()
-    return catalogue.label(path.resolve()) if path.exists() else reference
+    return hub.label(path.resolve()) if path.exists() else reference
 
 
 def _log_as_json(quiet: bool) -> None:

@@ -21,12 +21,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import backends
+from .. import backends, hub
 from ..backends import files
 from ..config import EngineConfig
 from ..drafters.model import check_vocabulary
 from ..errors import ConfigError, ConversionError, EngineMissing, ModelNotFound
-from ..hub import catalogue
 from ..loading.local import backend, model_path, open_model
 
 logger = logging.getLogger("edgespec.convert")
@@ -157,9 +156,9 @@ def _source(source: str | os.PathLike[str]) -> Path:
 def _default_out(source: str | os.PathLike[str], given: Path, precision: str) -> Path:
     """Where `name:onnx-int4` of the catalogue is looked for; of other models by their own name."""
     name = os.fspath(source).partition(":")[0].lower()
-    if name not in catalogue.entries():
+    if name not in hub.entries():
         name = given.resolve().name.removesuffix(".gguf")
-    return catalogue.models_dir() / f"{name}-onnx-{precision}"
+    return hub.models_dir() / f"{name}-onnx-{precision}"
 
 
 def _need_room(source: Path, target: Path) -> None:
@@ -176,7 +175,7 @@ def _need_room(source: Path, target: Path) -> None:
 
 def _tools(progress: Callable[[str], None]) -> Path:
     """The interpreter of the converter's environment, which is made if need be."""
-    folder = catalogue.models_dir() / ".convert"  # emptied if it is ours and of other tools
+    folder = hub.models_dir() / ".convert"  # emptied if it is ours and of other tools
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
     if ready.exists() and ready.read_text() == wanted:

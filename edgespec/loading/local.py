@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import backends
+from .. import backends, hub
 from ..backends import files
 from ..backends.base import Backend, FileModel, Model, Tokenizer
 from ..config import EngineConfig, SpeculativeConfig, build
@@ -20,7 +20,6 @@ from ..decoding.session import Session
 from ..device import processor
 from ..drafters.base import Drafter
 from ..errors import ConfigError, EngineMissing, ModelError, ModelNotFound, VocabularyMismatch
-from ..hub import catalogue
 from ..policies.base import Policy
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def load(
     EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
     where none is given, what `tune` has chosen for this file on this device.
 
-    Raises ModelNotFound (see `catalogue.pull`), ConfigError, VocabularyMismatch, EngineMissing
+    Raises ModelNotFound (see `hub.pull`), ConfigError, VocabularyMismatch, EngineMissing
     and the other ModelErrors. Nothing is downloaded.
     """
     config = build(EngineConfig, options)
@@ -297,11 +296,11 @@ def _speculation(spec: SpeculativeConfig, drafters: list[Drafter], draft: Model 
 
 def model_path(reference: Reference) -> Path:
     """The file of a model that is on disk. Raises ModelNotFound."""
-    path = catalogue.resolve(reference)
+    path = hub.resolve(reference)
     if path is None:
         raise ModelNotFound(
             f"{os.fspath(reference)!r} is not on this disk; fetch it with "
-            f"`edgespec pull {os.fspath(reference)}` or edgespec.catalogue.pull(…)"
+            f"`edgespec pull {os.fspath(reference)}` or edgespec.hub.pull(…)"
         )
     return path
 
@@ -321,7 +320,7 @@ def draft_path(
     if spec.method != "draft_model" and draft != "auto":
         return None
     name = os.fspath(model).partition(":")[0].lower()
-    suggested = catalogue.entries()[name].drafts if name in catalogue.entries() else ()
+    suggested = hub.entries()[name].drafts if name in hub.entries() else ()
     path = model_path(model)
     there = [found for name in suggested if (found := _file_like(path, name))]
     wants_gpu = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
@@ -336,8 +335,8 @@ def _file_like(path: Path, name: str) -> Path | None:
     """The file of a catalogue model that is on disk; the same format as `path` if there is one,
     for two engines in one process take more memory.
     """
-    listed = catalogue.entry(name).files
-    found = [catalogue.resolve(name, quantisation=file.quantisation) for file in listed]
+    listed = hub.entry(name).files
+    found = [hub.resolve(name, quantisation=file.quantisation) for file in listed]
     there = [file for file in found if file and _runs(file)]
     alike = (file for file in there if backends.name_of(file) == backends.name_of(path))
     return next(alike, there[0] if there else None)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import hub
 from ..backends import files
 from ..backends.base import Model
 from ..config import EngineConfig
 from ..costs.profile import fill, timed
 from ..errors import EdgeSpecError
-from ..hub import catalogue
 from ..loading.local import open_model, tuned_options
 
 logger = logging.getLogger("edgespec.measure.formats")
@@ -98,10 +98,10 @@ def formats(name: str) -> list[tuple[str, Path]]:
     """Quantisation and path of every file of a catalogue model that is on disk, [] for what is
     no name of the catalogue.
     """
-    entry = catalogue.entries().get(name.partition(":")[0].lower())
+    entry = hub.entries().get(name.partition(":")[0].lower())
     found = []
     for file in entry.files if entry else ():
-        path = catalogue.resolve(name.partition(":")[0], quantisation=file.quantisation)
+        path = hub.resolve(name.partition(":")[0], quantisation=file.quantisation)
         if path:
             found.append((file.quantisation, path))
     return found

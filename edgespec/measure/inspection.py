@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import backends
+from .. import backends, hub
 from ..backends import files
 from ..backends.base import Tokenizer
 from ..drafters.model import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
-from ..hub import catalogue
 from ..loading.local import model_path
 
 _FTYPES = {
@@ -112,7 +111,7 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     """Return every catalogue model on disk, and every model beside this one, as its draft."""
     path = model_path(reference)
-    found = {p: name for name in catalogue.entries() if (p := catalogue.resolve(name))}
+    found = {p: name for name in hub.entries() if (p := hub.resolve(name))}
     for neighbour in files.neighbours(path):
         name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
         found.setdefault(neighbour, name)

@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import edgespec
-from edgespec.hub import catalogue
+from edgespec import hub
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
@@ -19,7 +19,7 @@ def test_models_lists_the_catalogue(edgespec_cli):
     result = edgespec_cli("models")
     assert result.exit_code == 0
     rows = result.stdout.splitlines()
-    assert len(rows) == 1 + len(catalogue.entries())
+    assert len(rows) == 1 + len(hub.entries())
     row = next(row for row in rows if " smollm2-135m " in row)
     for cell in ("135M", "Q4_1", "98.4 MB", "192.7 MB", "Apache-2.0"):
         assert cell in row
@@ -29,8 +29,8 @@ def test_models_lists_the_catalogue(edgespec_cli):
 
 def test_models_as_json(edgespec_cli):
     rows = json.loads(edgespec_cli("models", "--json").stdout)
-    assert [row["name"] for row in rows] == list(catalogue.entries())
-    assert [row["name"] for row in rows if row["default"]] == [catalogue.default_model]
+    assert [row["name"] for row in rows] == list(hub.entries())
+    assert [row["name"] for row in rows if row["default"]] == [hub.default_model]
     assert all(file["path"] is None for row in rows for file in row["files"])
     files = {row["name"]: row["files"][0] for row in rows}
     kv_cache = 2 * 2 * 30 * 3 * 64 * 4096  # keys and values, two bytes, layers, heads, their size
@@ -40,7 +40,7 @@ def test_models_as_json(edgespec_cli):
 
 @pytest.fixture
 def pulled(edgespec_cli, monkeypatch) -> list[str]:
-    """`catalogue.pull` without a network."""
+    """`hub.pull` without a network."""
     asked: list[str] = []
 
     def pull(reference: str, *, progress, offline: bool) -> Path:
@@ -51,7 +51,7 @@ def pulled(edgespec_cli, monkeypatch) -> list[str]:
         path.touch()
         return path
 
-    monkeypatch.setattr(catalogue, "pull", pull)
+    monkeypatch.setattr(hub, "pull", pull)
     return asked
 
 
@@ -73,10 +73,10 @@ def test_pull_of_a_file_that_is_there(edgespec_cli, pulled):
 
 
 def test_pull_names_a_draft_and_the_hub(edgespec_cli, pulled):
-    name = next(e.name for e in catalogue.entries().values() if e.drafts)
+    name = next(e.name for e in hub.entries().values() if e.drafts)
     assert "a draft model for it: edgespec pull " in edgespec_cli("pull", name).stderr
-    hub = edgespec_cli("pull", "hf:org/repo/file.gguf")
-    assert "fetching hf:org/repo/file.gguf (size and licence" in hub.stderr
+    from_hub = edgespec_cli("pull", "hf:org/repo/file.gguf")
+    assert "fetching hf:org/repo/file.gguf (size and licence" in from_hub.stderr
 
 
 def test_run_and_chat_pull_the_default_model_and_the_draft(edgespec_cli, pulled):

@@ -7,8 +7,8 @@ from typing import get_args
 import click
 import pytest
 
+from edgespec import hub
 from edgespec.config import Acceptance
-from edgespec.hub import catalogue
 from edgespec_cli.main import cli
 
 
@@ -139,7 +139,7 @@ def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
 
 def test_the_default_model_in_help_is_that_of_the_catalogue():
     option = next(p for p in cli.commands["run"].params if p.name == "model")
-    assert option.show_default == catalogue.default_model
+    assert option.show_default == hub.default_model
 
 
 def test_acceptance_rules_are_those_of_the_library():

@@ -114,3 +114,11 @@ def test_structs_of_a_dictionary():
 
     with pytest.raises(ConfigError, match=r"rooms\[\.\.\.\]\.hots'; did you mean 'host'\?"):
         convert({"rooms": {"x": {"kind": "net", "hots": "h"}}}, Rooms, "x")
+
+
+def test_what_a_struct_itself_refuses_is_named_with_its_place():
+    class Team(msgspec.Struct, forbid_unknown_fields=True):
+        robots: list[Robot]
+
+    with pytest.raises(ConfigError, match=r"^x: robots\[0\]: thirteen arms are too many$"):
+        convert({"robots": [{"name": "r", "arms": 13}]}, Team, "x")

@@ -19,9 +19,9 @@ from edgespec import (
     TruncatedModel,
     UnknownArchitecture,
     VocabularyMismatch,
+    hub,
 )
 from edgespec.backends import files
-from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -484,8 +484,8 @@ def test_both_packages_at_once(tmp_path, monkeypatch):
 def test_relative_paths_have_names(tmp_path, monkeypatch):
     onnx_models.save(tmp_path / "letters")
     monkeypatch.chdir(tmp_path / "letters")
-    assert files.label(catalogue.resolve(".")) == "letters/model.onnx"
-    assert files.label(catalogue.resolve("model.onnx")) == "letters/model.onnx"
+    assert files.label(hub.resolve(".")) == "letters/model.onnx"
+    assert files.label(hub.resolve("model.onnx")) == "letters/model.onnx"
     assert opened("model.onnx").fingerprint()["file"][0] == "letters/model.onnx"
 
 
@@ -500,10 +500,10 @@ def test_other_files_beside_a_graph_are_not_its_weights(tmp_path):
 
 def test_references(tmp_path):
     path = onnx_models.save(tmp_path / "letters")
-    assert catalogue.resolve(path) == path
-    assert catalogue.resolve(path.parent) == path
+    assert hub.resolve(path) == path
+    assert hub.resolve(path.parent) == path
     assert files.label(path) == "letters/model.onnx"
     (path.parent / "model.onnx.data").write_bytes(b"1234")
     assert files.size_of(path) == path.stat().st_size + 4
     with pytest.raises(ModelNotFound, match=r"without an .onnx file"):
-        catalogue.resolve(tmp_path)
+        hub.resolve(tmp_path)

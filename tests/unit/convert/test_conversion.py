@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, ConversionError, EngineMissing, ModelNotFound
+from edgespec import ConfigError, ConversionError, EngineMissing, ModelNotFound, hub
 from edgespec.convert.worker import find_head, keep_wanted_rows
-from edgespec.hub import catalogue
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -142,7 +141,7 @@ def test_the_result_has_a_place_in_the_catalogue(monkeypatch, tmp_path):
         ("./Qwen2.5-1.5B", "./Qwen2.5-1.5B", "Qwen2.5-1.5B"),
     ):
         assert _default_out(source, Path(given), "int4") == tmp_path / f"{name}-onnx-int4"
-    assert catalogue.models_dir() == tmp_path
+    assert hub.models_dir() == tmp_path
 
 
 @pytest.mark.parametrize("shared", [True, False])

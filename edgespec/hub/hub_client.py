@@ -1,0 +1,251 @@
+"""The hub through its own client, `huggingface_hub`: its cache, its token, its mirrors."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import DownloadError, ModelNotFound
+from .catalogue import HubSource, ModelFile
+from .storage import Progress, models_dir, verify_or_delete
+
+# The client is imported where it is needed: `import edgespec` has to be quick.
+log = logging.getLogger(__name__)
+
+_COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
+_OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
+
+
+def cached(source: HubSource) -> Path | None:
+    """Return the file in the hub's cache; of a graph only with what has to lie beside it."""
+    needed = _COMPANIONS if source.file.endswith(".onnx") else ()
+    path = _in_cache(source)
+    return path if all(_in_cache(replace(source, file=name)) for name in needed) else None
+
+
+def _in_cache(source: HubSource) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(source.repo, source.file, revision=source.revision)
+    except ValueError as error:
+        raise ModelNotFound(f"the hub can have no {source.repo}/{source.file}: {error}") from None
+    return Path(found) if isinstance(found, str) else None
+
+
+def fetch(file: ModelFile, source: HubSource, progress: Progress, token: str | None) -> Path:
+    """Return the path of `file` in the hub's cache, fetched and checked.
+
+    Raises ModelNotFound for what the hub does not have, DownloadError for what it did not send.
+    """
+    import huggingface_hub
+
+    if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
+        _fetch_companions(source, progress, token)
+    try:
+        with _hub_progress(file.filename, progress) as options, _hub_log(file.filename, progress):
+            path = huggingface_hub.hf_hub_download(
+                source.repo, source.file, revision=source.revision, token=token, **options
+            )
+        snapshot = Path(path)
+        if file.sha256 is None:
+            file = replace(file, sha256=_hub_sha256(snapshot, source, token))
+    except Exception as error:  # its transport, and so its exceptions, differ by version
+        raise _hub_error(error, source) from error
+    whole = snapshot.resolve()
+    try:
+        verify_or_delete(whole, file, progress)
+    except DownloadError:
+        for link in _links(snapshot):
+            link.unlink(missing_ok=True)
+        raise
+    return snapshot
+
+
+def _fetch_companions(source: HubSource, progress: Progress, token: str | None) -> None:
+    """Fetch a graph's weights, where they are in other files, its tokenizer and its settings."""
+    folder = source.file.rpartition("/")[0]
+    weights = [source.file + suffix for suffix in _DATA]
+    complete = False
+    for name in (*weights, *_COMPANIONS, *_OPTIONAL):
+        numbered = re.search(r"_data_\d$", name)
+        if complete and numbered:
+            continue  # they come without gaps
+        beside = replace(source, file=name)
+        try:
+            fetch(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
+        except ModelNotFound as error:
+            complete = complete or numbered is not None
+            if name in _COMPANIONS:
+                raise ModelNotFound(
+                    f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "
+                    f"{error}"
+                ) from None
+
+
+def _links(path: Path) -> list[Path]:
+    """Return the links from `path` to its file: snapshot, blob, perhaps a shared blob."""
+    links = []
+    while path.is_symlink():
+        links.append(path)
+        path = path.parent / os.readlink(path)
+    return links
+
+
+def _hub_sha256(snapshot: Path, source: HubSource, token: str | None) -> str | None:
+    """Return the SHA-256 that the hub states: the etag of every file as large as a GGUF."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    if snapshot.is_symlink():  # to a blob that is named by its etag
+        etag: str | None = os.path.basename(os.readlink(snapshot))
+    else:
+        url = hf_hub_url(source.repo, source.file, revision=source.revision)
+        etag = get_hf_file_metadata(url, token=token).etag
+    return etag if etag and re.fullmatch("[0-9a-f]{64}", etag) else None
+
+
+@contextmanager
+def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
+    """Report the client's warnings, of a network that fails and is tried again, as progress.
+
+    It prints them otherwise, and may go on for half a minute.
+    """
+
+    def hand_on(record: logging.LogRecord) -> bool:
+        log.info("%s", record.getMessage())
+        progress(f"the hub does not answer; trying again to fetch {filename}", 0, None)
+        return False
+
+    handlers = list(logging.getLogger("huggingface_hub").handlers)
+    for handler in handlers:
+        handler.addFilter(hand_on)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(hand_on)
+
+
+@contextmanager
+def _hub_progress(filename: str, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Give options for hf_hub_download with which it reports to `progress`, and prints nothing."""
+    import inspect
+
+    from huggingface_hub import hf_hub_download
+
+    if "tqdm_class" in inspect.signature(hf_hub_download).parameters:
+        yield {"tqdm_class": _bar_class(filename, progress)}
+        return
+    utils: Any = importlib.import_module("huggingface_hub.utils")
+    shown = not utils.are_progress_bars_disabled()
+    if shown:
+        utils.disable_progress_bars()
+    progress(f"fetching {filename}", 0, None)
+    try:
+        yield {}
+    finally:
+        if shown:
+            utils.enable_progress_bars()
+
+
+def _bar_class(filename: str, progress: Progress) -> type:
+    """Return a tqdm class that draws nothing and hands its count on to `progress`."""
+
+    class Counter:
+        monitor_interval = 0  # no thread to watch over a bar that is not drawn
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "disable": True})
+            self.done = int(options.get("initial") or 0)
+            self.whole = options.get("total")
+
+        def update(self, n: float | None = 1) -> None:
+            self.done += int(n or 0)
+            progress(f"fetching {filename}", self.done, self.whole)
+
+        # With these the hub's client makes one bar, of bytes in the file, and not a second
+        # one of bytes on the wire.
+        def update_transfer(self, n: float | None = 1) -> None:
+            pass
+
+        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None:
+            pass
+
+    return type("Bar", (Counter, importlib.import_module("tqdm").tqdm), {})
+
+
+def _hub_error(error: Exception, source: HubSource) -> Exception:
+    """Return our exception for one of the hub's client, with what to do."""
+    from huggingface_hub import errors
+
+    log_in = "log in with `hf auth login` (or huggingface-cli login) or set HF_TOKEN"
+    if isinstance(error, errors.GatedRepoError):
+        return DownloadError(
+            f"{source.repo} is gated. Accept its licence on its page at the hub, then {log_in}"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFound(
+            f"the hub has no repository {source.repo}, or it is private. Check the spelling; "
+            f"for a private one {log_in}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ModelNotFound(f"{source.repo} has no revision {source.revision!r}; try 'main'")
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(
+        error, errors.LocalEntryNotFoundError
+    ):
+        return ModelNotFound(
+            f"{source.repo} has no file {source.file!r} at {source.revision!r}; look at the "
+            "repository's list of files"
+        )
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return DownloadError(
+            f"the hub refused with {status}: the token is missing, wrong or may not read "
+            f"{source.repo}; {log_in}"
+        )
+    return DownloadError(_not_reached(error))
+
+
+def _not_reached(error: Exception) -> str:
+    """Return the message for a hub that was not asked, did not answer or could not be stored."""
+    from huggingface_hub import errors
+
+    if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in _causes(error)):
+        return (
+            "it is not in the hub's cache and HF_HUB_OFFLINE is set. Unset it and pull the model "
+            f"once with a network, or copy the file into {models_dir()}"
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            f"the hub did not answer ({_root(error)}). Check the network, the proxy and "
+            "HF_ENDPOINT, and pull again"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk is full; free some space or set HF_HOME to a folder elsewhere"
+    endpoint = os.environ.get("HF_ENDPOINT")
+    where = f" and HF_ENDPOINT ({endpoint})" if endpoint else ""
+    return f"{_root(error)}. Check the network{where}, and pull again"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause of that, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _root(error: BaseException) -> str:
+    """Return type and first line of the exception that all began with."""
+    root = list(_causes(error))[-1]
+    text = str(root).strip()
+    return f"{type(root).__name__}: {text.splitlines()[0]}" if text else type(root).__name__

