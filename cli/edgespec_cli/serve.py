@@ -154,7 +154,8 @@ def _sessions(
     Raises if it cannot although --parallel was given.
     """
     from edgespec import ConfigError, ModelError
-    from edgespec.server.verification.sessions import Limits, serving
+    from edgespec.server.verification.sessions import serving
+    from edgespec.server.verification.types import Limits
 
     params = ctx.params
     if not params["parallel"]:

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters, queue and latencies of one server, in a registry of its own."""
+"""Prometheus metrics of one server: counters, queue, latencies, and sessions of devices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
 
 class Metrics:
-    """Names after vLLM. Speculation and prompt tokens are counted when an answer is complete,
-    generated tokens as they come, so also those of answers that were given up.
+    """The metrics of one server, in a registry of their own. Their names follow vLLM's.
+
+    Speculation and prompt tokens are counted when an answer is complete. Generated tokens are
+    counted as they come, so those of cancelled answers are included.
     """
 
     def __init__(self, queue: RequestQueue, sessions: Sessions | None = None) -> None:
@@ -34,18 +36,22 @@ class Metrics:
         self.requests = counter(
             "http_requests", "Requests by endpoint and status", "endpoint", "status"
         )
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, the reused ones included")
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens, those from the cache included"
+        )
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens found in the cache")
         self.generated_tokens = counter("generation_tokens", "Emitted tokens")
         self._drafts = counter("spec_decode_num_drafts", "Steps with a draft")
         self._drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens")
         self._accepted_at = counter(
-            "spec_decode_num_accepted_tokens_per_pos", "The same by position", "position"
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Accepted drafted tokens by position in the draft",
+            "position",
         )
-        self.queue_time = histogram("request_queue_time_seconds", "Waiting for a turn", _LONG)
+        self.queue_time = histogram("request_queue_time_seconds", "Time in the queue", _LONG)
         self.first_token = histogram(
-            "time_to_first_token_seconds", "From the request's arrival, waiting included", _LONG
+            "time_to_first_token_seconds", "Since the request arrived, the queue included", _LONG
         )
         self.inter_token = histogram(
             "inter_token_latency_seconds", "Between tokens; those of one step come together", _SHORT
@@ -69,18 +75,18 @@ class Metrics:
             self._accepted_at.labels(position).inc(n)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _Devices(Collector):
-    """Sessions of devices, and what was done for them."""
+    """Collects the number of devices' sessions, and what was done for them."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
-        """At the time of asking."""
+        """Yield the values of this moment."""
         sessions = self._sessions
         for name, what, value in (
             ("sessions", "Sessions, those without a connection included", len(sessions)),

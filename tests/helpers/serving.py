@@ -10,7 +10,7 @@ import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 
-from edgespec import ToyModel, ToyTokenizer
+from edgespec import ContextFull, ToyModel, ToyTokenizer
 from edgespec.backends.separate import SeparateModels
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
@@ -19,7 +19,8 @@ from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
-from edgespec.server.verification.sessions import Limits, Sessions
+from edgespec.server.verification.sessions import Sessions
+from edgespec.server.verification.types import Limits
 from edgespec.server.verification.websocket import route
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
@@ -46,22 +47,23 @@ def toy(seed=1, n_ctx=256, **options):
 
 
 class Shared(SeparateModels):
-    """Toy sequences that may begin alike, as llama.cpp's do. n_cells: room of all together."""
+    """Toy models whose prefixes can be shared, as llama.cpp's can. n_cells: tokens that all slots
+    hold together. failures: errors of the next evaluations.
+    """
 
     shares_prefixes = True
 
     def __init__(self, models, n_cells=1 << 20):
         super().__init__(models)
-        self.n_cells, self.widths = n_cells, []
+        self.n_cells, self.failures = n_cells, []
 
-    def decode(self, parts):
-        from edgespec import ContextFull
-
+    def decode(self, items):
+        if self.failures:
+            raise self.failures.pop()
         held = sum(model.n_past for model in self._models)
-        if held + sum(len(part.tokens) for part in parts) > self.n_cells:
+        if held + sum(len(item.tokens) for item in items) > self.n_cells:
             raise ContextFull("no room")
-        self.widths.append(len(parts))
-        return super().decode(parts)
+        return super().decode(items)
 
     def copy(self, source, target, n_past):
         assert self._models[target].n_past == 0
@@ -69,9 +71,9 @@ class Shared(SeparateModels):
 
 
 def served(n=8, seed=1, n_ctx=256, **limits):
-    """Sessions over toy models; not started."""
-    sequences = Shared([toy(seed, n_ctx) for _ in range(n)])
-    return Sessions(sequences, TOKENIZER, name="toy", limits=Limits(**limits))
+    """Return sessions over toy models that nobody has started."""
+    model = Shared([toy(seed, n_ctx) for _ in range(n)])
+    return Sessions(model, TOKENIZER, name="toy", limits=Limits(**limits))
 
 
 def free_port() -> int:
@@ -120,7 +122,7 @@ class Server:
 
 
 def device(url, *, drafts=True, depth=3, draft_seed=1, **options):
-    """An engine whose target is at `url`."""
+    """Return an engine whose target is at `url`."""
     verifier = RemoteVerifier(RemoteConfig(url, **({"timeout_s": 5.0} | options)), TOKENIZER)
     return engine(verifier, drafts=drafts, depth=depth, draft_seed=draft_seed)
 
@@ -136,7 +138,7 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
 
 
 def local(seed=1, **options):
-    """The same target in this process."""
+    """Return an engine whose target is the same one, in this process."""
     return engine(LocalVerifier(toy(seed)), **options)
 
 

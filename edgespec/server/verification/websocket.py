@@ -1,4 +1,4 @@
-"""The verification protocol over WebSockets: one connection, one session."""
+"""The verification protocol over WebSockets: one connection serves one session."""
 
 from __future__ import annotations
 
@@ -12,38 +12,46 @@ from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ... import protocol as wire
-from .sessions import Session, Sessions
+from ... import protocol
+from .sessions import Sessions
+from .types import DeviceSession
 
 PATH = "/v1/verify"
-_UNSENT = 256  # frames that wait for a device to read them
+_MAX_UNSENT = 256  # frames that wait for a device to read them
 _SEND_TIMEOUT_S = 30.0
 _OPEN_TIMEOUT_S = 10.0
-_FORGET = 1000  # the close code of a device that will not come back
-_TRY_LATER = 1013
+
+# close codes of RFC 6455
+_DONE = 1000  # from a device: it will not come back
+_NO_CODE = 1005
+_LOST = 1006
 _POLICY = 1008
+_TRY_LATER = 1013
 
 Authorize = Callable[[Headers], str | None]
-"""Whose key came with a connection; None where there is none that is known."""
+"""Returns the owner of the key that came with a connection, or None if the key is unknown."""
 
 
 def bearer(headers: Headers) -> str:
-    """Of a key that somebody has checked already."""
+    """Return an owner for a key that has been checked already: its hash."""
     return hashlib.sha256(headers.get("authorization", "").encode()).hexdigest()
 
 
 def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
-    """Where devices connect. authorize: who owns the sessions of a connection."""
+    """Return the route to which devices connect.
+
+    authorize: returns the owner of a connection's sessions; only the same owner can resume them.
+    """
 
     async def verify(socket: WebSocket) -> None:
         owner = authorize(socket.headers)
         if owner is None:
             await socket.close(_POLICY)  # before `accept` that is an HTTP 403
             return
-        if wire.SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
+        if protocol.SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
             await socket.close(_POLICY)
             return
-        await socket.accept(wire.SUBPROTOCOL)
+        await socket.accept(protocol.SUBPROTOCOL)
         connection = _Connection(socket, sessions)
         with contextlib.suppress(WebSocketDisconnect, OSError):
             await connection.run(owner)
@@ -52,20 +60,20 @@ def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
 
 
 class _Connection:
-    """One device: frames in, frames out, none waiting for the other."""
+    """One device's connection. Frames are read and written at the same time."""
 
     def __init__(self, socket: WebSocket, sessions: Sessions) -> None:
         self._socket = socket
         self._sessions = sessions
         self._loop = asyncio.get_running_loop()
-        self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue(_UNSENT)
+        self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_UNSENT)
         self._stalled = False
 
     async def run(self, owner: str) -> None:
-        """Until either side has had enough."""
+        """Serve the connection until either side ends it."""
         writing = asyncio.create_task(self._write())
         session = None
-        code = 1006
+        code = _LOST
         try:
             first = await asyncio.wait_for(self._read(), _OPEN_TIMEOUT_S)
             session = await run_in_threadpool(self._sessions.open, first, self.send, owner)
@@ -73,24 +81,24 @@ class _Connection:
                 code = await self._listen(session, writing)
         except WebSocketDisconnect as gone:
             code = gone.code
-        except asyncio.TimeoutError:  # nobody said who they are
-            pass
+        except asyncio.TimeoutError:
+            pass  # no OPEN came
         finally:
             if session:
-                self._sessions.leave(session, self.send, forget=code == _FORGET)
+                self._sessions.leave(session, self.send, forget=code == _DONE)
             self._put(None)
             with contextlib.suppress(Exception):
                 await writing
             with contextlib.suppress(RuntimeError):  # it is closed already
-                await self._socket.close(_TRY_LATER if self._stalled else 1000)
+                await self._socket.close(_TRY_LATER if self._stalled else _DONE)
 
     def send(self, data: bytes) -> None:
-        """From any thread, without waiting."""
+        """Send a frame; from any thread, and without waiting."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._put, data)
 
-    async def _listen(self, session: Session, writing: asyncio.Task[None]) -> int:
-        """Frames for the session until it ends; the close code."""
+    async def _listen(self, session: DeviceSession, writing: asyncio.Task[None]) -> int:
+        """Hand frames to the session until the connection ends; return its close code."""
         while True:
             reading = asyncio.create_task(self._read())
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -98,14 +106,14 @@ class _Connection:
                 reading.cancel()
                 with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
                     await reading
-                return 1006
+                return _LOST
             if not self._sessions.receive(session, self.send, reading.result()):
-                return 1006
+                return _LOST
 
     async def _read(self) -> bytes | str:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code") or 1005)
+            raise WebSocketDisconnect(message.get("code") or _NO_CODE)
         data = message.get("bytes")
         return data if data is not None else message.get("text") or ""
 
@@ -116,11 +124,11 @@ class _Connection:
             self._stalled = True
 
     async def _write(self) -> None:
-        """Ends where the device does not read, or was told that this is the end."""
+        """Write frames until the device stops reading them, or one said that this is the end."""
         while not self._stalled:
             data = await self._unsent.get()
             if data is None:
                 return
             await asyncio.wait_for(self._socket.send_bytes(data), _SEND_TIMEOUT_S)
-            if data[0] == wire.ERROR:
+            if data[0] == protocol.ERROR:
                 return

@@ -1,0 +1,90 @@
+"""What devices are told: progress, verdicts, and why something could not be done."""
+
+from __future__ import annotations
+
+from ... import protocol
+from ...backends.base import BatchItem
+from ...errors import DecodeError
+from ...types import Draft, Rows
+from .registry import SessionRegistry
+from .slots import SlotTable
+from .types import DeviceSession
+
+_RETRY_MS = 250
+
+
+class Answers:
+    """Brings sessions up to date and answers their devices. Only the evaluating thread uses it."""
+
+    def __init__(self, registry: SessionRegistry, slots: SlotTable, n_ctx: int) -> None:
+        self._registry = registry
+        self._slots = slots
+        self._n_ctx = n_ctx
+
+    def progress(self, session: DeviceSession, n_done: int) -> None:
+        """Say that `n_done` tokens of the context are read."""
+        if session.begun:
+            self._registry.send(session, protocol.Progress(session.begun.generation, n_done))
+
+    def need(self, session: DeviceSession) -> None:
+        """Ask for the context, and say what of it the server has."""
+        n = len(session.context)
+        self._registry.send(session, protocol.Need(n, session.context.checksum(n)))
+
+    def repeat(self, session: DeviceSession) -> None:
+        """Send the last verdict again."""
+        self._registry.send(session, session.answer)
+
+    def postpone(self, session: DeviceSession, why: str) -> None:
+        """Drop what the session waits for, and tell the device to ask again later."""
+        session.stop()
+        self._registry.send(session, protocol.Busy(_RETRY_MS, why))
+
+    def fail(self, session: DeviceSession, code: int, message: str) -> None:
+        """Drop what the session waits for, and end its connection with an error."""
+        session.stop()
+        self._registry.end(session, code, message)
+
+    def evaluated(self, session: DeviceSession, item: BatchItem, rows: Rows) -> None:
+        """Take in that the item's tokens are in the cache now. rows: the logits it asked for,
+        [item.n_logits, vocab_size].
+        """
+        session.n_cached += len(item.tokens)
+        if session.pending and item.n_logits:
+            self._verdict(session, session.pending, rows)
+        else:
+            self._registry.counts.prompt_tokens += len(item.tokens)
+            self.progress(session, session.n_cached)
+
+    def _verdict(self, session: DeviceSession, asked: protocol.Verify, rows: Rows) -> None:
+        verification, context = session.verification, session.context
+        assert verification is not None
+        try:
+            draft = Draft(asked.ids, "remote")
+            n_accepted, token = verification.check(draft, rows, len(context))
+            tokens = (*asked.ids[:n_accepted], token)
+            logprobs = verification.logprobs(rows, tokens) or ()
+        except DecodeError as error:
+            self._slots.truncate(session, len(context) - 1)
+            self.fail(session, protocol.UNSUPPORTED, str(error))
+            return
+        context.extend(tokens)
+        verification.accept(tokens)
+        self._slots.truncate(session, len(context) - 1)
+        now = self._registry.clock()
+        server_us = int(1e6 * (now - session.waiting_since))
+        session.answer = protocol.encode(
+            protocol.Answer(asked.round, n_accepted, token, server_us, logprobs)
+        )
+        session.answered_round, session.waiting_since = asked.round, now
+        session.last_used = now
+        self._count(len(asked.ids), n_accepted)
+        self._registry.send(session, session.answer)
+        session.go_on(self._n_ctx)
+
+    def _count(self, n_drafted: int, n_accepted: int) -> None:
+        counts = self._registry.counts
+        counts.verifications += 1
+        counts.draft_tokens += n_drafted
+        counts.accepted_tokens += n_accepted
+        counts.emitted_tokens += n_accepted + 1

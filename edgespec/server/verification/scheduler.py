@@ -1,0 +1,117 @@
+"""What is evaluated together, and what happens where it does not fit or the engine fails."""
+
+from __future__ import annotations
+
+import logging
+
+from ...backends.base import BatchedModel, BatchItem
+from ...errors import ContextFull, DecodeError
+from ...types import Rows
+from .answers import Answers
+from .registry import SessionRegistry
+from .slots import SlotTable
+from .types import DeviceSession
+
+logger = logging.getLogger("edgespec.server")
+
+_SHORT = 128  # tokens of a prompt that are read at once while several wait for verdicts
+
+Batch = list[tuple[DeviceSession, BatchItem]]
+
+
+class Scheduler:
+    """Chooses what is evaluated next, and evaluates it. Only the evaluating thread uses it."""
+
+    def __init__(
+        self,
+        model: BatchedModel,
+        registry: SessionRegistry,
+        slots: SlotTable,
+        answers: Answers,
+    ) -> None:
+        self._model = model
+        self._registry = registry
+        self._slots = slots
+        self._answers = answers
+
+    def next_batch(self) -> Batch:
+        """Return what one evaluation has room for: verifications first, then prompts, in both the
+        session that has waited longest first.
+        """
+        waiting = [session for session in self._registry.all() if session.busy]
+        waiting.sort(key=lambda session: (session.pending is None, session.waiting_since))
+        max_tokens, max_rows = self._model.max_batch, self._model.max_rows
+        crowded = sum(session.pending is not None for session in waiting) > 1
+        batch: Batch = []
+        for session in waiting:
+            if not self._slots.take(session, [item.slot for _, item in batch]):
+                continue
+            item = self._item(session, max_tokens, crowded)
+            if item.tokens and item.n_logits <= max_rows:
+                batch.append((session, item))
+                if self._model.shares_prefixes:  # others evaluate every item by itself
+                    max_tokens -= len(item.tokens)
+                    max_rows -= item.n_logits
+            elif not session.pending:
+                session.reading = False
+                self._answers.progress(session, len(session.context))
+            if not max_tokens:
+                break
+        return batch
+
+    def _item(self, session: DeviceSession, max_tokens: int, crowded: bool) -> BatchItem:
+        """Return what is next for a session, at most `max_tokens` tokens."""
+        assert session.slot is not None
+        model, tokens, n_cached = self._model, session.context.tokens, session.n_cached
+        draft = session.pending.ids if session.pending else ()
+        n_unread = len(tokens) - 1 - n_cached
+        most = max(model.max_batch - model.max_draft_rows, model.max_batch // 2, 1)
+        if crowded and model.shares_prefixes:
+            most = min(most, _SHORT)
+        fits = n_unread <= most and n_unread + 1 + len(draft) <= max_tokens
+        if session.pending and fits:
+            return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1)
+        if not session.pending and not model.shares_prefixes and n_unread <= most:
+            n_unread = 0  # they go with the first draft, as they do on one machine
+        n = min(n_unread, most, max_tokens)
+        return BatchItem(session.slot, tokens[n_cached : n_cached + n])
+
+    def evaluate(self, batch: Batch) -> list[tuple[DeviceSession, BatchItem, Rows]]:
+        """Evaluate a batch, and return the logits of the items that fitted. Sessions whose items
+        did not fit stay as they are, or are told to ask again later.
+        """
+        while batch:
+            try:
+                outputs = self._model.decode([item for _, item in batch])
+            except ContextFull:
+                self._shrink(batch)
+                continue
+            except DecodeError as error:
+                logger.error("%s", error)
+                for session, _ in batch:
+                    self._give_up(session, "the engine failed; it starts anew")
+                return []
+            self._registry.counts.evaluations += 1
+            self._registry.counts.evaluated_sequences += len(batch)
+            found = zip(batch, outputs, strict=True)
+            return [(session, item, one.logits) for (session, item), one in found]
+        return []
+
+    def start_anew(self) -> None:
+        """Drop all caches after a failure, and tell whoever waits to ask again later."""
+        for session in self._registry.all():
+            if session.busy:
+                self._answers.postpone(session, "the server failed; it starts anew")
+        self._slots.release_all()
+
+    def _shrink(self, batch: Batch) -> None:
+        """Free the slot of a session that is not in the batch, else drop the batch's last item."""
+        if self._slots.evict([item.slot for _, item in batch]):
+            return
+        session, _ = batch.pop()
+        if not batch:
+            self._give_up(session, "the cache is full with what others need")
+
+    def _give_up(self, session: DeviceSession, why: str) -> None:
+        self._slots.release(session)
+        self._answers.postpone(session, why)

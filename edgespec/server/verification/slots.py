@@ -1,0 +1,101 @@
+"""Which session's cache is in which slot of the batched model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ...backends.base import BatchedModel
+from ...cache.token_cache import common_prefix
+from .types import Counts, DeviceSession
+
+_MIN_SHARED = 64  # tokens: a shorter common prefix is read again
+_PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a busy one
+
+
+class SlotTable:
+    """Gives slots to sessions and takes them back. Only the evaluating thread uses it.
+
+    A session without a slot keeps its tokens; they are read again when it goes on.
+    """
+
+    def __init__(self, model: BatchedModel, counts: Counts, clock: Callable[[], float]) -> None:
+        self._model = model
+        self._counts = counts
+        self._clock = clock
+        self._sessions: dict[int, DeviceSession] = {}
+
+    def take(self, session: DeviceSession, needed: Collection[int]) -> bool:
+        """Give the session a slot if it has none; False if all are taken. Another session may
+        lose its slot, but none of those in `needed`.
+        """
+        if session.slot is not None:
+            return True
+        free = next((i for i in range(self._model.n_slots) if i not in self._sessions), None)
+        if free is None:
+            waited = self._clock() - session.waiting_since
+            evicted = self.evict(needed, also_busy=waited > _PATIENCE_S)
+            return evicted and self.take(session, needed)
+        self._sessions[free] = session
+        session.slot = free
+        self.share_prefix(session)
+        return True
+
+    def truncate(self, session: DeviceSession, n_past: int) -> None:
+        """Keep the first `n_past` tokens of the session's cache."""
+        session.n_cached = n_past
+        if session.slot is not None:
+            self._model.truncate(session.slot, n_past)
+
+    def share_prefix(self, session: DeviceSession) -> None:
+        """Let the session's cache begin with the longest prefix that another session of the same
+        owner has in its cache, if copying costs nothing. Prefixes of other owners are never
+        shared: how fast a prompt is read would tell what theirs begin with.
+        """
+        if session.slot is None or not self._model.shares_prefixes:
+            return
+        wanted = session.context.tokens[:-1]
+        longest, source = session.n_cached + _MIN_SHARED - 1, None
+        for slot, other in self._sessions.items():
+            if other is not session and other.owner == session.owner:
+                n = common_prefix(other.context.tokens[: other.n_cached], wanted)
+                if n > longest:
+                    longest, source = n, slot
+        if source is not None:
+            self.truncate(session, 0)
+            self._model.copy(source, session.slot, longest)
+            session.n_cached = longest
+            self._counts.shared_tokens += longest
+
+    def evict(self, needed: Collection[int], *, also_busy: bool = False) -> bool:
+        """Take the slot of the session that has been idle longest; with `also_busy`, and if none
+        is idle, of the busy one that was last used longest ago. Slots in `needed` stay. False if
+        no slot could be taken.
+        """
+        held = [session for slot, session in self._sessions.items() if slot not in needed]
+        idle = [session for session in held if not session.busy]
+        candidates = idle or (held if also_busy else [])
+        if not candidates:
+            return False
+        self.release(min(candidates, key=lambda session: session.last_used))
+        self._counts.evictions += 1
+        return True
+
+    def release(self, session: DeviceSession) -> None:
+        """Drop the session's cache and free its slot."""
+        if session.slot is not None:
+            self.truncate(session, 0)
+            del self._sessions[session.slot]
+            session.slot = None
+
+    def release_idle(self, idle_s: float) -> None:
+        """Free the slots of forgotten sessions and of those that were silent for `idle_s`."""
+        now = self._clock()
+        for session in list(self._sessions.values()):
+            idle = not session.busy and now - session.last_used > idle_s
+            if not session.token or idle:
+                self.release(session)
+
+    def release_all(self) -> None:
+        """Drop all caches."""
+        for session in list(self._sessions.values()):
+            self.release(session)

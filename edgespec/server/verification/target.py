@@ -1,0 +1,77 @@
+"""The target as devices see it: what they are told, and which of them fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ... import protocol
+from ...backends.base import BatchedModel, Tokenizer
+
+_KEPT_HASHES = 8  # one for each size of a device's vocabulary
+_PADDING = 0.95  # vocabularies of one family differ by padding, never by more than this ratio
+
+
+class ServedTarget:
+    """The name, the vocabulary and the sizes of the target that devices verify against.
+
+    name: the model that devices may ask for. costs: pairs of a number of tokens and the
+    microseconds that evaluating them takes. vocab_size: of the target's logits, which may be
+    padded beyond the tokenizer's.
+    """
+
+    def __init__(
+        self,
+        model: BatchedModel,
+        tokenizer: Tokenizer,
+        name: str = "",
+        costs: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.name = name
+        self.vocab_size = model.vocab_size
+        self.n_ctx = model.n_ctx
+        self.max_draft = model.max_draft_rows - 1
+        self._tokenizer = tokenizer
+        self._costs = tuple(costs)
+        self._hashes: dict[int, bytes] = {}
+        self._hash(tokenizer.vocab_size)
+
+    def refusal(self, asked: protocol.Open) -> protocol.Error | None:
+        """Return why this device cannot be served, or None if it can."""
+        if asked.version != protocol.VERSION:
+            return protocol.Error(
+                protocol.VERSION_UNKNOWN,
+                f"this server speaks version {protocol.VERSION} of the protocol, "
+                f"not {asked.version}",
+            )
+        if asked.model and asked.model != self.name:
+            return protocol.Error(
+                protocol.MODEL, f"this server has {self.name!r}, not {asked.model[:200]!r}"
+            )
+        ours, theirs = self._tokenizer.vocab_size, asked.vocab_size
+        if not _PADDING * ours <= theirs <= ours / _PADDING:
+            return protocol.Error(
+                protocol.VOCABULARY,
+                f"the device's vocabulary has {theirs} tokens, the target's {ours}: take a "
+                "tokenizer of the target's own family",
+            )
+        if theirs <= ours and asked.vocab_hash != self._hash(theirs):
+            return protocol.Error(
+                protocol.VOCABULARY,
+                "the device's vocabulary is not the target's: take a tokenizer of its own family",
+            )
+        return None
+
+    def opened(self, token: bytes, max_ahead: int) -> protocol.Opened:
+        """Return the answer to a device whose session has this token."""
+        n = self._tokenizer.vocab_size
+        return protocol.Opened(
+            protocol.VERSION, token, self.n_ctx, self.max_draft, max_ahead,
+            n, self._hash(n), self.name, self._costs,
+        )  # fmt: skip
+
+    def _hash(self, n: int) -> bytes:
+        if n not in self._hashes:
+            if len(self._hashes) >= _KEPT_HASHES:
+                del self._hashes[next(reversed(self._hashes))]
+            self._hashes[n] = protocol.vocabulary_hash(self._tokenizer, n)
+        return self._hashes[n]

@@ -1,0 +1,113 @@
+"""Values of the verification service: its limits, its counts, and one device's session."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ... import protocol
+from ...sampling.verification import Verification
+
+Send = Callable[[bytes], None]
+"""Takes one encoded frame for a device. It is called from several threads and must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server grants to devices. Times are in seconds.
+
+    max_sessions: sessions that are connected or may still be resumed.
+    max_prompt_tokens: longest prompt; 0 allows the whole context.
+    max_ahead: tokens that the target emits by itself before a device has to ask again.
+    frames_per_s: frames of one session, as a mean over ten seconds.
+    idle_s: time after which the cache of a silent session is dropped.
+    resume_s: time after which a session whose connection was lost is forgotten.
+    """
+
+    max_sessions: int = 256
+    max_prompt_tokens: int = 0
+    max_ahead: int = 32
+    frames_per_s: float = 200.0
+    idle_s: float = 600.0
+    resume_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start. Each field is a Prometheus counter of the same name."""
+
+    sessions_opened: int = 0
+    sessions_resumed: int = 0
+    verifications: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    emitted_tokens: int = 0
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    evaluations: int = 0
+    evaluated_sequences: int = 0
+    evictions: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class DeviceSession:
+    """One device's session: its connection, its context, and what it waits for.
+
+    The first group of fields is guarded by the registry's lock, the second belongs to the thread
+    that evaluates. Times are those of the registry's clock, in seconds.
+
+    token: the name under which the device resumes; empty once the session is forgotten.
+    send: the connection that is in charge; None if there is none.
+    inbox: frames that nobody has handled yet, each with the time of its arrival.
+    allowance: frames that may come now without breaking the limit.
+
+    reading: the prompt is being read into the cache.
+    pending: the verification that waits for the target.
+    waiting_since: when what it waits for arrived, or when its last answer was sent.
+    answered_round: the last round that was answered, with `answer`.
+    granted_round: the round up to which the target goes on by itself.
+    slot, n_cached: where its cache is, and how many tokens of the context are in it.
+    """
+
+    token: bytes
+    owner: str
+    send: Send | None = None
+    inbox: deque[tuple[float, bytes | str]] = field(default_factory=deque)
+    last_used: float = 0.0
+    last_frame: float = 0.0
+    allowance: float = 0.0
+
+    context: protocol.Context = field(default_factory=protocol.Context)
+    n_prompt: int = 0
+    begun: protocol.Begin | None = None
+    verification: Verification | None = None
+    reading: bool = False
+    pending: protocol.Verify | None = None
+    waiting_since: float = 0.0
+    answered_round: int = -1
+    granted_round: int = -1
+    answer: bytes = b""
+    slot: int | None = None
+    n_cached: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while it waits for the target."""
+        return self.reading or self.pending is not None
+
+    def stop(self) -> None:
+        """Drop what it waits for, and let the target emit nothing more by itself."""
+        self.reading, self.pending, self.granted_round = False, None, self.answered_round
+
+    def go_on(self, n_ctx: int) -> None:
+        """Ask for the next token on the device's behalf if it granted that and the context of
+        `n_ctx` tokens allows it. Where an answer ends is for the device to see.
+        """
+        length, next_round = len(self.context), self.answered_round + 1
+        self.reading, self.pending = False, None
+        if next_round <= self.granted_round and length <= n_ctx:
+            self.pending = protocol.Verify(next_round, length, 0, 0, ())
+        else:
+            self.granted_round = self.answered_round
