@@ -69,7 +69,7 @@ def bench(ctx: click.Context) -> int:
     """
     if ctx.invoked_subcommand:
         return 0
-    from edgespec.bench import reports, runner
+    from edgespec.bench import reports, runner, summary
 
     params = ctx.params
     questions, picture = chosen_questions(params), params["plot"]
@@ -81,13 +81,11 @@ def bench(ctx: click.Context) -> int:
         running = runner.run(
             engine,
             questions,
-            temperatures=params["temps"],
-            max_tokens=params["n_predict"],
-            repeats=params["repeats"],
+            runner.RunOptions(params["temps"], params["n_predict"], params["repeats"]),
             progress=progress_of(line, "questions"),
         )
         answers, code = until_stopped(running, line)
-    rows = runner.summary(answers)
+    rows = summary.summary(answers)
     click.echo(reports.report(about, rows, params["output"]))
     if picture:
         reports.plot(picture, about, rows)

@@ -27,7 +27,7 @@ from .render import status
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.bench.peers import Mode, Peer
+    from edgespec.bench.peers import Mode, Peer, Weights
 
 
 @cloup.command()
@@ -53,26 +53,28 @@ def peers(ctx: click.Context) -> int:
     own lookup, and with a draft model. What cannot run here is named and left out.
     """
     from edgespec.bench import peers as others
-    from edgespec.bench import reports, runner
+    from edgespec.bench import reports, runner, summary
 
     params = ctx.params
     questions = chosen_questions(params)
     with opened(params) as engine:
         model, draft = _paths(params, engine)
         modes = list(others.modes(model, draft))
-        with _running(modes, model, draft, engine, params) as started, status() as line:
+        threads = engine.describe()["model"]["n_threads"]
+        weights = others.Weights(model, draft, engine.n_ctx, threads)
+        with _running(modes, weights, params["peer_python"]) as started, status() as line:
             versions = ", ".join(sorted({peer.version for peer in started}))
             about = header(engine.describe()) | {"peers": versions}
             running = runner.run(
                 engine,
                 questions,
-                max_tokens=params["n_predict"],
+                runner.RunOptions(max_tokens=params["n_predict"]),
                 progress=progress_of(line, "questions"),
                 peers=started,
             )
             answers, code = until_stopped(running, line)
     settings = {mode.name: dict(mode.settings) for mode in modes}
-    rows = [row | {"settings": settings.get(row["mode"])} for row in runner.summary(answers)]
+    rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
     click.echo(reports.report(about, rows, params["output"]))
     return code
 
@@ -93,25 +95,18 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
 
 
 @contextlib.contextmanager
-def _running(
-    modes: list[Mode],
-    model: Path,
-    draft: Path | None,
-    engine: edgespec.Engine,
-    params: dict[str, Any],
-) -> Iterator[list[Peer]]:
+def _running(modes: list[Mode], weights: Weights, peer_python: str) -> Iterator[list[Peer]]:
     """Start the other runtimes that run here, say which do not, and end them afterwards."""
     import edgespec
     from edgespec.bench.peers import Peer
 
-    threads = engine.describe()["model"]["n_threads"]
     with contextlib.ExitStack() as stack:
         started = []
         for mode in modes:
             ours = mode.runtime == "llama-cpp-python"
-            python = sys.executable if ours else params["peer_python"]
+            python = sys.executable if ours else peer_python
             try:
-                peer = Peer(mode, model, draft, n_ctx=engine.n_ctx, threads=threads, python=python)
+                peer = Peer(mode, weights, python)
             except edgespec.EngineMissing as error:
                 click.echo(f"left out: {error}", err=True)
             else:

@@ -1,4 +1,4 @@
-"""Joules, where the device tells."""
+"""Energy, on devices that measure it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 
 class Meter:
-    """The running energy counters of the CPU packages (RAPL through Linux's powercap); they are
-    often readable by root alone.
+    """The energy counters of the CPU packages (RAPL through Linux's powercap).
+
+    They are often readable by root alone.
     """
 
     def __init__(self, root: Path = Path("/sys/class/powercap")) -> None:
@@ -18,8 +19,9 @@ class Meter:
         self._total = 0.0
 
     def joules(self) -> float | None:
-        """Joules since the first call, None where nothing can be read. A counter that began
-        anew since the last call is followed.
+        """Return the joules since the first call, None where nothing can be read.
+
+        A counter that wrapped around since the last call is allowed for.
         """
         if not self._zones:
             return None

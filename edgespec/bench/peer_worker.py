@@ -15,7 +15,7 @@ Runtime = tuple[Callable[[list[int], int], dict[str, int]], str]
 
 
 def llama_server(config: dict[str, Any]) -> Runtime:
-    """llama.cpp's own server, from the wheel `xllamacpp`."""
+    """Load llama.cpp's own server, from the wheel `xllamacpp`."""
     import xllamacpp as lib
 
     params = lib.CommonParams()
@@ -31,11 +31,11 @@ def llama_server(config: dict[str, Any]) -> Runtime:
         draft.mparams.path = config["draft"]
         for threads in (draft.cpuparams, draft.cpuparams_batch):
             threads.n_threads = config["threads"]
-    part = params.speculative.draft if kind.startswith("draft") else None
-    part = part or getattr(params.speculative, kind, None)
+    section = params.speculative.draft if kind.startswith("draft") else None
+    section = section or getattr(params.speculative, kind, None)
     for name, value in config["settings"].items():
         if name != "type":
-            setattr(part, name, value)
+            setattr(section, name, value)
     server = lib.Server(params)
 
     def answer(prompt: list[int], n: int) -> dict[str, int]:
@@ -55,7 +55,7 @@ def llama_server(config: dict[str, Any]) -> Runtime:
 
 
 def llama_cpp_python(config: dict[str, Any]) -> Runtime:
-    """llama-cpp-python's own prompt lookup."""
+    """Load llama-cpp-python with its own prompt lookup."""
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
@@ -80,7 +80,7 @@ def llama_cpp_python(config: dict[str, Any]) -> Runtime:
 
 
 def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
-    """onnxruntime-genai with its own lookup or draft model, on folders that its builder made."""
+    """Load a folder of onnxruntime-genai's builder, with its own lookup or a draft model."""
     import onnxruntime_genai as og
 
     folder, settings = os.path.dirname(config["model"]), dict(config["settings"])
@@ -131,7 +131,7 @@ def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Load what the first line names, and answer requests until stdin ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a runtime prints goes to stderr
     config = json.loads(sys.stdin.readline())

@@ -16,8 +16,7 @@ from typing import Any
 from .. import backends
 from ..errors import EngineMissing
 from ..types import Stats
-from .runner import Answer
-from .workloads import Question
+from .answers import Answer
 
 WORKER = Path(__file__).with_name("peer_worker.py")
 
@@ -65,8 +64,9 @@ GENAI_DRAFT = (
 
 
 def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
-    """Every mode of the runtimes that can run these files; a pair of one format each has none
-    with a draft model.
+    """Return every mode of the runtimes that can run these files.
+
+    A target and a draft model in different formats have no mode with a draft model.
     """
     engine = backends.name_of(model)
     lookup, drafting = (GENAI, GENAI_DRAFT) if engine == "onnx" else (LOOKUP, DRAFT)
@@ -74,20 +74,28 @@ def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
     return (*lookup, *(drafting if paired else ()))
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Files that every peer loads, and the context (tokens) and threads that it gets."""
+
+    model: Path
+    draft: Path | None
+    n_ctx: int
+    threads: int
+
+
 class Peer:
-    """A running worker. Raises EngineMissing where it does not start.
+    """Another runtime in a running worker. Raises EngineMissing where it does not start.
 
     python: the interpreter that has the runtime; this one by default.
     """
 
-    def __init__(
-        self, mode: Mode, model: Path, draft: Path | None, *, n_ctx: int, threads: int,
-        python: str = sys.executable,
-    ) -> None:  # fmt: skip
+    def __init__(self, mode: Mode, weights: Weights, python: str = sys.executable) -> None:
         self.mode = mode
         config = {
-            "runtime": mode.runtime, "settings": dict(mode.settings), "model": os.fspath(model),
-            "draft": draft and os.fspath(draft), "n_ctx": n_ctx, "threads": threads,
+            "runtime": mode.runtime, "settings": dict(mode.settings),
+            "model": os.fspath(weights.model), "draft": weights.draft and os.fspath(weights.draft),
+            "n_ctx": weights.n_ctx, "threads": weights.threads,
         }  # fmt: skip
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed in close()
         try:
@@ -105,8 +113,11 @@ class Peer:
             self.close()
             raise
 
-    def answer(self, prompt: Sequence[int], question: Question, id: str, n: int) -> Answer:
-        """The prompt is read first, untimed, as for our own modes."""
+    def answer(self, prompt: Sequence[int], category: str, id: str, n: int) -> Answer:
+        """Return a greedy answer of at most n tokens.
+
+        The prompt is read first, untimed, as for edgespec's own modes.
+        """
         began = time.perf_counter()
         self._ask({"prompt": list(prompt), "n": 1})
         start = time.perf_counter()
@@ -119,15 +130,7 @@ class Peer:
             num_spec_steps=max(1, reply["n"] - reply["accepted"]),
         )
         return Answer(
-            id,
-            question.category,
-            0.0,
-            self.mode.name,
-            reply["n"],
-            seconds,
-            start - began,
-            stats,
-            [],
+            id, category, 0.0, self.mode.name, reply["n"], seconds, start - began, stats, gaps=[]
         )
 
     def close(self) -> None:
@@ -137,6 +140,7 @@ class Peer:
         self._said.close()
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line and return the reply. Raises EngineMissing where the worker has ended."""
         process = self._process
         assert process.stdin
         assert process.stdout

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def report(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """The rows under a header (model, versions, device) in one of FORMATS."""
+    """Return the rows under a header (model, versions, device) in one of FORMATS."""
     if form == "json":
         return json.dumps({**header, "rows": list(rows)}, indent=1)
     if form == "jsonl":
@@ -58,14 +58,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def check_picture(path: Path) -> None:
-    """Before anything is measured: raises ConfigError where `plot` could not draw."""
+    """Raise ConfigError if `plot` could not draw to this file, before anything is measured."""
     kinds = _pyplot().gcf().canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
         raise ConfigError(f"{path} is no kind of picture; known: {', '.join(sorted(kinds))}")
 
 
 def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """A picture: speedup per category, accepted lengths, where the time went. Needs matplotlib."""
+    """Draw speedups per category, accepted lengths, and where the time went. Needs matplotlib."""
     plt = _pyplot()
     drafted = [r for r in rows if r["mode"] != "plain" and r["speedup"]]
     names = [f"{r['category']} {r['temperature']:g} {r['mode']}" for r in drafted]
@@ -98,7 +98,7 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 
 
 def _errors(rows: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """How far each speedup's interval reaches below it, and above it."""
+    """Return how far the interval of each speedup reaches below it, and above it."""
     own = [row["speedup"] for row in rows]
     lows = [row.get("speedup_low") or row["speedup"] for row in rows]
     highs = [row.get("speedup_high") or row["speedup"] for row in rows]

@@ -1,16 +1,18 @@
-"""Recorded answers: what the target said greedily, and what a draft model would have offered at
-every position. Replaying policies over them needs no model and has no noise.
+"""Recorded answers: the target's greedy tokens, and what a draft model drafts at every position.
+
+Replaying policies over them needs no model and has no noise.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..backends.base import Model, Tokenizer
@@ -23,6 +25,8 @@ from .workloads import Question, prompt_of
 DEPTH = 16  # of the recorded chains
 BEHIND_A_MISS = 7  # tokens recorded behind the first wrong one: they cost time, nothing else
 N_TOP = 4
+
+Chain = list[tuple[int, float]]  # tokens with their probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,12 @@ class Trace:
     category: str
     prompt: list[int]
     output: list[int]
-    chains: list[list[tuple[int, float]]]
-    top: list[list[tuple[int, float]]]
+    chains: list[Chain]
+    top: list[Chain]
 
 
 def record_question(target: Any, draft: Model, question: Question, n_tokens: int) -> list[Trace]:
-    """All turns of a question that fit the context; `target` has a `tokenizer`."""
+    """Record all turns of a question that fit the context; `target` has a `tokenizer`."""
     tokenizer: Tokenizer = target.tokenizer
     messages: list[dict[str, str]] = []
     found = []
@@ -61,18 +65,18 @@ def record_question(target: Any, draft: Model, question: Question, n_tokens: int
 
 def record(
     target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
-) -> tuple[list[int], list[list[tuple[int, float]]], list[list[tuple[int, float]]]]:
-    """Output, chains and top tokens of one greedy answer of at most `n_tokens`."""
+) -> tuple[list[int], list[Chain], list[Chain]]:
+    """Return the output, chains and top tokens of a greedy answer of at most `n_tokens`."""
     output, top = _answer(target, prompt, n_tokens, is_eog)
     return output, _chains(draft, list(prompt), output), top
 
 
 def _answer(
     target: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
-) -> tuple[list[int], list[list[tuple[int, float]]]]:
+) -> tuple[list[int], list[Chain]]:
     cache = TokenCache(target)
     output: list[int] = []
-    top: list[list[tuple[int, float]]] = []
+    top: list[Chain] = []
     target.truncate(0)
     pending = list(prompt)
     while len(output) < n_tokens:
@@ -92,10 +96,13 @@ def _answer(
     return output, top
 
 
-def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[list[tuple[int, float]]]:
-    """From the last position backwards: a right token is followed by the next position's chain."""
+def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[Chain]:
+    """Return what the draft model drafts at every position of the output.
+
+    Made backwards: a right token is followed by the next position's chain.
+    """
     forced = _forced(draft, prompt, output)
-    chains: list[list[tuple[int, float]]] = [[] for _ in output]
+    chains: list[Chain] = [[] for _ in output]
     for i in reversed(range(len(output))):
         token, prob = forced[i]
         if token == output[i]:
@@ -111,11 +118,11 @@ def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[list[tup
     return chains
 
 
-def _forced(draft: Model, prompt: list[int], output: list[int]) -> list[tuple[int, float]]:
-    """The draft's own choice at every position of the target's text."""
+def _forced(draft: Model, prompt: list[int], output: list[int]) -> Chain:
+    """Return the draft model's own choice at every position of the target's text."""
     draft.truncate(0)
     text, step = [*prompt, *output[:-1]], draft.capabilities.max_rows
-    best: list[tuple[int, float]] = []
+    best: Chain = []
     head = len(prompt) - 1
     for i in range(0, head, draft.capabilities.max_batch):
         draft.decode(text[i : min(head, i + draft.capabilities.max_batch)], n_logits=0)
@@ -132,18 +139,18 @@ def _best(row: Row) -> tuple[int, float]:
 
 
 def save(path: str | Path, traces: Iterable[Trace]) -> None:
-    """One JSON object a line, gzipped."""
+    """Write answers as gzipped lines of JSON."""
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         for trace in traces:
-            file.write((json.dumps(asdict(trace), separators=(",", ":")) + "\n").encode())
+            file.write(msgspec.json.encode(trace) + b"\n")
 
 
 def load(path: str | Path) -> list[Trace]:
-    """What `save` wrote. Raises ConfigError for anything else."""
+    """Return what `save` wrote. Raises ConfigError for anything else."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            found = [Trace(**json.loads(line)) for line in file]
-    except (OSError, EOFError, ValueError, TypeError) as error:
+        with gzip.open(path) as file:
+            found = [msgspec.json.decode(line, type=Trace) for line in file]
+    except (OSError, EOFError, zlib.error, UnicodeError, msgspec.MsgspecError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"{path} holds no recorded answers ({why}); `edgespec bench record` writes them"

@@ -1,15 +1,15 @@
-"""Questions: Spec-Bench's six categories from its own file, and two things that people do on
-their own devices.
-"""
+"""Questions: Spec-Bench's six categories, and two workloads of people's own devices."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from ..backends.base import Tokenizer
 from ..decoding import templates
@@ -34,31 +34,34 @@ class Question:
 
 
 def edge() -> list[Question]:
-    """Two workloads of people's own devices: "edit this file", which gives the complete file
-    back, and "answer from these documents", in several turns.
+    """Return the questions of two workloads of people's own devices.
+
+    "Edit this file", which gives the complete file back, and "answer from these documents", in
+    several turns.
     """
     return _read(files(__package__).joinpath("data/edge.jsonl").read_text("utf-8").splitlines())
 
 
 def spec_bench(path: str | Path) -> list[Question]:
-    """Questions in Spec-Bench's format (Xia et al. 2024, arXiv 2401.07851; `question.jsonl` of
-    github.com/hemingkx/Spec-Bench): one object a line with question_id, category and turns.
+    """Return the questions of a file in Spec-Bench's format.
 
-    The eight categories of MT-Bench are one of Spec-Bench's six; others keep their names.
+    One object a line with question_id, category and turns (Xia et al. 2024, arXiv 2401.07851;
+    `question.jsonl` of github.com/hemingkx/Spec-Bench). The eight categories of MT-Bench are one
+    of Spec-Bench's six; others keep their names. Raises ConfigError for any other file.
     """
     try:
         return _read(Path(path).read_text("utf-8").splitlines())
     except OSError as error:
         raise ConfigError(f"cannot read questions from {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (UnicodeError, msgspec.MsgspecError) as error:
         raise ConfigError(
-            f"{path} is not a file of questions ({error!r}): every line is an object with "
+            f"{path} is not a file of questions ({error}): every line is an object with "
             "question_id, category and turns, as in Spec-Bench's question.jsonl"
         ) from None
 
 
 def sample(questions: Iterable[Question], per_category: int | None) -> list[Question]:
-    """At most so many of each category, spread evenly over the file; None for all."""
+    """Return at most so many of each category, spread evenly over the file; None for all."""
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
         groups[question.category].append(question)
@@ -72,24 +75,24 @@ def sample(questions: Iterable[Question], per_category: int | None) -> list[Ques
 
 
 def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
-    """Token ids of a conversation under the model's own template, the answer to come next."""
+    """Return the token ids of a conversation in the model's own template, ready to be answered."""
     template = tokenizer.chat_template or templates.CHATML
     text = templates.render(template, list(messages), tokenizer.special())
     return tokenizer.encode(text, add_special=False)
 
 
+class _Line(msgspec.Struct):
+    """A line of Spec-Bench's file, as far as it is used."""
+
+    question_id: int | str
+    category: str
+    turns: Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
 def _read(lines: Iterable[str]) -> list[Question]:
     found = []
     for line in filter(str.strip, lines):
-        fields = json.loads(line)
-        category = fields["category"]
-        if not isinstance(fields["turns"], list) or not fields["turns"]:
-            raise TypeError(f"turns of {fields['question_id']} is no list of texts")
-        found.append(
-            Question(
-                str(fields["question_id"]),
-                "mt_bench" if category in MT_BENCH else str(category),
-                tuple(map(str, fields["turns"])),
-            )
-        )
+        fields = msgspec.json.decode(line, type=_Line)
+        category = "mt_bench" if fields.category in MT_BENCH else fields.category
+        found.append(Question(str(fields.question_id), category, tuple(fields.turns)))
     return found

@@ -244,4 +244,4 @@ def test_recording_needs_two_models(edgespec_cli):
 def test_a_peer_that_is_not_there_says_so(tmp_path):
     mode = peers.Mode("other", "no-such-runtime")
     with pytest.raises(edgespec.EngineMissing, match=r"other does not run here; .*KeyError"):
-        peers.Peer(mode, tmp_path, None, n_ctx=64, threads=1, python=sys.executable)
+        peers.Peer(mode, peers.Weights(tmp_path, None, 64, 1), sys.executable)

@@ -152,11 +152,12 @@ def test_doctor_says_what_is_wrong(server, smollm2):
 
 def test_bench_measures_a_target_far_away(server, smollm2):
     from edgespec.bench import runner, workloads
+    from edgespec.bench.summary import summary
 
     questions = [q for q in workloads.edge() if q.category == "file_editing"][:1]
     with edgespec.connect(server.url, tokenizer=smollm2) as there:
-        answers = list(runner.run(there, questions, max_tokens=16))
-    assert {row["mode"] for row in runner.summary(answers)} >= {"auto", "plain"}
+        answers = list(runner.run(there, questions, runner.RunOptions(max_tokens=16)))
+    assert {row["mode"] for row in summary(answers)} >= {"auto", "plain"}
 
 
 def test_the_command_line(server, small_draft):

@@ -1,11 +1,13 @@
 """What `edgespec bench` makes of its answers, from answers made by hand: no clock."""
 
+import sys
 from itertools import product
 from statistics import mean
 
 import pytest
 
-from edgespec.bench.runner import Answer, summary
+from edgespec.bench.answers import Answer
+from edgespec.bench.summary import summary
 from edgespec.types import Stats
 
 
@@ -89,3 +91,11 @@ def test_categories_are_drawn_apart():
     both += answers("auto", *range(5, 14), category="rag")
     low, high = interval(both, category="all")
     assert high - low < 0.85 * (interval(one)[1] - interval(one)[0])
+
+
+def test_without_scipy_there_are_no_intervals_and_a_word_about_them(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    found = answers("plain", 1, 2, 3) + answers("auto", 2, 4, 6)
+    assert row(found)["speedup"] == 2
+    assert interval(found) == (None, None)
+    assert "pip install 'edgespec[bench]'" in caplog.text

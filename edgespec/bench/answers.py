@@ -1,0 +1,34 @@
+"""The answers that a benchmark measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..types import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer in one mode.
+
+    seconds: from a prompt that is in the target's cache to the last token, whatever a draft
+    model had to read included. ttft_s: to the first token of the prompt when it was new.
+    gaps: seconds between one arrival of tokens and the next, a value a token.
+    joules: of the whole device, None where it does not tell.
+    """
+
+    id: str
+    category: str
+    temperature: float
+    mode: str
+    n_tokens: int
+    seconds: float
+    ttft_s: float
+    stats: Stats
+    gaps: list[float] = field(repr=False)
+    joules: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the answer over the seconds that it took."""
+        return self.n_tokens / self.seconds
