@@ -1,1 +1,1 @@
-"""The verification server and its OpenAI-compatible front."""
+"""The server: OpenAI's API, and verification for devices."""

@@ -95,4 +95,6 @@ class _Devices(Collector):
         ):
             yield GaugeMetricFamily(f"edgespec:verify_{name}", what, value)
         for name, n in asdict(sessions.counts).items():
-            yield CounterMetricFamily(f"edgespec:verify_{name}", f"{name} for devices", n)
+            yield CounterMetricFamily(
+                f"edgespec:verify_{name}", f"{name.replace('_', ' ').capitalize()}, for devices", n
+            )

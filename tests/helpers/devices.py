@@ -44,7 +44,8 @@ class FakeDevice:
         ))  # fmt: skip
 
     def verify(self, round_, ids=(), ahead=0):
-        n, checksum = len(self.context), protocol.Context(self.context).checksum(-1)
+        n = len(self.context)
+        checksum = protocol.Context(self.context).checksum(n)
         self.say(protocol.Verify(round_, n, checksum, ahead, tuple(ids)))
 
     def all(self, kind):

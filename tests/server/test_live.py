@@ -225,7 +225,7 @@ def test_tls(running, engine, say):
             httpx.get(server.url.replace("https", "http") + "/health")
 
 
-def test_what_a_device_is_told_at_the_door(running, engine):
+def test_a_device_is_told_why_it_is_refused(running, engine):
     from edgespec import ConfigError, VerifierRefused, VerifierUnavailable
     from edgespec.config import RemoteConfig
     from edgespec.verifiers.remote import RemoteVerifier

@@ -1,4 +1,4 @@
-"""What devices are told: progress, verdicts, and why something could not be done."""
+"""What devices are told: progress, verdicts, and why something cannot be done."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Answers:
         self._registry.end(session, code, message)
 
     def evaluated(self, session: DeviceSession, item: BatchItem, rows: Rows) -> None:
-        """Take in that the item's tokens are in the cache now. rows: the logits it asked for,
-        [item.n_logits, vocab_size].
+        """Record that the item's tokens are in the cache, and answer the device. rows: the logits
+        that the item asked for, [item.n_logits, vocab_size].
         """
         session.n_cached += len(item.tokens)
         if session.pending and item.n_logits:
@@ -57,6 +57,7 @@ class Answers:
             self.progress(session, session.n_cached)
 
     def _verdict(self, session: DeviceSession, asked: protocol.Verify, rows: Rows) -> None:
+        """Check a draft with the target's logits, append what was emitted, and send the verdict."""
         verification, context = session.verification, session.context
         assert verification is not None
         try:

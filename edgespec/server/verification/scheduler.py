@@ -14,7 +14,7 @@ from .types import DeviceSession
 
 logger = logging.getLogger("edgespec.server")
 
-_SHORT = 128  # tokens of a prompt that are read at once while several wait for verdicts
+_SHORT_CHUNK = 128  # tokens of a prompt that are read at once while several wait for verdicts
 
 Batch = list[tuple[DeviceSession, BatchItem]]
 
@@ -65,15 +65,16 @@ class Scheduler:
         model, tokens, n_cached = self._model, session.context.tokens, session.n_cached
         draft = session.pending.ids if session.pending else ()
         n_unread = len(tokens) - 1 - n_cached
-        most = max(model.max_batch - model.max_draft_rows, model.max_batch // 2, 1)
+        # a chunk leaves room for a draft in the same evaluation
+        chunk = max(model.max_batch - model.max_draft_rows, model.max_batch // 2, 1)
         if crowded and model.shares_prefixes:
-            most = min(most, _SHORT)
-        fits = n_unread <= most and n_unread + 1 + len(draft) <= max_tokens
+            chunk = min(chunk, _SHORT_CHUNK)
+        fits = n_unread <= chunk and n_unread + 1 + len(draft) <= max_tokens
         if session.pending and fits:
             return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1)
-        if not session.pending and not model.shares_prefixes and n_unread <= most:
-            n_unread = 0  # they go with the first draft, as they do on one machine
-        n = min(n_unread, most, max_tokens)
+        if not session.pending and not model.shares_prefixes and n_unread <= chunk:
+            n_unread = 0  # the rest goes with the first draft, as it does on one machine
+        n = min(n_unread, chunk, max_tokens)
         return BatchItem(session.slot, tokens[n_cached : n_cached + n])
 
     def evaluate(self, batch: Batch) -> list[tuple[DeviceSession, BatchItem, Rows]]:
@@ -105,7 +106,7 @@ class Scheduler:
         self._slots.release_all()
 
     def _shrink(self, batch: Batch) -> None:
-        """Free the slot of a session that is not in the batch, else drop the batch's last item."""
+        """Free the slot of an idle session, else drop the last item of the batch."""
         if self._slots.evict([item.slot for _, item in batch]):
             return
         session, _ = batch.pop()

@@ -3,7 +3,17 @@
 Frames arrive from any thread; one thread answers them. A step of it takes in what has arrived,
 puts the tokens of all sessions that wait for the target into one evaluation, checks drafts, and
 sends the answers. A session's cache may be dropped at any time: its tokens are kept, and read
-again when it goes on.
+again when it goes on. The parts, in the order in which they use each other:
+
+    types      limits, counts, and what is known of one device
+    target     what devices are told about the target, and which of them fit it
+    registry   who has a session, who may resume one, how much may come; the lock
+    slots      whose cache is where; eviction and shared prefixes
+    answers    what devices are told, and what an evaluation changes in a session
+    scheduler  what is evaluated together
+    frames     what a device's frame asks for
+    sessions   this file: the parts together, and the thread that evaluates
+    websocket  connections
 """
 
 from __future__ import annotations
@@ -30,7 +40,7 @@ from .types import Counts, DeviceSession, Limits, Send
 
 logger = logging.getLogger("edgespec.server")
 
-_WAIT_S = 1.0  # at most so long without looking for sessions that are over
+_WAIT_S = 1.0  # sessions that are over are looked for at least this often
 
 
 class Sessions:
@@ -93,7 +103,7 @@ class Sessions:
         return self._registry.receive(session, send, data)
 
     def leave(self, session: DeviceSession, send: Send, *, forget: bool = False) -> None:
-        """Take note that the connection `send` is gone. forget: the device will not come back."""
+        """Record that the connection `send` is gone. forget: the device will not come back."""
         self._registry.leave(session, send, forget=forget)
 
     def start(self) -> None:

@@ -131,7 +131,7 @@ def test_verdicts_come_before_long_prompts():
     assert devices[2].all(protocol.Progress)[-1].n_done == 200
 
 
-def test_more_devices_than_sequences_all_have_their_turn():
+def test_more_devices_than_slots_all_have_their_turn():
     clock = Clock()
     sessions = sessions_over(n=1, clock=clock)
     devices = [FakeDevice(sessions) for _ in range(3)]
