@@ -90,10 +90,16 @@ CASES = [
     ("pull of an unknown name", "pull gpt-9", ""),
 ]  # fmt: skip
 
+HEAD = """# Errors
+
+Every error is one line on standard error that says what was found and what to do. This table shows
+what typical wrong input prints. `python -m tests.benchmarks.bad_input > docs/reference/errors.md`
+makes it; the exception classes are in the [Python reference](python.md#errors).
+"""
+
 
 def main() -> None:
-    print("# What bad input prints\n")
-    print("Made by `python -m tests.benchmarks.bad_input > docs/reference/errors.md`.\n")
+    print(HEAD)
     print("| case | command | exit | printed on standard error |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
