@@ -130,7 +130,7 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
 
 
 def top() -> onnx.ModelProto:
-    """Return edgespec/backends/topk.onnx, which `python -m tests.helpers.onnx_models` writes."""
+    """Return edgespec/backends/onnx/topk.onnx, which `python -m tests.helpers.onnx_models` writes."""
     shape = ["batch", "rows", "vocab"]
     inputs = [_value("logits", TensorProto.FLOAT, shape), _value("k", TensorProto.INT64, [1])]
     shape = ["batch", "rows", "k"]
@@ -255,4 +255,4 @@ def save(folder: Path, model: onnx.ModelProto | None = None, **options) -> Path:
 
 
 if __name__ == "__main__":
-    onnx.save(top(), Path(__file__).parents[2] / "edgespec/backends/topk.onnx")
+    onnx.save(top(), Path(__file__).parents[2] / "edgespec/backends/onnx/topk.onnx")

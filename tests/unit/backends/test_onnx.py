@@ -71,7 +71,7 @@ def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
     model = opened(onnx_models.save(tmp_path))
     fresh = opened(model.path)
     fresh._new_binding()
-    fresh._cache = backend._Grown(fresh._graph, "cpu")
+    fresh._cache = backend.model._Grown(fresh._graph, "cpu")
     rng = np.random.default_rng(0)
     for _ in range(30):
         cut = int(rng.integers(model.n_past + 1))
@@ -116,7 +116,7 @@ def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
 
 
 def test_the_graph_that_finds_the_largest_is_what_it_is_said_to_be():
-    from edgespec.backends.onnx_top import GRAPH
+    from edgespec.backends.onnx.top_rows import GRAPH
 
     assert onnx.load(GRAPH) == onnx_models.top()
 
@@ -128,7 +128,7 @@ def test_the_largest_logits_alone_are_fetched(tmp_path, monkeypatch, options):
     model.truncate(0)
     model.restrict(1)
     assert np.array_equal(model.decode(TOKENS, n_logits=4).logits, whole)  # a CPU gives whole rows
-    monkeypatch.setattr(backend, "_RESTRICTED", ("cpu",))
+    monkeypatch.setattr(backend.model, "_RESTRICTED", ("cpu",))
     for top in (1, 5, 2, 0, 3, 1000):
         model.restrict(top)
         model.truncate(0)
@@ -151,7 +151,7 @@ def test_fetching_little_changes_no_text(tmp_path, monkeypatch, sampling, alone)
     folder = onnx_models.save(tmp_path, cycle(alone)).parent
     texts = []
     for devices in ((), ("cpu",)):
-        monkeypatch.setattr(backend, "_RESTRICTED", devices)
+        monkeypatch.setattr(backend.model, "_RESTRICTED", devices)
         with edgespec.load(folder, None, n_ctx=256) as engine:
             done = engine.generate("abcabcabc", max_tokens=40, **sampling)
             texts.append((done.token_ids, done.logprobs))
@@ -289,7 +289,7 @@ def test_an_evaluation_is_stopped_from_within(tmp_path, monkeypatch):
     tokens = [1 + i % 30 for i in range(400)]
     expected = model.decode(tokens).logits[0].copy()
     model.truncate(0)
-    monkeypatch.setattr(backend, "_POLL_S", 0.0005)
+    monkeypatch.setattr(backend.model, "_POLL_S", 0.0005)
     stop = threading.Event()
     run = model._session.run_with_iobinding
 
@@ -470,7 +470,7 @@ def test_providers(tmp_path):
 
 def test_both_packages_at_once(tmp_path, monkeypatch):
     path = onnx_models.save(tmp_path)
-    monkeypatch.setattr(backend, "version", lambda name: "1.31.1")
+    monkeypatch.setattr(backend.model, "version", lambda name: "1.31.1")
     backend.check_packages.cache_clear()
     with pytest.raises(ConfigError, match=r"onnxruntime 1.31.1 and onnxruntime-gpu 1.31.1 are"):
         opened(path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import EngineMissing, ModelError, ModelNotFound
+from ...errors import EngineMissing, ModelError, ModelNotFound
 
 try:
     from tokenizers import Tokenizer

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..config import EngineConfig
-from ..device import physical_cores, processor, thread_counts
-from ..errors import (
+from ...config import EngineConfig
+from ...device import physical_cores, processor, thread_counts
+from ...errors import (
     Aborted,
     ConfigError,
     DecodeError,
@@ -32,14 +32,14 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..types import Abort, Outputs, Rows
-from .base import Capabilities
-from .chunks import ends
-from .files import label, size_of
-from .hf_tokenizer import HfTokenizer, read
-from .onnx_graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
-from .onnx_top import TopRows
-from .separate import SeparateModels
+from ...types import Abort, Outputs, Rows
+from ..base import Capabilities
+from ..chunks import ends
+from ..files import label, size_of
+from ..separate import SeparateModels
+from .graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
+from .tokenizer import HfTokenizer, read
+from .top_rows import TopRows
 
 try:
     import onnxruntime as ort

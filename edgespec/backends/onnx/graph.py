@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnknownArchitecture
-from .hf_tokenizer import read
+from ...errors import UnknownArchitecture
+from .tokenizer import read
 
 KEEP = "num_logits_to_keep"
 DEFAULT_N_CTX = 8192

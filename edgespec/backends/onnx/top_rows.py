@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/onnx_models.py made it
+GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/helpers/onnx_models.py made it
 
 
 class TopRows:

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..config import EngineConfig
-from ..device import available_memory, physical_cores, processor
-from ..errors import (
+from ...config import EngineConfig
+from ...device import available_memory, physical_cores, processor
+from ...errors import (
     Aborted,
     CannotTruncate,
     ContextFull,
@@ -36,9 +36,9 @@ from ..errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from ..types import Abort, Outputs, Rows
-from .base import BatchItem, Capabilities
-from .chunks import ends
+from ...types import Abort, Outputs, Rows
+from ..base import BatchItem, Capabilities
+from ..chunks import ends
 
 try:
     import llama_cpp.llama_cpp as lib
