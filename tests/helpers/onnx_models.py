@@ -130,7 +130,7 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
 
 
 def top() -> onnx.ModelProto:
-    """Return edgespec/backends/onnx/topk.onnx, which `python -m tests.helpers.onnx_models` writes."""
+    """Return onnx/topk.onnx of the backends, which `python -m tests.helpers.onnx_models` writes."""
     shape = ["batch", "rows", "vocab"]
     inputs = [_value("logits", TensorProto.FLOAT, shape), _value("k", TensorProto.INT64, [1])]
     shape = ["batch", "rows", "k"]
