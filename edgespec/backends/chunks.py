@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import ContextFull
-from .base import Model
+from .base import BatchItem, Model
 
 
-def ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
-    """Where calls have to end, but for the last one, that evaluate so many tokens: none has more
-    than max_batch, and none ends between the wanted rows. Raises ContextFull, and ValueError for
-    more rows than there can be.
+def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
+    """Return where native calls have to end, but for the last one, that evaluate so many tokens:
+    none has more than max_batch, and none ends between the wanted rows. Raises ContextFull, and
+    ValueError for more rows than there can be.
     """
     if model.n_past + n_tokens > model.n_ctx:
         raise ContextFull(
@@ -25,3 +27,16 @@ def ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
         done = min(done + able.max_batch, n_tokens - max(1, n_logits))
         found.append(done)
     return found
+
+
+def check_slots(items: Sequence[BatchItem], n_past: Sequence[int], n_ctx: int) -> None:
+    """Raise ContextFull, before anything is appended, if an item is too long for its slot.
+
+    n_past: tokens in the cache by slot. n_ctx: most tokens of one slot.
+    """
+    for item in items:
+        if n_past[item.slot] + len(item.tokens) > n_ctx:
+            raise ContextFull(
+                f"{len(item.tokens)} tokens do not fit behind {n_past[item.slot]} in slot "
+                f"{item.slot} of {n_ctx} tokens; shorten the prompt"
+            )

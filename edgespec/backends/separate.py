@@ -1,4 +1,4 @@
-"""Models that keep one sequence each, side by side."""
+"""Models of one sequence each, side by side under the `BatchedModel` contract."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from ..errors import ConfigError
 from ..types import Outputs
 from .base import BatchItem, Model
+from .chunks import check_slots
 
 
 class SeparateModels:
-    """Models of the same weights as `BatchedModel`: evaluated one after another, nothing shared."""
+    """Models of the same weights, a slot each: evaluated one after another, nothing shared."""
 
     shares_prefixes = False
 
@@ -27,7 +28,8 @@ class SeparateModels:
         self.max_batch = first.capabilities.max_batch
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Each part by its own model."""
+        """Append tokens to their slots, each by its own model; the rows are copies."""
+        check_slots(items, [model.n_past for model in self._models], self.n_ctx)
         return [
             Outputs(
                 self._models[item.slot].decode(item.tokens, n_logits=item.n_logits).logits.copy()
@@ -35,12 +37,12 @@ class SeparateModels:
             for item in items
         ]
 
-    def truncate(self, sequence: int, n_past: int) -> None:
-        """Forget everything of a sequence from `n_past` on."""
-        self._models[sequence].truncate(n_past)
+    def truncate(self, slot: int, n_past: int) -> None:
+        """Forget everything of a slot from `n_past` on."""
+        self._models[slot].truncate(n_past)
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Never asked for, as nothing is shared."""
+        """Raise NotImplementedError: nothing is shared, so nobody asks."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 import edgespec
-import edgespec.backends.llama_cpp.model as backend
+import edgespec.backends.llama_cpp.batch as backend
 from edgespec.backends.base import Capabilities
 from edgespec.types import Outputs
 from tests.helpers.benchmarks import chat_prompt, median, model, save

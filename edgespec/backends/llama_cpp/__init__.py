@@ -1,18 +1,18 @@
-"""GGUF models through the low-level API of llama-cpp-python."""
+"""GGUF models through the low-level API of llama-cpp-python: a `Backend` that can requantise."""
 
-from .model import LlamaCppBatchedModel as LlamaCppBatchedModel
+from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
+from .inspection import identity as identity
+from .inspection import inspect_metadata as inspect_metadata
+from .inspection import requantizable as requantizable
+from .library import features as features
+from .library import gpus as gpus
+from .library import ignores_gpu_layers as ignores_gpu_layers
+from .library import supports_gpu_offload as supports_gpu_offload
+from .library import versions as versions
 from .model import LlamaCppModel as LlamaCppModel
-from .model import LlamaCppTokenizer as LlamaCppTokenizer
-from .model import check_file as check_file
-from .model import features as features
-from .model import gpus as gpus
-from .model import identity as identity
-from .model import ignores_gpu_layers as ignores_gpu_layers
-from .model import inspect_metadata as inspect_metadata
-from .model import load_weights as load_weights
 from .model import open_model as open_model
-from .model import requantizable as requantizable
-from .model import requantize as requantize
-from .model import supports_gpu_offload as supports_gpu_offload
-from .model import versions as versions
-from .model import vocabulary as vocabulary
+from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
+from .tokenizer import vocabulary as vocabulary
+from .weights import check_file as check_file
+from .weights import load_weights as load_weights
+from .weights import requantize as requantize

@@ -34,7 +34,7 @@ from ...errors import (
 )
 from ...types import Abort, Outputs, Rows
 from ..base import Capabilities
-from ..chunks import ends
+from ..chunks import chunk_ends
 from ..files import label, size_of
 from ..separate import SeparateModels
 from .graph import DEFAULT_N_CTX, KEEP, Graph, precision_of, read_graph, trained
@@ -162,7 +162,7 @@ class OnnxModel:
     ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         done = 0
-        for end in ends(self, len(tokens), n_logits):
+        for end in chunk_ends(self, len(tokens), n_logits):
             self._evaluate(tokens[done:end], 0, abort)
             done = end
         return Outputs(self._evaluate(tokens[done:] if done else tokens, n_logits, abort))

@@ -1,0 +1,62 @@
+"""Stopping a native evaluation from within."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ...types import Abort
+from .library import lib
+
+
+class AbortableDecode:
+    """Evaluations that the caller's `abort` or Ctrl-C can stop half-way; on CPUs, the callback is
+    asked between the operations of the graph.
+
+    ctrl_c: Ctrl-C was pressed during the last one. What Python's own handler raises within a
+    callback of native code would be lost, so the caller has to raise KeyboardInterrupt.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.ctrl_c = False
+        self._context = context
+        self._abort: Abort | None = None
+        self._callback = lib.ggml_abort_callback(
+            self._should_stop
+        )  # native code keeps no reference
+
+    def __call__(self, batch: Any, abort: Abort) -> int:
+        """Evaluate a native batch and return llama_decode's code, 2 if it was stopped."""
+        if abort():
+            return 2
+        self._abort = abort
+        lib.llama_set_abort_callback(self._context, self._callback, None)
+        try:
+            with self._noting_ctrl_c():
+                code: int = lib.llama_decode(self._context, batch)
+            return code
+        finally:
+            lib.llama_set_abort_callback(self._context, lib.ggml_abort_callback(), None)
+            self._abort = None
+
+    def _should_stop(self, _: Any) -> bool:
+        return self.ctrl_c or (self._abort is not None and self._abort() is not None)
+
+    @contextlib.contextmanager
+    def _noting_ctrl_c(self) -> Iterator[None]:
+        on_main = threading.current_thread() is threading.main_thread()
+        if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def note(*_: Any) -> None:
+            self.ctrl_c = True
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

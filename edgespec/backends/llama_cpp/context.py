@@ -1,0 +1,165 @@
+"""A native context over loaded weights: its settings, its memory, its place on the GPU."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...config import EngineConfig
+from ...device import available_memory, physical_cores
+from ...errors import ModelError, OutOfMemory
+from .inspection import inspect_metadata
+from .library import lib, native_log, supports_gpu_offload
+from .weights import load_weights
+
+logger = logging.getLogger("edgespec.llama_cpp")
+
+MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
+DEFAULT_N_CTX = 8192
+LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
+
+_KV_TYPES = {
+    name: getattr(lib, f"GGML_TYPE_{name.upper()}")
+    for name in ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+} | {"bf16": 30}
+_KV_BYTES = {  # of 32 elements
+    "f32": 128, "f16": 64, "bf16": 64,
+    "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
+}  # fmt: skip
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Weights and a context over them, and what the library logged while making both."""
+
+    model: Any
+    context: Any
+    log: list[str]
+
+    def free(self) -> None:
+        """Free the context, then the weights."""
+        lib.llama_free(self.context)
+        lib.llama_model_free(self.model)
+
+
+def open_native(path: Path, config: EngineConfig) -> Native:
+    """Load weights and make a context of one sequence over them. Where n_gpu_layers is "everything
+    that fits" and that does not fit, fewer layers are tried. Raises ModelError and its kinds.
+    """
+    choices = _layer_choices(path, config.n_gpu_layers)
+    for n_gpu_layers, fewer in itertools.pairwise(choices):
+        try:
+            return _open_with(path, config, n_gpu_layers)
+        except OutOfMemory as error:
+            logger.info("%s; trying %d layers on the GPU", error, fewer)
+    return _open_with(path, config, choices[-1])
+
+
+def _layer_choices(path: Path, wanted: int) -> list[int]:
+    """Return the numbers of GPU layers to try, in this order."""
+    if not supports_gpu_offload():
+        return [0]
+    if wanted >= 0:
+        return [wanted]
+    n_layer = int(inspect_metadata(path).get("block_count", "0")) + 1
+    return [-1, *sorted({n_layer * part // 4 for part in (3, 2, 1)}, reverse=True), 0]
+
+
+def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
+    model, log = load_weights(
+        path, n_gpu_layers=n_gpu_layers, use_extra_bufts=config.use_extra_bufts
+    )
+    try:
+        if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
+            raise ModelError(f"{path} is not a decoder-only language model")
+        if n_gpu_layers == 0:
+            _check_fits(path, model, config)
+        context, more = _new_context(path, model, config)
+    except BaseException:
+        lib.llama_model_free(model)
+        raise
+    return Native(model, context, log + more)
+
+
+def _new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
+    with native_log() as log:
+        context = lib.llama_init_from_model(model, context_params(model, config))
+    if not context:
+        reason = next((line for line in log if "fail" in line.lower()), "no reason given")
+        raise OutOfMemory(
+            f"{path.name}: no context of {_n_ctx(model, config)} tokens could be made "
+            f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
+        )
+    return context, log
+
+
+def _check_fits(path: Path, model: Any, config: EngineConfig) -> None:
+    """Raise OutOfMemory if the cache is larger than what is free: operating systems promise memory
+    that they do not have, and fail when the cache is written to.
+    """
+    available = available_memory()
+    if available is None or not can_truncate(model):  # a recurrent state is small
+        return
+    head = lib.llama_model_n_embd(model) // lib.llama_model_n_head(model)
+    width = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
+    bytes_of_32 = _KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]
+    n_ctx = _n_ctx(model, config)
+    needed = n_ctx * width * bytes_of_32 // 32
+    if needed > available:
+        raise OutOfMemory(
+            f"{path.name}: a KV cache of {n_ctx} tokens needs {needed / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are free; take a smaller n_ctx or a quantised KV cache "
+            "(type_k, type_v)"
+        )
+
+
+def can_truncate(model: Any) -> bool:
+    """Return True if the memory of a native model can drop its tail: it has no recurrent state."""
+    return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
+
+def context_params(model: Any, config: EngineConfig) -> Any:
+    """Return the native settings for a context of one sequence."""
+    params, cores = lib.llama_context_default_params(), physical_cores()
+    params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
+    params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
+    params.n_outputs_max = MAX_ROWS
+    params.n_threads = config.n_threads or cores
+    params.n_threads_batch = config.n_threads_batch or config.n_threads or cores
+    params.flash_attn_type = _FLASH[config.flash_attn]
+    params.type_k = _KV_TYPES[config.type_k]
+    params.type_v = _KV_TYPES[config.type_v]
+    return params
+
+
+def _n_ctx(model: Any, config: EngineConfig) -> int:
+    return config.n_ctx or min(lib.llama_model_n_ctx_train(model), DEFAULT_N_CTX)
+
+
+def with_equal_rows(config: EngineConfig) -> EngineConfig:
+    """Return the settings under which llama.cpp's rows depend least on their number, if `config`
+    asks for batch_invariant: repacked weights and attention without flash have kernels for four
+    rows, and flash attention over f16 values has one for a single row behind 512 tokens.
+    """
+    if not config.batch_invariant:
+        return config
+    type_v = "bf16" if config.type_v == "f16" else config.type_v
+    return replace(config, flash_attn="on", use_extra_bufts=False, type_v=type_v)
+
+
+def placement(log: Sequence[str]) -> dict[str, str]:
+    """Return where the engine said that it put layers and buffers."""
+    found: dict[str, str] = {}
+    for line in log:
+        _, _, text = line.partition(": ")
+        if "buffer size =" in text:
+            name, _, size = text.partition(" buffer size =")
+            found[" ".join(name.split())] = size.strip()
+        elif text.startswith("offloaded "):
+            found["layers"] = text
+    return found

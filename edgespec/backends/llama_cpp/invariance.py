@@ -1,0 +1,41 @@
+"""Measures how many logits rows an evaluation may have without changing any of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .model import LlamaCppModel
+
+_LONG = 520  # cached tokens: from 512 on attention may take another kernel
+_WIDEST = 16  # rows that are compared with rows computed alone
+
+
+def most_equal_rows(model: LlamaCppModel) -> int:
+    """Return the number of rows up to which all are, to the last bit, those of tokens evaluated one
+    by one; 1 if two differ already. The cache is empty afterwards.
+
+    On CPUs each kind of weights has its width from which llama.cpp takes another kernel.
+    """
+    if not model.capabilities.truncate:
+        return 1
+    lengths = {min(length, model.n_ctx - _WIDEST) for length in (8, _LONG)}
+    return min((_equal_rows(model, n) for n in lengths if n > 0), default=1)
+
+
+def _equal_rows(model: LlamaCppModel, n_past: int) -> int:
+    """Return the same behind `n_past` tokens."""
+    tokens = [(7 * i + 3) % model.vocab_size for i in range(n_past + _WIDEST)]
+    model.decode(tokens[:n_past], n_logits=0)
+    alone = [model.decode([token]).logits[0].copy() for token in tokens[n_past:]]
+    n = 1
+    while n < len(alone):
+        model.truncate(n_past)
+        rows = model.decode(tokens[n_past : n_past + n + 1], n_logits=n + 1).logits
+        if not all(map(np.array_equal, rows, alone)):
+            break
+        n += 1
+    model.truncate(0)
+    return n

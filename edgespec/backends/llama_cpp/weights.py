@@ -1,0 +1,96 @@
+"""GGUF files: loading their weights, errors in plain words, copies in another format."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import (
+    ModelError,
+    ModelNotFound,
+    NotAGGUF,
+    OutOfMemory,
+    TruncatedModel,
+    UnknownArchitecture,
+)
+from .library import lib, native_log, start
+
+_NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
+_DAMAGED = (
+    "corrupted or incomplete", "file bounds", "failed to read",
+    "failed to load model from file", "invalid", "unexpectedly",
+)  # fmt: skip
+
+
+def load_weights(
+    path: Path, *, n_gpu_layers: int = 0, vocab_only: bool = False, use_extra_bufts: bool = True
+) -> tuple[Any, list[str]]:
+    """Return the native model and what was logged meanwhile. Raises ModelError and its kinds."""
+    start()
+    check_file(path)
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
+    params.vocab_only = vocab_only
+    params.use_extra_bufts = use_extra_bufts
+    with native_log() as lines:
+        model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise _load_error(path, lines)
+    return model, lines
+
+
+def check_file(path: Path) -> None:
+    """Raise ModelNotFound or NotAGGUF if `path` is no GGUF; only its first bytes are read."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelNotFound(
+            f"cannot read {path}: {error.strerror}; give a GGUF file that exists"
+        ) from error
+    if not magic:
+        raise NotAGGUF(f"{path} is empty; fetch it again")
+    if magic != b"GGUF":
+        raise NotAGGUF(
+            f"{path} is not a GGUF: it begins with {magic!r}, a GGUF with b'GGUF'; "
+            "give a file that ends in .gguf (safetensors and PyTorch files need converting)"
+        )
+
+
+def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
+    said = " ".join(lines).lower()
+    reason = next(
+        (line.partition(": ")[2] or line for line in lines if "error" in line.lower()),
+        lines[-1] if lines else "no reason given",
+    )
+    if "unknown model architecture" in said or "unsupported model architecture" in said:
+        return UnknownArchitecture(
+            f"{path}: {reason}; this build of llama.cpp does not know the model: "
+            "update llama-cpp-python or take another model"
+        )
+    if any(words in said for words in _NO_MEMORY):
+        return OutOfMemory(f"{path}: {reason}; take a smaller model or quantisation")
+    if any(words in said for words in _DAMAGED):
+        return TruncatedModel(
+            f"{path} is damaged or incomplete ({path.stat().st_size} bytes): {reason}; "
+            "fetch it again"
+        )
+    return ModelError(f"{path} cannot be loaded: {reason}")
+
+
+def requantize(path: Path, target: Path) -> None:
+    """Write the model with all its weights as Q4_0. Raises ModelError."""
+    start()
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.allow_requantize = params.pure = True
+    with native_log() as lines:
+        code = lib.llama_model_quantize(
+            os.fsencode(path), os.fsencode(target), ctypes.byref(params)
+        )
+    if code:
+        reason = lines[-1] if lines else f"code {code}"
+        raise ModelError(f"{path} cannot be requantised: {reason}")
