@@ -31,7 +31,7 @@ class LlamaCppTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids; special tokens written in `text` are read as such with parse_special."""
+        """Return token ids; parse_special reads special tokens written in `text` as such."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8
         while True:
