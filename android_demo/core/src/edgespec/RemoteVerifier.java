@@ -7,7 +7,7 @@ import java.util.Random;
 
 /**
  * The target on another machine, behind "edgespec serve". docs/concepts/protocol.md, and
- * edgespec/verifiers/remote.py for the same in Python.
+ * edgespec/verifiers/remote/ for the same in Python.
  *
  * <p>Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
  * go on. A lost connection is made again and the session resumed as long as the server is not away

@@ -1,0 +1,85 @@
+"""What a device remembers between its frames: the context that the server has, and the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cache.token_cache import common_prefix
+from ...protocol import Begin, Context, Need
+from ...sampling.base import Request
+
+
+class SharedContext(Context):
+    """The tokens of a request, of which the server has the first `n_known`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_known = 0
+        self._generation = 0
+
+    @property
+    def generation(self) -> int:
+        """The number of the last BEGIN."""
+        return self._generation
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Become the prompt, with what the server has of its beginning."""
+        n = common_prefix(self.tokens, prompt)
+        self.truncate(n)
+        self.extend(prompt[n:])
+        self.n_known = min(self.n_known, n)
+
+    def begin(self, request: Request, seed: int) -> Begin:
+        """Return the frame that gives the server what it lacks."""
+        self._generation += 1
+        keep = min(self.n_known, len(self))
+        return Begin(
+            self._generation,
+            keep,
+            self.checksum(keep),
+            len(request.prompt),
+            request.params,
+            seed,
+            tuple(self.tokens[keep:]),
+        )
+
+    def correct(self, need: Need) -> None:
+        """Note that the server has less than was thought, or something else."""
+        same = self.has(need.have, need.checksum)
+        self.n_known = need.have if same and need.have < self.n_known else 0
+
+
+class Rounds:
+    """Which round is answered next, and up to which the server answers unasked.
+
+    Unasked answers are plain steps: the server emits tokens by itself and is told when to go on.
+    """
+
+    def __init__(self) -> None:
+        self.due = 0
+        self._last = -1
+
+    @property
+    def is_coming(self) -> bool:
+        """True if the answer that is due comes unasked."""
+        return self.due <= self._last
+
+    def ask(self, n_ahead: int) -> int:
+        """Start a round behind all others, with n_ahead unasked ones after it; return it."""
+        self.skip()
+        self._last = self.due + n_ahead
+        return self.due
+
+    def extend(self, n_ahead: int, most: int) -> int | None:
+        """Return up to which round the server should go on, None if it need not be told yet.
+
+        n_ahead: tokens that are wanted behind the one that is due. most: what the server allows.
+        """
+        if self._last - self.due >= n_ahead // 2:
+            return None
+        self._last = min(self.due + n_ahead, self.due - 1 + most)
+        return self._last
+
+    def skip(self) -> None:
+        """Give up the answers that are still coming."""
+        self.due = self._last + 1

@@ -1,0 +1,279 @@
+"""Verification rounds with a server: drafts go there, verdicts come back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ...backends.base import Tokenizer
+from ...config import RemoteConfig
+from ...errors import Aborted, ConfigError, ContextFull, VerifierFault, VerifierUnavailable
+from ...protocol import Answer, Busy, Cancel, Frame, More, Need, Progress, Verify
+from ...sampling.base import Request
+from ...types import Draft, Verdict
+from .connection import Connection
+from .context import Rounds, SharedContext
+
+_LONG_PROMPT = 256  # new tokens: fewer are read while the first draft is under way
+_MOST_NEEDS = 3  # times that a server may ask for the context of one step
+_RECENT = 32  # answers that the round trip is known from
+
+
+class RemoteVerifier:
+    """Has a verification server check drafts; token ids travel and nothing else.
+
+    tokenizer: of the device; the server refuses another vocabulary than its own. Within
+    `remote.timeout_s` a lost connection is made again and the session resumed.
+
+    Plain steps are not asked for one by one: the server emits tokens by itself and is told when
+    to go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is
+    that of one machine whatever the connection did.
+
+    Raises VerifierUnavailable, VerifierRefused, VerifierFault, ConfigError.
+    """
+
+    def __init__(
+        self,
+        remote: RemoteConfig,
+        tokenizer: Tokenizer,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.notices: list[str] = []
+        self._clock = clock
+        self._timeout_s = remote.timeout_s
+        self._context = SharedContext()
+        self._rounds = Rounds()
+        self._submitted: Draft | None = None
+        self._was_draft = False  # the last step that was asked for had a draft
+        self._n_unread = 0
+        self._round_trips: deque[float] = deque(maxlen=_RECENT)
+        self._connection = Connection(remote, tokenizer, self._forget, clock)
+
+    @property
+    def n_ctx(self) -> int:
+        """Number of tokens that the server's context holds."""
+        return self._connection.opened.n_ctx
+
+    @property
+    def max_draft(self) -> int:
+        """Most tokens of a draft."""
+        return self._connection.opened.max_draft
+
+    @property
+    def model(self) -> str:
+        """Name of the target."""
+        return self._connection.opened.model
+
+    @property
+    def costs(self) -> dict[int, float]:
+        """Seconds of the target's evaluations by number of tokens, as the server measured them."""
+        return {n: us * 1e-6 for n, us in self._connection.opened.costs}
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all frames that went to the server."""
+        return self._connection.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of all frames that came from the server."""
+        return self._connection.bytes_received
+
+    def round_trip_s(self) -> float:
+        """Return the median of the last waits less the server's own time, in seconds.
+
+        Before the first answer it is the time of a ping.
+        """
+        if self._round_trips:
+            return statistics.median(self._round_trips)
+        return self._connection.ping_s()
+
+    def begin(self, request: Request) -> Iterator[int]:
+        """Send what the server does not have of the prompt; yield its progress with a long one."""
+        if not request.prompt:
+            raise ValueError("the prompt is empty: the target needs at least one token")
+        if len(request.prompt) > self.n_ctx:
+            raise ContextFull(
+                f"the prompt has {len(request.prompt)} tokens, the server's context {self.n_ctx}; "
+                "shorten the prompt or start the server with a larger context"
+            )
+        self._seed = getattr(request.randomness, "seed", None)
+        if self._seed is None and request.params.temperature:
+            raise ConfigError("a remote target draws tokens by a seed; this randomness has none")
+        self._request = request
+        self._connection.abort = request.abort
+        self._context.start(request.prompt)
+        return self._prefill()
+
+    def _prefill(self) -> Iterator[int]:
+        n, total, n_needs = self._context.n_known, len(self._context), 0
+        self._began = self._clock()
+        self._n_unread = total - n
+        self._connection.again(self._send_begin, lambda: None)
+        yield n
+        while self._n_unread > _LONG_PROMPT:
+            frame = self._connection.again(self._receive, self._send_begin)
+            if isinstance(frame, Progress) and frame.generation == self._context.generation:
+                self._connection.answered()
+                self._n_unread = total - frame.n_done
+                yield min(frame.n_done, total)
+            elif isinstance(frame, Need):
+                n_needs += 1
+                self._correct(frame, n_needs)
+                self._connection.again(self._send_begin, lambda: None)
+            elif isinstance(frame, Busy):
+                return  # what is left goes with the first VERIFY
+
+    def verify(self, draft: Draft) -> Verdict:
+        """Have a draft checked. A plain step takes the next token that the server emits."""
+        self.submit(draft)
+        return self.result()
+
+    def submit(self, draft: Draft) -> None:
+        """Send a draft; `result` waits for its verdict."""
+        n_vocab = self._connection.n_vocab
+        n = next((i for i, t in enumerate(draft.tokens) if t >= n_vocab), None)
+        if n is not None:  # padding of the draft model's vocabulary
+            draft = draft._replace(tokens=draft.tokens[:n])
+        self._submitted, self._began = draft, self._clock()
+        if draft.tokens or not self._rounds.is_coming:
+            self._connection.again(lambda: self._send_verify(draft), self._send_begin)
+            return
+        last = self._rounds.extend(self._n_ahead(), self._connection.opened.max_ahead)
+        if last is not None:
+            with contextlib.suppress(VerifierUnavailable):  # `result` finds out and asks again
+                self._connection.send(More(last))
+
+    def ready(self) -> bool:
+        """Return True if the verdict is there, or something that has to be looked at first."""
+        return self._connection.ready(
+            lambda frame: isinstance(frame, Answer) and frame.round != self._rounds.due
+        )
+
+    def result(self) -> Verdict:
+        """Wait for the verdict of what was submitted. Raises Aborted."""
+        draft = self._submitted
+        assert draft is not None
+        answer = self._answer(draft)
+        self._submitted = None
+        n_vocab = self._connection.n_vocab
+        if answer.n_accepted > len(draft.tokens) or answer.token >= n_vocab:
+            raise self._fault(
+                f"accepted {answer.n_accepted} of {len(draft.tokens)} tokens and added token "
+                f"{answer.token} of {n_vocab}"
+            )
+        tokens = (*draft.tokens[: answer.n_accepted], answer.token)
+        wanted = self._request.params.logprobs is not None
+        if wanted and len(answer.logprobs) != len(tokens):
+            raise self._fault("left out log-probabilities that were asked for")
+        seconds = self._clock() - self._began
+        if draft.tokens:
+            self._round_trips.append(max(0.0, seconds - 1e-6 * answer.server_us))
+        self._context.n_known = len(self._context) + len(tokens)
+        n_unread, self._n_unread = max(self._n_unread, 1), 0
+        return Verdict(
+            tokens,
+            answer.n_accepted,
+            logprobs=answer.logprobs if wanted else None,
+            n_evaluated=n_unread + len(draft.tokens),
+            seconds=seconds,
+        )
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append what was emitted of the last verdict to the context."""
+        self._context.extend(tokens)
+
+    def finish(self) -> None:
+        """Tell the server that the answer has ended: it need not go on by itself."""
+        if self._rounds.is_coming:
+            self._rounds.skip()
+            with contextlib.suppress(VerifierUnavailable):  # then it has stopped anyway
+                self._connection.send(Cancel())
+
+    def close(self) -> None:
+        """Say goodbye: the server forgets the session. Closing twice is harmless."""
+        self._connection.close()
+
+    def _answer(self, draft: Draft) -> Answer:
+        """Wait for the answer that is due, and do meanwhile what the server asks for."""
+
+        def ask_again() -> None:
+            self._send_begin()
+            self._send_verify(draft)
+
+        connection, n_needs = self._connection, 0
+        while True:
+            frame = connection.again(self._receive, ask_again)
+            if isinstance(frame, Answer):
+                if frame.round == self._rounds.due:
+                    self._rounds.due += 1
+                    connection.answered()
+                    return frame
+            elif isinstance(frame, Need):
+                n_needs += 1
+                self._correct(frame, n_needs)
+                connection.again(ask_again, ask_again)
+            elif isinstance(frame, Busy):
+                self._wait(frame)
+                connection.again(lambda: self._send_verify(draft), ask_again)
+            elif not isinstance(frame, Progress):
+                raise self._fault(f"sent {type(frame).__name__.upper()} instead of a verdict")
+
+    def _correct(self, need: Need, n_needs: int) -> None:
+        if n_needs > _MOST_NEEDS:
+            raise self._fault("asks for the same context again and again")
+        self._context.correct(need)
+
+    def _wait(self, busy: Busy) -> None:
+        if self._clock() - self._began > self._timeout_s:
+            raise VerifierUnavailable(
+                f"{self._connection.host} has no room: {busy.message}; try again later",
+                busy.retry_ms / 1e3,
+            )
+        self._connection.sleep(busy.retry_ms / 1e3 * random.uniform(1, 1.5))
+
+    def _n_ahead(self) -> int:
+        """Return how many tokens the server may emit by itself behind the one that is due."""
+        most, request = self._connection.opened.max_ahead, self._request
+        if request.params.max_tokens is not None:
+            n_emitted = len(self._context) - len(request.prompt)
+            most = min(most, request.params.max_tokens - n_emitted - 1)
+        return max(0, min(most, self.n_ctx - len(self._context)))
+
+    def _send_begin(self) -> None:
+        frame = self._context.begin(self._request, self._seed or 0)
+        self._n_unread = max(self._n_unread, len(frame.ids))
+        self._rounds.skip()
+        self._connection.send(frame)
+        self._context.n_known = len(self._context)
+
+    def _send_verify(self, draft: Draft) -> None:
+        """Ask for a verdict, and for plain steps after it where drafts have not paid of late."""
+        length = len(self._context)
+        n_ahead = 0 if draft.tokens and self._was_draft else self._n_ahead()
+        self._was_draft = bool(draft.tokens)
+        round_ = self._rounds.ask(n_ahead)
+        checksum = self._context.checksum(length)
+        self._connection.send(Verify(round_, length, checksum, n_ahead, tuple(draft.tokens)))
+
+    def _receive(self) -> Frame:
+        try:
+            return self._connection.receive()
+        except Aborted:
+            self._connection.send(Cancel())
+            self._rounds.skip()
+            raise
+
+    def _forget(self) -> None:
+        """Note that the server knows nothing of this session."""
+        self._context.n_known = 0
+        self._rounds = Rounds()
+
+    def _fault(self, message: str) -> VerifierFault:
+        self._connection.drop()
+        return VerifierFault(f"{self._connection.host} {message}")
