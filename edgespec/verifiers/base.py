@@ -10,37 +10,43 @@ from ..types import Draft, Verdict
 
 
 class Verifier(Protocol):
-    """Owns the target: here, or on another machine."""
+    """Owns the target, here or on another machine, and has it check drafts.
+
+    A request is `begin`, its iterator run to the end, then `verify` and `accept` in turn. Raising
+    leaves a verifier in a state from which the next `begin` works.
+    """
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that the target's context holds."""
+        """Number of tokens that the target's context holds."""
 
     @property
     def max_draft(self) -> int:
         """Most tokens of a draft."""
 
     def begin(self, request: Request) -> Iterator[int]:
-        """A new request: yields how many prompt tokens are in the cache, the reused ones
-        first, after every chunk. What is left goes with the first `verify`.
+        """Start a request; yield after every chunk how many prompt tokens are in the cache.
+
+        The reused ones come first. What is left of the prompt goes with the first `verify`.
+        Raises ValueError for an empty prompt, ContextFull, Aborted, VerifierError.
         """
 
     def verify(self, draft: Draft) -> Verdict:
-        """Evaluate what is pending and the draft in one pass and judge it.
+        """Evaluate what is pending and the draft in one pass and return what is accepted of it.
 
-        Raises Aborted; the next `begin` works from whatever state that left.
+        Raises ContextFull, Aborted, VerifierError.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted of the last verdict (stopping may have cut it)."""
+        """Take over what was emitted of the last verdict, which a stop may have cut."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything. Closing twice is harmless."""
 
 
 @runtime_checkable
 class AsyncVerifier(Verifier, Protocol):
-    """A verifier far away: `verify` in two halves, with time between them.
+    """A verifier on another machine: `verify` in two halves, with time between them.
 
     notices: what the user should know, in sentences; whoever shows them takes them out.
     """
@@ -48,16 +54,16 @@ class AsyncVerifier(Verifier, Protocol):
     notices: list[str]
 
     def round_trip_s(self) -> float:
-        """Seconds to the target and back, as measured of late."""
+        """Return the seconds to the target and back, as measured of late."""
 
     def submit(self, draft: Draft) -> None:
         """Send a draft."""
 
     def ready(self) -> bool:
-        """Whether `result` would not wait."""
+        """Return True if `result` would not wait."""
 
     def result(self) -> Verdict:
-        """The verdict of what was submitted."""
+        """Wait for the verdict of what was submitted."""
 
     def finish(self) -> None:
-        """The answer has ended: nothing more is wanted."""
+        """Tell the target that the answer has ended and no more tokens are wanted."""

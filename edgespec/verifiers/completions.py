@@ -1,7 +1,8 @@
 """Targets behind OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
 
-Fan-out: the prompts S, S+D[:1], …, S+D in one request, one token each. Under vLLM a greedy
-round may be one prompt instead, whose log-probabilities say what the argmax was everywhere.
+A round is a fan-out: the prompts S, S+D[:1], …, S+D in one request, each continued by one token.
+Under vLLM a greedy round may be one prompt instead, whose log-probabilities say what the argmax was
+at every position.
 """
 
 from __future__ import annotations
@@ -15,40 +16,41 @@ from typing import Any, Literal
 from ..backends.base import Tokenizer
 from ..config import RemoteConfig, SamplingParams
 from ..errors import VerifierFault, VerifierRefused
-from .engines import (
+from .compatibility import (
     SHORT,
-    EngineVerifier,
     as_dict,
     check_tokenizer,
     check_vocab_size,
     choose_model,
     prompt_tokens,
-    smallest,
-    split_url,
+    smallest_context,
 )
-from .http import Http, part
+from .http import Http, checked
+from .inference_server import InferenceServerVerifier, split_url
 
 logger = logging.getLogger("edgespec.verifiers")
 
 _PATH = "/v1/completions"
 _BLOCK = 16  # tokens that a row of a fan-out evaluates again: vLLM's cache keeps whole blocks
 _DECIMAL = re.compile("[0-9]{1,9}").fullmatch
-_HOT = 2.0
+_HIGH_TEMPERATURE = 2.0
 _N_EQUAL = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a kind of server is asked. fields: sent with every request beside OpenAI's own, so
-    that no default of the server's or the model's holds. off: what switches top_k and min_p off,
-    for servers that have them. coldest: lower temperatures are taken for others. bias: it has
-    logit_bias. independent: rows of one request are known to be drawn independently.
+    """What a kind of server understands.
+
+    fields: sent with every request beside OpenAI's own, so that no default of the server's or the
+    model's holds. off: values that switch top_k and min_p off, for servers that have them.
+    min_temperature: the server replaces lower ones that are above 0. bias: it has logit_bias.
+    independent: prompts of one request are known to be continued independently.
     """
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     off: Mapping[str, Any] = field(default_factory=dict)
-    coldest: float = 0.0
+    min_temperature: float = 0.0
     bias: bool = False
     independent: bool = False
 
@@ -61,7 +63,7 @@ DIALECTS = {
             "repetition_penalty": 1.0, "watermarking": False,
         },
         {"top_k": -1, "min_p": 0.0},
-        coldest=0.01,
+        min_temperature=0.01,
         bias=True,
         independent=True,
     ),
@@ -97,14 +99,12 @@ GENERIC = Dialect("the server", {"logprobs": 1, "return_tokens_as_token_ids": Tr
 Greedy = Literal["auto", "fan-out", "prompt_logprobs"]
 
 
-class CompletionsVerifier(EngineVerifier):
-    """A server with /v1/completions. Raises ConfigError, VocabularyMismatch and the
-    VerifierErrors where it cannot serve.
+class CompletionsVerifier(InferenceServerVerifier):
+    """Has a server with /v1/completions check drafts.
 
     remote.url: vllm+http:// for vLLM, openai+http:// for what the server says it is. greedy:
-    "prompt_logprobs" has vLLM evaluate the whole text again, "fan-out" every row from its last
-    cached block on; "auto" takes what is fewer tokens. max_draft: a round has one row more. http:
-    used instead of one made for `remote`; closed with the verifier.
+    "prompt_logprobs" has vLLM evaluate the whole text again, "fan-out" every prompt from its last
+    cached block on; "auto" takes what is fewer tokens.
     """
 
     def __init__(
@@ -116,15 +116,10 @@ class CompletionsVerifier(EngineVerifier):
         max_draft: int = 15,
         http: Http | None = None,
     ) -> None:
-        super().__init__(remote, tokenizer, http)
-        self.max_draft = max_draft
-        try:
-            self._connect(remote, greedy)
-        except BaseException:
-            self.close()
-            raise
+        self._greedy: Greedy = greedy
+        super().__init__(remote, tokenizer, max_draft=max_draft, http=http)
 
-    def _connect(self, remote: RemoteConfig, greedy: Greedy) -> None:
+    def _connect(self, remote: RemoteConfig) -> None:
         http, tokenizer = self._http, self._tokenizer
         entry = choose_model(http, remote.model)
         self._model: str = entry["id"]
@@ -135,15 +130,14 @@ class CompletionsVerifier(EngineVerifier):
         if "n_vocab" in meta and "n_ctx" not in meta:  # an older llama-server
             props = as_dict(http.get("/props", optional=True))
             meta = meta | as_dict(props.get("default_generation_settings"))
-        self.n_ctx = smallest(http, remote.n_ctx, entry.get("max_model_len"), meta.get("n_ctx")) - 1
+        sizes = remote.n_ctx, entry.get("max_model_len"), meta.get("n_ctx")
+        self.n_ctx = smallest_context(http, *sizes) - 1
         check_vocab_size(http, tokenizer, meta.get("n_vocab"))
         check_tokenizer(http, tokenizer, self._model)
-        self._params, self._abort = SamplingParams(), None
-        self._probe(greedy)
+        self._probe()
 
-    def _probe(self, greedy: Greedy) -> None:
+    def _probe(self) -> None:
         """Try with a short text what rounds will need."""
-        host = self._http.host
         text = self._tokenizer.encode(SHORT, add_special=False)
         try:
             answer = self._ask([text])
@@ -154,32 +148,35 @@ class CompletionsVerifier(EngineVerifier):
             self._rows(self._ask([text[:-1], text]), 2)
         except (VerifierFault, VerifierRefused) as error:
             raise VerifierRefused(
-                f"{self.name} at {host} cannot verify drafts: it must take lists of token ids "
-                f"in {_PATH}, answer each with one choice and give token ids back, but: {error}"
+                f"{self.name} at {self._http.host} cannot verify drafts: it must take lists of "
+                f"token ids in {_PATH}, answer each with one choice and give token ids back, "
+                f"but: {error}"
             ) from error
         self._independent = self._dialect.independent or self._draws_differ(text)
-        self._greedy: Greedy = greedy if self._dialect.name == "vLLM" else "fan-out"
+        if self._dialect.name != "vLLM":
+            self._greedy = "fan-out"
         if self._greedy != "fan-out":
             try:
                 self._argmaxes(text[:1], text[1:])
             except (VerifierFault, VerifierRefused) as error:
-                if greedy == "prompt_logprobs":
+                if self._greedy == "prompt_logprobs":
                     raise
                 logger.info("prompt log-probabilities cannot be had: %s", error)
                 self._greedy = "fan-out"
 
     def _draws_differ(self, text: list[int]) -> bool:
-        """Whether equal prompts of one request, sampled hot, get different tokens. Servers that
-        give every row the same seed would not draw from the target's law.
+        """Return True if equal prompts of one request get different tokens at a high temperature.
+
+        Where all prompts are given one seed, tokens do not have the target's distribution.
         """
-        self._params = SamplingParams(temperature=_HOT)
+        self._params = SamplingParams(temperature=_HIGH_TEMPERATURE)
         rows = self._rows(self._ask([text] * _N_EQUAL), _N_EQUAL)
         self._params = SamplingParams()
         return len(set(rows)) > 1
 
     def _check_sampling(self, params: SamplingParams) -> None:
         dialect = self._dialect
-        self._check_common(params, dialect.coldest)
+        self._check_common(params, dialect.min_temperature)
         if params.logit_bias and not dialect.bias:
             self._refuse("logit_bias", "leave it out, or decode locally")
         self._check_bias(params)
@@ -204,11 +201,11 @@ class CompletionsVerifier(EngineVerifier):
         return self._rows(self._ask(prompts), rows)
 
     def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
-        """The argmax at every drafted position, from one prompt, and the token behind it."""
+        """Return the argmax at every drafted position and the token behind, from one prompt."""
         host = self._http.host
         answer = self._ask([[*context, *draft]], prompt_logprobs=1)
         last = self._rows(answer, 1)
-        rows = part(host, answer["choices"][0].get("prompt_logprobs"), list, "prompt_logprobs")[
+        rows = checked(host, answer["choices"][0].get("prompt_logprobs"), list, "prompt_logprobs")[
             len(context) :
         ]
         if len(rows) != len(draft):
@@ -218,8 +215,8 @@ class CompletionsVerifier(EngineVerifier):
         return [self._best(row, token) for row, token in zip(rows, draft, strict=True)] + last
 
     def _best(self, row: Any, token: int) -> int:
-        """The id of rank 1. The row must be that of `token`, which vLLM always lists."""
-        row = part(self._http.host, row, dict, "a row of prompt_logprobs")
+        """Return the id of rank 1 in the row of `token`, which vLLM always lists."""
+        row = checked(self._http.host, row, dict, "a row of prompt_logprobs")
         first = [
             id for id, entry in row.items() if isinstance(entry, dict) and entry.get("rank") == 1
         ]
@@ -238,7 +235,7 @@ class CompletionsVerifier(EngineVerifier):
         return self._http.post(_PATH, body, self._abort)
 
     def _sampling(self) -> dict[str, Any]:
-        """Every field that the server has, with none left to its own defaults."""
+        """Return every sampling field that the server has, with none left to its own defaults."""
         params, off = self._params, self._dialect.off
         sampled = params.temperature > 0
         fields: dict[str, Any] = {
@@ -254,14 +251,14 @@ class CompletionsVerifier(EngineVerifier):
         return fields
 
     def _rows(self, answer: Any, n: int) -> list[int]:
-        """The token of each of n prompts, whatever order the choices came in."""
+        """Return the token of each of n prompts, whatever order the choices came in."""
         host = self._http.host
-        answer = part(host, answer, dict, "an answer with choices")
-        choices = part(host, answer.get("choices"), list, "a list of choices")
+        answer = checked(host, answer, dict, "an answer with choices")
+        choices = checked(host, answer.get("choices"), list, "a list of choices")
         found: dict[int, int] = {}
         for choice in choices:
-            index = part(host, choice, dict, "a choice").get("index")
-            found[part(host, index, int, "the index of a choice")] = self._token(_id(choice))
+            index = checked(host, choice, dict, "a choice").get("index")
+            found[checked(host, index, int, "the index of a choice")] = self._token(_id(choice))
         if len(choices) != n or found.keys() != set(range(n)):
             raise VerifierFault(
                 f"{host} sent choices {sorted(found)} for {n} prompts; expected one for each"
@@ -270,8 +267,10 @@ class CompletionsVerifier(EngineVerifier):
 
 
 def _id(choice: Mapping[str, Any]) -> Any:
-    """The token id of a choice of one token, from where servers have it: `token_ids`
-    (TensorRT-LLM), tokens such as "token_id:79" (vLLM), `content` with ids (llama-server).
+    """Return the token id of a choice of one token, from where servers have it.
+
+    That is `token_ids` (TensorRT-LLM), tokens such as "token_id:79" (vLLM), or `content` with ids
+    (llama-server).
     """
     ids = choice.get("token_ids")
     if isinstance(ids, list) and len(ids) == 1:

@@ -1,4 +1,4 @@
-"""A target far away, and one in this process for when it is gone or slower."""
+"""A remote target, and one in this process for when that is gone or slower."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSE_S = 15.0  # until a server that was gone is asked again
 
 
 class _Attempt:
-    """To connect, in a thread of its own."""
+    """An attempt to connect, in a thread of its own."""
 
     def __init__(self, connect: Callable[[], Verifier]) -> None:
         self._connect = connect
@@ -38,12 +38,12 @@ class _Attempt:
             self._error = error
 
     def done(self, timeout_s: float | None) -> bool:
-        """Whether it has ended, after at most so long; None: when it has."""
+        """Wait for its end for at most timeout_s, None for ever; return True if it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def result(self) -> Verifier:
-        """What was connected. Raises what came instead."""
+        """Return what was connected. Raises what the attempt raised."""
         if self._error:
             raise self._error
         assert self._found is not None
@@ -51,13 +51,14 @@ class _Attempt:
 
 
 class Fallback:
-    """Verifies with `remote`; with `local` while that is away, and, where both are the `same`
-    model, also when that has turned out to be faster. The conversation goes on in either.
+    """Verifies with a remote target; with the local one while that is away.
 
-    connect: makes the remote verifier, one that lets time between question and answer or one
-    that does not; asked again later where it fails. Between requests it is
-    tried anew after a while. local_s: seconds of a plain step of the local target. notices say
-    which one answers and why.
+    Where both are the `same` model the local one is also used when it has turned out to be faster.
+    The conversation goes on in either; notices say which one answers and why.
+
+    connect: makes the remote verifier, an AsyncVerifier or not; called again after a while where
+    it fails, between requests. local_s: seconds of a plain step of the local target, None if that
+    is not known.
     """
 
     def __init__(
@@ -86,36 +87,36 @@ class Fallback:
 
     @property
     def n_ctx(self) -> int:
-        """Of who answers; the local one takes what is too long for the other."""
+        """Context of the verifier that is active; the local one takes what is too long for both."""
         return self._using.n_ctx
 
     @property
     def max_draft(self) -> int:
-        """What both take: who answers may change under way."""
+        """Most tokens that both take, because the active one may change under way."""
         remote = self._remote.max_draft if self._remote else self._local.max_draft
         return min(remote, self._local.max_draft)
 
     @property
     def remote(self) -> Verifier | None:
-        """The one far away, while it is there."""
+        """The remote verifier, None while it is away."""
         return self._remote
 
     def round_trip_s(self) -> float:
-        """Of the one far away, while it is there and tells."""
+        """Return the remote verifier's round trip, 0 while it is away or does not measure it."""
         return self._remote.round_trip_s() if isinstance(self._remote, AsyncVerifier) else 0.0
 
     def finish(self) -> None:
-        """The answer has ended."""
+        """Tell a remote verifier that the answer has ended."""
         if isinstance(self._using, AsyncVerifier):
             self._using.finish()
 
     @property
     def is_local(self) -> bool:
-        """Whether the answer comes from this process."""
+        """True while the local target answers."""
         return self._using is self._local
 
     def begin(self, request: Request) -> Iterator[int]:
-        """Choose one of the two for this request."""
+        """Choose a verifier for this request and start it there."""
         self._request, self._emitted = request, []
         self._n_requests += 1
         remote = self._reach()
@@ -138,7 +139,7 @@ class Fallback:
             yield from self._take_local(request)
 
     def verify(self, draft: Draft) -> Verdict:
-        """Have a draft judged."""
+        """Have a draft checked."""
         self.submit(draft)
         return self.result()
 
@@ -153,15 +154,17 @@ class Fallback:
                 self._begin_again()
 
     def ready(self) -> bool:
-        """Whether `result` would not wait for the network."""
+        """Return True if `result` would not wait for the network."""
         return not isinstance(self._using, AsyncVerifier) or self._using.ready()
 
     def result(self) -> Verdict:
-        """The verdict, by whoever can give it."""
-        far = self._using
-        if far is not self._local:
+        """Return the verdict; the local target gives it where the remote one is lost."""
+        using = self._using
+        if using is not self._local:
             try:
-                return far.result() if isinstance(far, AsyncVerifier) else far.verify(self._draft)
+                if isinstance(using, AsyncVerifier):
+                    return using.result()
+                return using.verify(self._draft)
             except VerifierUnavailable as error:
                 self._lose(error)
                 self._begin_again()
@@ -169,7 +172,7 @@ class Fallback:
         return self._local.verify(self._draft._replace(tokens=tokens, probs=None))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted."""
+        """Take over what was emitted, and note how long it took."""
         self._using.accept(tokens)
         now = self._clock()
         if self._emitted and tokens and self._last:  # the first step waits for the prompt
@@ -180,7 +183,7 @@ class Fallback:
         self._last = now
 
     def close(self) -> None:
-        """Free both."""
+        """Close both verifiers, and one that is being connected."""
         if self._attempt and self._attempt.done(_PATIENCE_S):
             with contextlib.suppress(EdgeSpecError):
                 self._attempt.result().close()
@@ -189,8 +192,10 @@ class Fallback:
         self._local.close()
 
     def _reach(self) -> Verifier | None:
-        """The remote verifier, if it is there or comes back. Who asks does not wait for a network
-        that swallows everything: the attempt goes on beside the local target's answer.
+        """Return the remote verifier if it is there or comes back.
+
+        Nobody waits for a network that swallows everything: the attempt goes on beside the local
+        target's answer.
         """
         if self._remote or (self._gone_at is not None and self._clock() < self._gone_at + _PAUSE_S):
             return self._remote
@@ -222,14 +227,14 @@ class Fallback:
         return self._local.begin(request)
 
     def _begin_again(self) -> None:
-        """The same answer, from the local target: it reads what was said so far."""
+        """Go on with the same answer from the local target, which reads what was emitted so far."""
         for _ in self._local.begin(self._request):
             pass
         self._local.accept(self._emitted)
         self._last = 0.0  # what the change took says nothing of either
 
     def _is_slower(self, remote: Verifier) -> bool:
-        """Whether the local target has turned out to be faster, being the same model."""
+        """Return True if the local target is the same model and has turned out to be faster."""
         if not self._same(remote) or self._n_requests % _TRY_EVERY == 0:
             return False
         here, there = self._seconds.get(True), self._seconds.get(False)

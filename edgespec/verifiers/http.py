@@ -1,4 +1,4 @@
-"""JSON over HTTP for verifiers: one question, one answer, retries, and errors in our own words.
+"""JSON over HTTP for verifiers: one question, one answer, retries, errors of ours.
 
 httpx runs in an event loop of its own in one thread: a request that is given up is cancelled
 there, which closes its connection, and the server stops working for nobody.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import itertools
 import json
 import logging
 import math
@@ -31,9 +30,11 @@ from ..types import Abort
 
 try:
     import httpx
+    import tenacity
 except ImportError as error:
     raise EngineMissing(
-        "verifiers on other machines need httpx; install it with pip install 'edgespec[remote]'"
+        f"verifiers on other machines need httpx and tenacity, of which one cannot be imported "
+        f"here ({error}); install them with: pip install 'edgespec[remote]'"
     ) from error
 
 logger = logging.getLogger("edgespec.verifiers")
@@ -48,12 +49,13 @@ _ABSENT = (400, 401, 403, 404, 405, 422, 501)
 
 
 class Http:
-    """One server. For use by one thread at a time.
+    """One server, asked by one thread at a time.
 
-    timeout_s: for one question with all its retries. retries: how often it is asked again when
-    the server cannot be reached, breaks off or says that it is busy; a first wait of `backoff_s`
-    doubles each time, and Retry-After goes before it. An answer is retried before anything in it
-    is looked at, so that a retry cannot favour one text over another.
+    api_key: sent as a bearer token. timeout_s: seconds for one question with all its retries.
+    retries: how often it is asked again when the server cannot be reached, breaks off or says that
+    it is busy. backoff_s: the first wait, which doubles each time; a Retry-After takes precedence.
+    An answer is retried before anything in it is looked at, so that a retry cannot favour one text
+    over another.
     """
 
     def __init__(
@@ -67,7 +69,14 @@ class Http:
     ) -> None:
         parts = urlsplit(url)
         self.host = parts.netloc
-        self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
+        self._timeout_s = timeout_s
+        self._backoff_s = backoff_s
+        self._retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(VerifierUnavailable),
+            stop=tenacity.stop_after_attempt(retries + 1) | tenacity.stop_before_delay(timeout_s),
+            wait=self._pause_s,
+            reraise=True,
+        )
         headers = {"Accept": "application/json"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
@@ -86,20 +95,21 @@ class Http:
         self._thread.start()
 
     def get(self, path: str, *, optional: bool = False) -> Any:
-        """The JSON at `path`; with `optional` None where the server has no such path."""
+        """Return the JSON at `path`; with `optional` None where the server has no such path."""
         return self._call("GET", path, None, None, optional)
 
     def post(
         self, path: str, body: Mapping[str, Any], abort: Abort | None = None, *,
         optional: bool = False,
     ) -> Any:  # fmt: skip
-        """The JSON that `path` answers to `body`. Raises Aborted while it waits, and the
-        VerifierErrors.
+        """Return the JSON that `path` answers to `body`.
+
+        Raises Aborted while it waits, and the VerifierErrors.
         """
         return self._call("POST", path, body, abort, optional)
 
     def close(self) -> None:
-        """End the thread and its connections. Twice is harmless."""
+        """End the thread and its connections. Closing twice is harmless."""
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -129,26 +139,24 @@ class Http:
         finally:
             future.cancel()
 
+    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+        error = state.outcome and state.outcome.exception()
+        if isinstance(error, VerifierUnavailable) and error.retry_after_s is not None:
+            return error.retry_after_s
+        return self._backoff_s * 2.0 ** (state.attempt_number - 1)
+
     async def _asked(
         self, method: str, path: str, body: Mapping[str, Any] | None, optional: bool
     ) -> Any:
-        deadline = time.monotonic() + self._timeout_s
-        for attempt in itertools.count():
-            left = deadline - time.monotonic()
-            try:
-                return await asyncio.wait_for(self._once(method, path, body, optional), left)
-            except asyncio.TimeoutError:
-                raise VerifierUnavailable(
-                    f"{self.host} has not answered within {self._timeout_s:g} s; try again, or "
-                    "give it a longer timeout"
-                ) from None
-            except VerifierUnavailable as error:
-                wait = self._backoff_s * 2**attempt
-                if error.retry_after_s is not None:
-                    wait = error.retry_after_s
-                if attempt == self._retries or time.monotonic() + wait > deadline:
-                    raise
-            await asyncio.sleep(wait)
+        try:
+            return await asyncio.wait_for(
+                self._retrying(self._once, method, path, body, optional), self._timeout_s
+            )
+        except asyncio.TimeoutError:
+            raise VerifierUnavailable(
+                f"{self.host} has not answered within {self._timeout_s:g} s; try again, or "
+                "give it a longer timeout"
+            ) from None
 
     async def _once(
         self, method: str, path: str, body: Mapping[str, Any] | None, optional: bool
@@ -181,8 +189,9 @@ class Http:
             ) from None
 
     def _check(self, response: httpx.Response, path: str, data: bytearray) -> None:
-        """Raises what a status means. The server's own message may repeat the prompt: of what
-        it sent only the name of the error is told.
+        """Raise what a status means.
+
+        The server's own message may repeat the prompt: only the name of its error is told.
         """
         status = response.status_code
         if status == 200:
@@ -203,8 +212,8 @@ class Http:
         raise VerifierRefused(f"{said} to {path}: it does not take what it was asked")
 
 
-def part(host: str, value: Any, kind: type[T], what: str) -> T:
-    """`value` if it is of that kind. Raises VerifierFault."""
+def checked(host: str, value: Any, kind: type[T], what: str) -> T:
+    """Return `value` if it is of that kind. Raises VerifierFault naming `what` was expected."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise VerifierFault(
             f"{host}: expected {what}, got {type(value).__name__}; is it a server of this kind?"
@@ -221,21 +230,17 @@ def _reason(error: Exception) -> str:
 
 
 def _error_name(data: bytearray) -> str:
-    """OpenAI's error.type, or error.code, where it is a name and not a sentence."""
+    """Return OpenAI's error.type or error.code where it is a name and not a sentence."""
     try:
         error = json.loads(data)["error"]
         name = error.get("type") or error.get("code") or ""
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return ""
-    return (
-        f" ({name})"
-        if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)
-        else ""
-    )
+    return f" ({name})" if isinstance(name, str) and _NAME(name) else ""
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, which are given as such or as a date."""
+    """Return the seconds of a Retry-After header, which gives them as such or as a date."""
     if not value:
         return None
     try:

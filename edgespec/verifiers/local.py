@@ -14,17 +14,17 @@ from ..sampling.verification import Verification
 from ..types import Draft, Verdict
 
 
-def wanted(params: SamplingParams) -> int:
-    """How many of a row's largest logits decide everything; 0: the whole row may matter."""
+def n_deciding(params: SamplingParams) -> int:
+    """Return how many of a row's largest logits decide everything, 0 if the whole row may."""
     if params.has_penalties or params.logit_bias or params.logprobs is not None:
         return 0
     return 1 if params.temperature == 0 else params.top_k
 
 
 class LocalVerifier:
-    """Evaluates drafts with a model and judges them under the request's sampling.
+    """Evaluates drafts with a model and checks them under the request's sampling.
 
-    rule: which rule serves drafts that carry probabilities. All others are matched with the
+    rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
     target's own choice. The cache outlives a request: the next one reuses what it can.
     """
 
@@ -60,7 +60,7 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         if isinstance(self._model, Restricting):
-            self._model.restrict(wanted(request.params))
+            self._model.restrict(n_deciding(request.params))
         return self._prefill()
 
     def _prefill(self) -> Iterator[int]:
@@ -75,7 +75,7 @@ class LocalVerifier:
             yield n
 
     def verify(self, draft: Draft) -> Verdict:
-        """One pass over what is pending and the draft."""
+        """Do one pass over what is pending and the draft."""
         began = self._clock()
         pending = self._context[len(self._cache.tokens) :]
         if draft.tokens:

@@ -1,8 +1,8 @@
 """SGLang as a target, through its own /generate.
 
 A greedy round is one request: the log-probabilities of the drafted tokens' positions come with
-the likeliest token of each, and the cache of the prefix is used. Otherwise a batch of prompts,
-one token each, as in `completions`.
+the likeliest token of each, and the cache of the prefix is used. Any other round is a batch of
+prompts that are each continued by one token, as in `completions`.
 """
 
 from __future__ import annotations
@@ -11,46 +11,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends.base import Tokenizer
 from ..config import RemoteConfig, SamplingParams
 from ..errors import VerifierFault, VerifierRefused
-from .engines import SHORT, EngineVerifier, as_dict, check_tokenizer, choose_model, smallest
-from .http import Http, part
+from .compatibility import SHORT, as_dict, check_tokenizer, choose_model, smallest_context
+from .http import checked
+from .inference_server import InferenceServerVerifier
 
 _PATH = "/generate"
 _RESERVED = 7  # of the context, where the server does not tell the longest prompt itself
-_COLDEST = 1e-6
+_MIN_TEMPERATURE = 1e-6
 
 
-class SGLangVerifier(EngineVerifier):
-    """An SGLang server. Raises ConfigError, VocabularyMismatch and the VerifierErrors where it
-    cannot serve. Arguments as of CompletionsVerifier.
-    """
+class SGLangVerifier(InferenceServerVerifier):
+    """Has an SGLang server check drafts."""
 
     name = "SGLang"
 
-    def __init__(
-        self,
-        remote: RemoteConfig,
-        tokenizer: Tokenizer,
-        *,
-        max_draft: int = 15,
-        http: Http | None = None,
-    ) -> None:
-        super().__init__(remote, tokenizer, http)
-        self.max_draft = max_draft
-        try:
-            entry = choose_model(self._http, remote.model)
-            if entry.get("parent"):
-                self._refuse(f"the adapter {entry['id']}", "name the model itself")
-            size = smallest(self._http, remote.n_ctx, entry.get("max_model_len"))
-            self.n_ctx = min(size - 1, self._longest_prompt(size))
-            check_tokenizer(self._http, tokenizer, entry["id"])
-            self._params, self._abort = SamplingParams(), None
-            self._probe()
-        except BaseException:
-            self.close()
-            raise
+    def _connect(self, remote: RemoteConfig) -> None:
+        entry = choose_model(self._http, remote.model)
+        if entry.get("parent"):
+            self._refuse(f"the adapter {entry['id']}", "name the model itself")
+        size = smallest_context(self._http, remote.n_ctx, entry.get("max_model_len"))
+        self.n_ctx = min(size - 1, self._longest_prompt(size))
+        check_tokenizer(self._http, self._tokenizer, entry["id"])
+        self._probe()
 
     def _longest_prompt(self, size: int) -> int:
         info = as_dict(self._http.get("/server_info", optional=True))
@@ -68,7 +52,7 @@ class SGLangVerifier(EngineVerifier):
             ) from error
 
     def _check_sampling(self, params: SamplingParams) -> None:
-        self._check_common(params, _COLDEST)
+        self._check_common(params, _MIN_TEMPERATURE)
         self._check_bias(params)
 
     def _own_tokens(self, draft: Sequence[int]) -> list[int]:
@@ -77,13 +61,14 @@ class SGLangVerifier(EngineVerifier):
         return self._drawn([[*self._context, *draft[:i]] for i in range(len(draft) + 1)])
 
     def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
-        """The first row, at the boundary, is always null: it starts one token early."""
+        """Return the argmax at every drafted position and the token behind the draft."""
         prompt = [*context, *draft]
         answer = self._ask(
             prompt, return_logprob=True, logprob_start_len=len(context) - 1, top_logprobs_num=1
         )
         last = self._one(answer, len(prompt))
-        rows = part(
+        # the row at the boundary is always null, hence it is asked for from one token before
+        rows = checked(
             self._http.host, answer["meta_info"].get("input_top_logprobs"), list,
             "input_top_logprobs",
         )[1:]  # fmt: skip
@@ -95,8 +80,8 @@ class SGLangVerifier(EngineVerifier):
         return [*map(self._best, rows), last]
 
     def _best(self, row: Any) -> int:
-        """The id of the row's only entry, [logprob, id, text]."""
-        row = part(self._http.host, row, list, "a row of input_top_logprobs")
+        """Return the id of the row's only entry, [logprob, id, text]."""
+        row = checked(self._http.host, row, list, "a row of input_top_logprobs")
         entry = row[0] if len(row) == 1 and isinstance(row[0], list) else []
         logprob = entry[0] if len(entry) >= 2 else None
         if not isinstance(logprob, (int, float)) or not -math.inf < logprob < 1e-3:
@@ -107,7 +92,7 @@ class SGLangVerifier(EngineVerifier):
         return self._token(entry[1])
 
     def _drawn(self, prompts: list[list[int]]) -> list[int]:
-        answers = part(self._http.host, self._ask(prompts), list, "a list of answers")
+        answers = checked(self._http.host, self._ask(prompts), list, "a list of answers")
         if len(answers) != len(prompts):
             raise VerifierFault(
                 f"{self._http.host} sent {len(answers)} answers for {len(prompts)} prompts"
@@ -115,15 +100,15 @@ class SGLangVerifier(EngineVerifier):
         return [self._one(a, len(p)) for a, p in zip(answers, prompts, strict=True)]
 
     def _one(self, answer: Any, n_prompt: int) -> int:
-        """The token that was added to a prompt, of which the server must have read all."""
+        """Return the token added to a prompt, of which the server must have read all."""
         host = self._http.host
-        answer = part(host, answer, dict, "an answer")
-        meta = part(host, answer.get("meta_info"), dict, "meta_info")
+        answer = checked(host, answer, dict, "an answer")
+        meta = checked(host, answer.get("meta_info"), dict, "meta_info")
         if meta.get("prompt_tokens", n_prompt) != n_prompt:
             raise VerifierFault(
                 f"{host} read {meta['prompt_tokens']} tokens of a prompt of {n_prompt}"
             )
-        ids = part(host, answer.get("output_ids"), list, "output_ids")
+        ids = checked(host, answer.get("output_ids"), list, "output_ids")
         if len(ids) != 1:
             raise VerifierFault(f"{host} sent {len(ids)} output_ids where one was asked for")
         return self._token(ids[0])

@@ -34,9 +34,10 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.types import Stats
-from edgespec.verifiers import engines
+from edgespec.verifiers.compatibility import SHORT, probe_texts
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http
+from edgespec.verifiers.inference_server import split_url
 from edgespec.verifiers.sglang import SGLangVerifier
 from tests.helpers.benchmarks import model
 
@@ -149,8 +150,7 @@ def drafted(verifier, tokenizer, prompt: list[int], n: int) -> tuple[list[int], 
 def save(path: Path, kind: str, tokenizer, runs: list[dict], file: Path) -> None:
     """A recording, without the folders of this machine."""
     encoded = {
-        text: tokenizer.encode(text, add_special=False)
-        for text in (engines.SHORT, *engines.probes(tokenizer))
+        text: tokenizer.encode(text, add_special=False) for text in (SHORT, *probe_texts(tokenizer))
     }
     special = list(tokenizer.special().values())
     found = {"kind": kind, "encoded": encoded, "special": special, "runs": runs}
@@ -162,7 +162,7 @@ def main() -> None:
     kind, python, file, *recording = sys.argv[1:]
     process = None
     if "://" in kind:
-        kind, url = engines.split_url(kind)
+        kind, url = split_url(kind)
     else:
         if kind == "vllm" and not Path(file, "config.json").exists():
             make_folder(python, Path(file))

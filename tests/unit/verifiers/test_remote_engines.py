@@ -34,8 +34,8 @@ from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Draft, Stats
 from edgespec.verifiers import connect
 from edgespec.verifiers.completions import CompletionsVerifier
-from edgespec.verifiers.engines import split_url
 from edgespec.verifiers.http import Http
+from edgespec.verifiers.inference_server import split_url
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.sglang import SGLangVerifier
 from tests.helpers.enumeration import law, total_variation

@@ -1,0 +1,190 @@
+"""What inference servers of others have in common as targets.
+
+Every round asks for the server's own token behind the context and behind each prefix of the
+draft, and keeps drafted tokens while they are these (`acceptance.match`). That is exact whatever
+proposed the draft, drawn or not: the first token emitted is the server's draw, which has the
+target's distribution because it is made without a look at the draft. Whether a second one follows
+depends on the draft, but its distribution, given the first, is again the target's; where it does
+not follow, the next round draws it. This needs draws that are independent of the draft and of each
+other, hence never a common seed for the prompts of a round. A token drafted with probability q(x)
+is accepted with the sum of q(x) p(x), less often than by rejection sampling, which would need the
+target's logits.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..backends.base import Tokenizer
+from ..config import RemoteConfig, SamplingParams
+from ..errors import ConfigError, ContextFull, VerifierFault, VerifierRefused
+from ..sampling.acceptance import match
+from ..sampling.base import Request
+from ..types import Abort, Draft, Verdict
+from .http import Http, checked
+
+_MOST_BIAS = 100.0
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the kind of server and its address without /v1 at the end. Raises ConfigError."""
+    kind, _, address = url.partition("+")
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if kind not in ("sglang", "vllm", "openai") or not good:
+        raise ConfigError(
+            f"{_without_credentials(url)!r} names no verifier; give sglang+http://host:port, "
+            "vllm+http://host:port or openai+http://host:port, or https instead of http"
+        )
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            "a verifier's URL has no user, password, query or fragment; give a key as api_key"
+        )
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return kind, f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _without_credentials(url: str) -> str:
+    before, at, after = url.rpartition("@")
+    return f"…@{after}" if at else before + after
+
+
+class InferenceServerVerifier(ABC):
+    """Asks an inference server for its own tokens and compares drafts with them.
+
+    It holds the ids of the context itself; the server keeps what its prefix cache keeps.
+    name: of the kind of server. n_ctx: the longest prompt that it continues by one token.
+    max_draft: most tokens of a draft; a round has one prompt more. http: used in place of one made
+    for `remote`; closed with the verifier.
+
+    Raises ConfigError, VocabularyMismatch and the VerifierErrors where the server cannot serve.
+    """
+
+    name: str
+    n_ctx: int
+
+    def __init__(
+        self,
+        remote: RemoteConfig,
+        tokenizer: Tokenizer,
+        *,
+        max_draft: int = 15,
+        http: Http | None = None,
+    ) -> None:
+        self.max_draft = max_draft
+        self._tokenizer = tokenizer
+        self._params = SamplingParams()
+        self._abort: Abort | None = None
+        self._http = http or Http(
+            split_url(remote.url)[1], remote.api_key, timeout_s=remote.timeout_s
+        )
+        try:
+            self._connect(remote)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, request: Request) -> Iterator[int]:
+        """Check what is asked for; nothing is sent before the first `verify`."""
+        if not request.prompt:
+            raise ValueError("the prompt is empty: the target needs at least one token")
+        if len(request.prompt) > self.n_ctx:
+            raise ContextFull(
+                f"the prompt has {len(request.prompt)} tokens, {self.name} at {self._http.host} "
+                f"takes {self.n_ctx}; shorten the prompt or start the server with more context"
+            )
+        self._check_sampling(request.params)
+        self._params, self._abort = request.params, request.abort
+        self._context = list(request.prompt)
+        self._n_read = 0
+        return iter((0,))
+
+    def verify(self, draft: Draft) -> Verdict:
+        """Do one round. `draft.probs` are not looked at: see the head of this file."""
+        n_tokens = len(self._context) + len(draft.tokens)
+        if n_tokens > self.n_ctx:
+            raise ContextFull(
+                f"{n_tokens} tokens, but {self.name} at {self._http.host} takes {self.n_ctx}"
+            )
+        began = time.perf_counter()
+        own = self._own_tokens(draft.tokens)
+        seconds = time.perf_counter() - began
+        n_accepted, token = match(draft.tokens, own.__getitem__)
+        return Verdict(
+            (*draft.tokens[:n_accepted], token), n_accepted,
+            n_evaluated=n_tokens - self._n_read, seconds=seconds,
+        )  # fmt: skip
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append what was emitted to the next prompt; the server has read all but the last."""
+        self._context.extend(tokens)
+        self._n_read = len(self._context) - 1
+
+    def close(self) -> None:
+        """Close the connection. Closing twice is harmless."""
+        self._http.close()
+
+    @abstractmethod
+    def _connect(self, remote: RemoteConfig) -> None:
+        """Check what the server can do; set n_ctx."""
+
+    @abstractmethod
+    def _own_tokens(self, draft: Sequence[int]) -> list[int]:
+        """Return the server's token behind the context and behind each prefix of the draft."""
+
+    @abstractmethod
+    def _check_sampling(self, params: SamplingParams) -> None:
+        """Raise VerifierRefused for what the server cannot do exactly."""
+
+    def _refuse(self, what: str, remedy: str) -> None:
+        raise VerifierRefused(f"{self.name} at {self._http.host} cannot serve {what}; {remedy}")
+
+    def _check_common(self, params: SamplingParams, min_temperature: float) -> None:
+        """Refuse what no server can do exactly that is asked for one token at a time.
+
+        min_temperature: the server replaces lower ones that are above 0.
+        """
+        if params.has_penalties:
+            self._refuse(
+                "penalties exactly: what was emitted is prompt to it, and penalised otherwise",
+                "leave repetition, presence and frequency penalty out, or decode locally",
+            )
+        if params.logprobs is not None:
+            self._refuse("logprobs", "leave them out, or decode locally")
+        if params.temperature == 0:
+            return
+        if params.seed is not None:
+            self._refuse(
+                "a seed: tokens drawn with one seed in several rows depend on each other",
+                "leave the seed out, or use an edgespec server, which honours it",
+            )
+        if params.temperature < min_temperature:
+            self._refuse(
+                f"temperature {params.temperature:g}: it uses another one below "
+                f"{min_temperature:g}",
+                f"take 0 or at least {min_temperature:g}",
+            )
+
+    def _check_bias(self, params: SamplingParams) -> dict[str, float]:
+        """Return logit_bias as servers take it: decimal ids, at most 100 either way."""
+        wrong = next((b for b in params.logit_bias.values() if not abs(b) <= _MOST_BIAS), None)
+        if wrong is not None:
+            self._refuse(f"logit_bias {wrong:g}", "give values from -100 to 100")
+        return {str(token): float(bias) for token, bias in params.logit_bias.items()}
+
+    def _token(self, value: Any) -> int:
+        """Return a token id from the server. Raises VerifierFault where it is none of ours."""
+        token = checked(self._http.host, value, int, "a token id")
+        if not 0 <= token < self._tokenizer.vocab_size:
+            raise VerifierFault(
+                f"{self._http.host} sent token {token}; ids of this vocabulary are 0 … "
+                f"{self._tokenizer.vocab_size - 1}"
+            )
+        return token
