@@ -71,8 +71,9 @@ class Mismatch(ValueError):
 def convert(values: Any, kind: type[T], where: str, error: type[Exception] = ConfigError) -> T:
     """Return `values`, as TOML or JSON are read, as a `kind`.
 
-    kind: a msgspec Struct with forbid_unknown_fields. where: named first in the message of the
-    `error` that is raised if the values do not fit; a Mismatch is its cause.
+    kind: a msgspec Struct with forbid_unknown_fields; a field's `Meta(extra={"reason": …})` becomes
+    the hint of a Mismatch. where: named first in the message of the `error` that is raised if the
+    values do not fit; a Mismatch is its cause.
     """
     try:
         return checked(values, kind)
@@ -97,13 +98,14 @@ def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
         types = [inner for outer in types for inner in _inside(outer, name, value)]
         seen = seen and index != "..."
         value = value[int(index) if index else name] if seen else None
-    if match := re.fullmatch("Object (contains unknown|missing required) field `(.*)`", text):
+    if match := re.fullmatch("Object (contains unknown|missing required) field `(.*)`", text, re.S):
         name = f"{path}.{match[2]}" if path else match[2]
         if match[1].startswith("missing"):
             return Mismatch(name, "missing")
         known = [field.encode_name for outer in types for field in _fields(outer, value)]
         return Mismatch(name, "unknown", hint=did_you_mean(match[2], known))
     found = _shown(value) if seen and not in_key else ""
+    reasons = [extra["reason"] for t in types if (extra := getattr(t, "extra", None))]
     if text.startswith("Invalid "):
         allowed = [v for t in types for one in _flat(t) for v in getattr(one, "values", ())]
         expected = "must be " + " or ".join(map(_shown, allowed))
@@ -112,7 +114,8 @@ def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
         expected, found = f"must be {_in_words(wanted)}", found or _in_words(got)
     else:  # of a __post_init__
         return Mismatch(f"{path}:" if path else "", "value", text)
-    return Mismatch(f"a key of {path}" if in_key else path, "value", expected, found)
+    path = f"a key of {path}" if in_key else path
+    return Mismatch(path, "value", expected, found, hint="; ".join(reasons))
 
 
 def _flat(kind: Any) -> Iterator[Any]:

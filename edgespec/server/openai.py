@@ -20,6 +20,7 @@ from ..types import Completion, Event
 from . import parameters
 from .errors import as_api_error, bad_value, shutting_down
 from .metrics import Metrics
+from .parameters import Generation
 from .request_queue import RequestQueue
 from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder, usage
 from .settings import ServerSettings
@@ -71,19 +72,19 @@ class OpenAIEndpoints:
 
     async def chat(self, request: Request) -> Response:
         """Answer `/v1/chat/completions`: continue a conversation."""
-        given = parameters.read(await body(request), parameters.CHAT, "messages")
-        self._tokenization.check_model(given.get("model"))
-        fields = parameters.sampling(given, parameters.CHAT, self._settings.sampling)
-        prompt = await run_in_threadpool(self._tokenization.conversation, given["messages"])
+        given = parameters.read(await body(request), parameters.ChatRequest)
+        self._tokenization.check_model(given.model)
+        fields = parameters.sampling(given, self._settings.sampling)
+        prompt = await run_in_threadpool(self._tokenization.conversation, given.messages)
         builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, [prompt], fields)
 
     async def completions(self, request: Request) -> Response:
         """Answer `/v1/completions`: continue texts."""
-        given = parameters.read(await body(request), parameters.COMPLETIONS, "prompt")
-        self._tokenization.check_model(given.get("model"))
-        fields = parameters.sampling(given, parameters.COMPLETIONS, self._settings.sampling)
-        prompts = await run_in_threadpool(self._tokenization.prompts, given["prompt"])
+        given = parameters.read(await body(request), parameters.CompletionRequest)
+        self._tokenization.check_model(given.model)
+        fields = parameters.sampling(given, self._settings.sampling)
+        prompts = await run_in_threadpool(self._tokenization.prompts, given.prompt)
         builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, prompts, fields)
 
@@ -98,14 +99,14 @@ class OpenAIEndpoints:
         }
 
     def _builder(
-        self, kind: Callable[..., ResponseBuilder], given: dict[str, Any], logprobs: bool
+        self, kind: Callable[..., ResponseBuilder], given: Generation, logprobs: bool
     ) -> ResponseBuilder:
         return kind(
             self._settings.model,
             self._engine.tokenizer,
             self._fingerprint,
             logprobs=logprobs,
-            ids_for_tokens=given.get("return_tokens_as_token_ids", False),
+            ids_for_tokens=bool(given.return_tokens_as_token_ids),
         )
 
     # --- the answer ----------------------------------------------------------------------------
@@ -113,20 +114,20 @@ class OpenAIEndpoints:
     async def _answer(
         self,
         request: Request,
-        given: dict[str, Any],
+        given: Generation,
         builder: ResponseBuilder,
         prompts: Sequence[list[int]],
         fields: dict[str, Any],
     ) -> Response:
         log = request.scope["edgespec.log"]
-        log |= {"stream": bool(given.get("stream")), "prompts": len(prompts)}
+        log |= {"stream": bool(given.stream), "prompts": len(prompts)}
         items = self._events(prompts, fields, log)
-        if not given.get("stream"):
-            if "stream_options" in given:
+        if not given.stream:
+            if given.stream_options is not None:
                 raise bad_value("stream_options", "stream_options needs stream: true beside it")
             completions = await while_connected(request.receive, _completions(items))
             return JSONResponse(builder.whole(completions))
-        with_usage = given.get("stream_options", {}).get("include_usage", False)
+        with_usage = bool(given.stream_options and given.stream_options.include_usage)
         first = await while_connected(request.receive, anext(items))
         return EventStream(_chunks(builder, first, items, with_usage), items, log)
 

@@ -1,84 +1,105 @@
-"""The OpenAPI description, made from the table that requests are checked against."""
+"""The OpenAPI description, with schemas made from the Structs that requests are checked with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from .parameters import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE, Parameter
+import msgspec
+from msgspec import Struct
+
+from .parameters import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeConversation,
+    TokenizeText,
+)
 from .settings import ServerSettings
 
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
-_MODEL = {
-    "type": "object",
-    "required": ["id", "object", "created", "owned_by"],
-    "properties": {
-        "id": {"type": "string"},
-        "object": {"const": "model"},
-        "created": {"type": "integer"},
-        "owned_by": {"type": "string"},
-        "max_model_len": {"type": "integer"},
-        "speculation": {"type": "string"},
-    },
-}
-_MODELS = {
-    "type": "object",
-    "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
-}
-_HEALTH = {
-    "type": "object",
-    "required": ["status"],
-    "properties": {"status": {"enum": ["ok", "loading", "closing"]}},
-}
-_USAGE = {
-    "type": "object",
-    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
-    "properties": {
-        "prompt_tokens": {"type": "integer"},
-        "completion_tokens": {"type": "integer"},
-        "total_tokens": {"type": "integer"},
-        "prompt_tokens_details": {"type": "object"},
-    },
-}
-_ANSWER = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage"],
-    "properties": {"choices": {"type": "array", "minItems": 1}, "usage": _USAGE},
-}
-_TOKENS = {
-    "type": "object",
-    "required": ["count", "max_model_len", "tokens"],
-    "properties": {
-        "count": {"type": "integer"},
-        "max_model_len": {"type": "integer"},
-        "tokens": {"type": "array", "items": {"type": "integer"}},
-    },
-}
-_TEXT = {
-    "type": "object",
-    "required": ["prompt"],
-    "properties": {"prompt": {"type": "string"}},
-}
+
+class ErrorDetails(Struct):
+    """What was wrong with a request."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Struct):
+    """Any answer with another status than 200."""
+
+    error: ErrorDetails
+
+
+class Model(Struct):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+    speculation: str
+
+
+class Models(Struct):
+    """All models that are served."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(Struct):
+    """The state of the server."""
+
+    status: Literal["ok", "loading", "closing"]
+
+
+class Usage(Struct):
+    """Token counts of an answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class Answer(Struct):
+    """What chats and completions have in common."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: Usage
+
+
+class Tokens(Struct):
+    """Token ids of a text or of a conversation."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Text(Struct):
+    """The text of token ids."""
+
+    prompt: str
+
+
+_STRUCTS = (
+    Error, Model, Models, Health, Answer, Tokens, Text,
+    ChatRequest, CompletionRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
+)  # fmt: skip
+_REF = "#/components/schemas/{name}"
 _WHY = {
     400: "A field is missing, unknown, out of range or not supported; `param` names it",
     401: "The API key is missing or wrong",
-    403: "A host or an origin that is not let in",
+    403: "A host or an origin that is not allowed",
     404: "No such model or path",
     405: "Not with this method",
     413: "The body is too large",
@@ -90,49 +111,59 @@ _WHY = {
 
 
 def document(settings: ServerSettings) -> dict[str, Any]:
-    """The description of one server, OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 description of one server."""
     from .. import __version__
 
+    _, schemas = msgspec.json.schema_components(_STRUCTS, ref_template=_REF)
+    components: dict[str, Any] = {"schemas": schemas}
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "edgespec", "version": __version__},
-        "paths": {
-            "/health": {"get": _reading("Whether requests are taken", _HEALTH, 503, keyless=True)},
-            "/metrics": {"get": _reading("Metrics for Prometheus", None)},
-            "/openapi.json": {"get": _reading("This description", {"type": "object"})},
-            "/v1/models": {"get": _reading("What is served", _MODELS)},
-            "/v1/models/{model}": {"get": _model(settings)},
-            "/v1/chat/completions": {
-                "post": _answering("A conversation goes on", CHAT, "messages")
-            },
-            "/v1/completions": {"post": _answering("A text goes on", COMPLETIONS, "prompt")},
-            "/tokenize": {
-                "post": _asking("Token ids", TOKENIZE, ("prompt", "messages"), _json(_TOKENS))
-            },
-            "/detokenize": {
-                "post": _asking("The text of token ids", DETOKENIZE, ("tokens",), _json(_TEXT))
-            },
-            "/v1/vocabulary": {"get": _vocabulary()},
-        },
-        "components": {"schemas": {"Error": _ERROR}},
+        "paths": _paths(settings),
+        "components": components,
     }
     if settings.api_keys:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         found["security"] = [{"key": []}]
     return found
 
 
-def _reading(
-    summary: str, schema: Mapping[str, Any] | None, *others: int, keyless: bool = False
-) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema}} if schema else {"text/plain": {}}
-    answers = {"200": {"description": summary, "content": content}}
-    if keyless:
-        others_too = {
-            str(status): {"description": _WHY[status], "content": content} for status in others
-        }
-        return {"summary": summary, "security": [], "responses": answers | others_too}
-    return {"summary": summary, "responses": answers | _errors(401, 403, 405, 500, *others)}
+def _paths(settings: ServerSettings) -> dict[str, Any]:
+    get = {
+        "/health": _health(),
+        "/metrics": _get("Metrics for Prometheus", {"text/plain": {}}),
+        "/openapi.json": _get("This description", _json({"type": "object"})),
+        "/v1/models": _get("The models that are served", _json(_ref(Models))),
+        "/v1/models/{model}": _model(settings),
+        "/v1/vocabulary": _vocabulary(),
+    }
+    post = {
+        "/v1/chat/completions": _generate("Continue a conversation", ChatRequest),
+        "/v1/completions": _generate("Continue texts", CompletionRequest),
+        "/tokenize": _post(
+            "Token ids",
+            {"oneOf": [_ref(TokenizeText), _ref(TokenizeConversation)]},
+            _json(_ref(Tokens)),
+        ),
+        "/detokenize": _post("The text of token ids", _ref(DetokenizeRequest), _json(_ref(Text))),
+    }
+    return {path: {"get": told} for path, told in get.items()} | {
+        path: {"post": told} for path, told in post.items()
+    }
+
+
+def _get(summary: str, content: Mapping[str, Any], *errors: int) -> dict[str, Any]:
+    answer = {"200": {"description": summary, "content": content}}
+    return {"summary": summary, "responses": answer | _errors(401, 403, 405, 500, *errors)}
+
+
+def _health() -> dict[str, Any]:
+    content = _json(_ref(Health))
+    answers = {
+        "200": {"description": "Requests are taken", "content": content},
+        "503": {"description": _WHY[503], "content": content},
+    }
+    return {"summary": "The state of the server", "security": [], "responses": answers}
 
 
 def _model(settings: ServerSettings) -> dict[str, Any]:
@@ -140,64 +171,40 @@ def _model(settings: ServerSettings) -> dict[str, Any]:
         "name": "model", "in": "path", "required": True, "example": settings.model,
         "schema": {"type": "string", "minLength": 1},
     }  # fmt: skip
-    return _reading("What is served under a name", _MODEL, 404) | {"parameters": [parameter]}
+    found = _get("The model that is served under a name", _json(_ref(Model)), 404)
+    return found | {"parameters": [parameter]}
 
 
 def _vocabulary() -> dict[str, Any]:
-    found = _reading("What each token adds to a text, see docs/protocol.md", None)
-    found["responses"]["200"]["content"] = {"application/octet-stream": {}}
-    found["responses"]["304"] = {"description": "As `If-None-Match` has it"}
+    summary = "What each token adds to a text; docs/concepts/protocol.md has the format"
+    found = _get(summary, {"application/octet-stream": {}})
+    found["responses"]["304"] = {"description": "The vocabulary that `If-None-Match` names"}
     return found
 
 
-def _answering(summary: str, table: Mapping[str, Parameter], required: str) -> dict[str, Any]:
-    found = _asking(summary, table, (required,), _json(_ANSWER) | {"text/event-stream": {}})
+def _generate(summary: str, request: type[Struct]) -> dict[str, Any]:
+    found = _post(summary, _ref(request), _json(_ref(Answer)) | {"text/event-stream": {}})
     found["responses"] |= _errors(429, 503)
     return found
 
 
-def _asking(
-    summary: str, table: Mapping[str, Parameter], required: tuple[str, ...], content: dict[str, Any]
-) -> dict[str, Any]:
-    """required: one of these fields."""
-    bodies = [_body(table, name, set(required) - {name}) for name in required]
-    body = bodies[0] if len(bodies) == 1 else {"oneOf": bodies}
+def _post(summary: str, body: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    answer = {"200": {"description": "The answer", "content": content}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": _json(body)},
-        "responses": {"200": {"description": "The answer", "content": content}}
-        | _errors(400, 401, 403, 404, 405, 413, 415, 500),
+        "responses": answer | _errors(400, 401, 403, 404, 405, 413, 415, 500),
     }
 
 
-def _body(table: Mapping[str, Parameter], required: str, others: set[str]) -> dict[str, Any]:
-    properties = {
-        name: parameter.schema if name == required else _nullable(parameter.schema)
-        for name, parameter in table.items()
-        if name not in others
-    }
-    return {
-        "type": "object", "required": [required], "additionalProperties": False,
-        "properties": properties,
-    }  # fmt: skip
+def _errors(*statuses: int) -> dict[str, Any]:
+    content = _json(_ref(Error))
+    return {str(status): {"description": _WHY[status], "content": content} for status in statuses}
+
+
+def _ref(struct: type[Struct]) -> dict[str, str]:
+    return {"$ref": _REF.format(name=struct.__name__)}
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
-
-
-def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Null is the same as not there."""
-    told = dict(schema)
-    if "anyOf" in told:
-        told["anyOf"] = [*told["anyOf"], {"type": "null"}]
-    elif told["type"] != "null":
-        told["type"] = [told["type"], "null"]
-        if "enum" in told:
-            told["enum"] = [*told["enum"], None]
-    return told
-
-
-def _errors(*statuses: int) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {str(s): {"description": _WHY[s], "content": content} for s in statuses}

@@ -1,6 +1,6 @@
-"""What a request may say: one table for checks, for the OpenAPI description and for the engine.
+"""The requests of the API as msgspec Structs: what bodies are checked with, and OpenAPI's schemas.
 
-Null is the same as not there. What is not in the table is refused by name.
+Null is the same as leaving a field out. Unknown fields are refused by name.
 
 Where the engine's defaults and OpenAI's differ: `temperature` is 0 unless the server was started
 with another one (OpenAI: 1), because greedy text is what the runtime gives everywhere else;
@@ -10,271 +10,353 @@ would keep everybody else waiting. A chat answer without `max_tokens` ends with 
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from ..config import SamplingParams, build
-from . import schema
-from .errors import bad_value
-from .schema import Schema
+import msgspec
+from msgspec import Meta, Struct
+
+from ..config import Mismatch, SamplingParams, build, checked, did_you_mean
+from .errors import ApiError, bad_value
+
+R = TypeVar("R", bound="Request")
 
 COMPLETION_TOKENS = 16
 _INT32 = (1 << 31) - 1
-_TOP = 20
+_SEEDS = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}  # beyond what msgspec can bound
+_LONGEST = 500  # characters of a message that quotes a request
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One field of a request. field: of SamplingParams, where the value goes there as it is."""
-
-    schema: Schema
-    field: str = ""
+def _about(description: str) -> Meta:
+    return Meta(description=description)
 
 
-def _number(what: str, field: str, **bounds: float) -> Parameter:
-    return Parameter({"type": "number", "description": what} | bounds, field)
+def _only(reason: str, **schema: Any) -> Meta:
+    """Describe a field that is accepted only where it asks for what happens anyway."""
+    return Meta(
+        description=f"Not supported beyond this: {reason}",
+        extra={"reason": reason},
+        extra_json_schema=schema,
+    )
 
 
-def _integer(what: str, field: str = "", **bounds: Any) -> Parameter:
-    return Parameter({"type": "integer", "description": what} | bounds, field)
+_IGNORED = _about("Accepted and ignored: it changes no text here")
+_NO_TOOLS = _only("this server calls no tools")
+_PLAIN = _only("answers are plain text")
+
+TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
+Length = Annotated[int, Meta(ge=1, le=_INT32)]
+Penalty = Annotated[float, Meta(ge=-100, le=100)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+StopText = Annotated[str, Meta(min_length=1)]
+Top = Annotated[int, Meta(ge=0, le=20)]
+Empty = Annotated[list[Any], Meta(max_length=0)]
+Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
 
 
-def _boolean(what: str, field: str = "", **more: Any) -> Parameter:
-    return Parameter({"type": "boolean", "description": what} | more, field)
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A piece of a message's content."""
+
+    type: Annotated[Literal["text"], _only("messages are plain text")]
+    text: str
 
 
-def _ignored(kind: str) -> Parameter:
-    return Parameter({"type": kind, "description": "Accepted and ignored: it changes no text here"})
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Meta(min_length=1, max_length=1024)]
+    name: str | None = None
+    refusal: str | None = None
+    annotations: Empty | None = None
+    tool_calls: Annotated[Empty | None, _NO_TOOLS] = None
 
 
-def _only(reason: str, **allowed: Any) -> Parameter:
-    """Something that is not supported, as far as it means what happens anyway."""
-    what = f"Not supported beyond this: {reason}"
-    return Parameter(allowed | {"description": what, "x-reason": reason})
-
-
-_NO_TOOLS = "this server calls no tools"
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _INT32}}
-
-_SAMPLING: dict[str, Parameter] = {
-    "temperature": _number("0 takes the likeliest token", "temperature", minimum=0, maximum=100),
-    "top_p": _number("Keep the likeliest tokens that hold this probability", "top_p",
-                     exclusiveMinimum=0, maximum=1),
-    "top_k": _integer("Keep the K likeliest tokens, 0 for all", "top_k",
-                      minimum=0, maximum=_INT32),
-    "min_p": _number("Drop tokens below this share of the likeliest one's", "min_p",
-                     minimum=0, maximum=1),
-    "presence_penalty": _number("Subtracted from the logits of tokens already emitted",
-                                "presence_penalty", minimum=-100, maximum=100),
-    "frequency_penalty": _number("The same, for each time it was emitted", "frequency_penalty",
-                                 minimum=-100, maximum=100),
-    "repetition_penalty": _number("Divides the logits of tokens seen before, 1 is off",
-                                  "repetition_penalty", minimum=0.01, maximum=100),
-    "logit_bias": Parameter({
-        "type": "object", "description": "Token ids, and what is added to their logits",
-        "propertyNames": {"pattern": "[0-9]{1,10}", "title": "its keys are token ids"},
-        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-    }),
-    "seed": _integer("The same seed gives the same text, with and without speculation",
-                     minimum=-(1 << 63), maximum=(1 << 64) - 1),
-    "stop": Parameter({
-        "description": "Texts that end the answer and are not part of it",
-        "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "title": "of texts", "maxItems": 16,
-             "items": {"type": "string", "minLength": 1}},
-        ],
-    }),
-    "stop_token_ids": Parameter(
-        _TOKENS | {"maxItems": 64, "description": "Tokens that end the answer"}, "stop_token_ids"
+Messages = Annotated[
+    list[Message],
+    Meta(
+        min_length=1,
+        max_length=4096,
+        description="The conversation, rendered with the model's own template",
     ),
-    "ignore_eos": _boolean("Go on where the model would end", "ignore_eos"),
-    "time_limit_s": _number("Answer with what is there after so many seconds in the engine",
-                            "time_limit_s", minimum=0, maximum=86400),
-    "disable_spec_decode": _boolean("Decode this request plainly", "disable_spec_decode"),
-    "num_draft_tokens": _integer("Most tokens drafted in a step, 0 for none", "num_draft_tokens",
-                                 minimum=0, maximum=1024),
-}  # fmt: skip
-
-_COMMON: dict[str, Parameter] = {
-    "model": Parameter({"type": "string", "description": "Its name as in /v1/models"}),
-    "stream": _boolean("Server-sent events, a token at a time"),
-    "stream_options": Parameter({
-        "type": "object",
-        "properties": {
-            "include_usage": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"},
-        },
-        "additionalProperties": False,
-        "description": "include_usage: a last chunk with the usage",
-    }),
-    "max_tokens": _integer("Most tokens of the answer", minimum=1, maximum=_INT32),
-    **_SAMPLING,
-    "return_tokens_as_token_ids": _boolean("Log-probabilities name tokens as token_id:…"),
-    "n": _only("one answer a request", type="integer", enum=[1]),
-    "user": _ignored("string"),
-    "metadata": _ignored("object"),
-    "store": _ignored("boolean"),
-    "service_tier": _ignored("string"),
-    "safety_identifier": _ignored("string"),
-    "prompt_cache_key": _ignored("string"),
-    "prompt_cache_retention": _ignored("string"),
-}  # fmt: skip
-
-_PARTS = {
-    "type": "array", "title": "of text parts", "minItems": 1, "maxItems": 1024,
-    "items": {
-        "type": "object", "required": ["type", "text"], "additionalProperties": False,
-        "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}},
-    },
-}  # fmt: skip
-_MESSAGE = {
-    "type": "object", "required": ["role", "content"], "additionalProperties": False,
-    "properties": {
-        "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-        "content": {"anyOf": [{"type": "string"}, _PARTS]},
-        "name": {"type": "string"},
-        "refusal": {"type": "string"},
-        "annotations": {"type": "array", "maxItems": 0},
-        "tool_calls": {"type": "array", "maxItems": 0, "x-reason": _NO_TOOLS},
-    },
-}  # fmt: skip
-
-CHAT: dict[str, Parameter] = {
-    "messages": Parameter({
-        "type": "array", "minItems": 1, "maxItems": 4096, "items": _MESSAGE,
-        "description": "The conversation, rendered with the model's own template",
-    }),
-    **_COMMON,
-    "max_completion_tokens": _integer("Newer name of max_tokens", minimum=1, maximum=_INT32),
-    "logprobs": _boolean("Log-probability of each token under the unmodified logits"),
-    "top_logprobs": _integer("Likeliest tokens to name beside it", minimum=0, maximum=_TOP),
-    "response_format": _only(
-        "answers are plain text", type="object", required=["type"], additionalProperties=False,
-        properties={"type": {"type": "string", "enum": ["text"],
-                             "x-reason": "answers are plain text"}},
-    ),
-    "modalities": _only("answers are plain text", type="array", maxItems=1,
-                        items={"type": "string", "enum": ["text"]}),
-    "tools": _only(_NO_TOOLS, type="array", maxItems=0),
-    "functions": _only(_NO_TOOLS, type="array", maxItems=0),
-    "tool_choice": _only(_NO_TOOLS, type="string", enum=["none"]),
-    "function_call": _only(_NO_TOOLS, type="string", enum=["none"]),
-    "parallel_tool_calls": _ignored("boolean"),
-    "audio": _only("answers are plain text", type="null"),
-    "prediction": _only("drafts are the server's own", type="null"),
-    "reasoning_effort": _only("the model decides", type="null"),
-    "verbosity": _only("the model decides", type="null"),
-    "web_search_options": _only("nothing is searched", type="null"),
-    "moderation": _only("nothing is moderated", type="null"),
-}  # fmt: skip
-
-COMPLETIONS: dict[str, Parameter] = {
-    "prompt": Parameter({
-        "description": "Text or token ids; of several prompts each gets a choice, in this order",
-        "anyOf": [
-            {"type": "string"},
-            {"type": "array", "title": "of token ids, of texts, or of lists of token ids",
-             "minItems": 1, "items": {"anyOf": [
-                 {"type": "integer", "minimum": 0, "maximum": _INT32}, {"type": "string"},
-                 _TOKENS | {"minItems": 1, "title": "of token ids"},
-             ]}},
-        ],
-    }),
-    **_COMMON,
-    "logprobs": _integer("Log-probabilities, and so many of the likeliest tokens beside each",
-                         minimum=0, maximum=_TOP),
-    "best_of": _only("one answer a request", type="integer", enum=[1]),
-    "echo": _only("prompts are not repeated", type="boolean", enum=[False]),
-    "suffix": _only("text is only continued", type="null"),
-}  # fmt: skip
-
-TOKENIZE: dict[str, Parameter] = {
-    "model": _COMMON["model"],
-    "prompt": Parameter({"type": "string", "description": "A text"}),
-    "messages": Parameter({**CHAT["messages"].schema, "description": "Or a conversation"}),
-    "add_special_tokens": _boolean("Begin a text as the model wants it begun (default: true)"),
-    "add_generation_prompt": _boolean("End a conversation with the opening of the assistant's "
-                                      "turn (default: true)"),
-    "content": _ignored("string"),  # llama-server's names, from clients that send both
-    "add_special": _ignored("boolean"),
-    "parse_special": _ignored("boolean"),
-}  # fmt: skip
-DETOKENIZE: dict[str, Parameter] = {
-    "model": _COMMON["model"],
-    "tokens": Parameter(_TOKENS | {"description": "Token ids"}),
-}
+]
+Prompt = Annotated[
+    str
+    | Annotated[
+        list[TokenId | str | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)
+    ],
+    _about("Text or token ids; of several prompts each gets a choice, in this order"),
+]
 
 
-def read(body: bytes, table: Mapping[str, Parameter], *required: str) -> dict[str, Any]:
-    """The fields that a request names, exactly one of `required` among them. Raises ApiError
-    naming the first that is wrong.
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stream contains."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """The format of an answer."""
+
+    type: Annotated[Literal["text"], _PLAIN]
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all requests share."""
+
+    model: Annotated[str | None, _about("Its name as in /v1/models")] = None
+
+
+class Generation(Request, frozen=True, kw_only=True):
+    """What requests for text share. Fields named as in SamplingParams go there."""
+
+    stream: Annotated[bool | None, _about("Server-sent events, a token at a time")] = None
+    stream_options: Annotated[
+        StreamOptions | None, _about("include_usage: a last chunk with the usage")
+    ] = None
+    max_tokens: Annotated[Length | None, _about("Most tokens of the answer")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None, _about("0 takes the likeliest token")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        _about("Keep the likeliest tokens that hold this probability"),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT32)] | None,
+        _about("Keep the K likeliest tokens, 0 for all"),
+    ] = None
+    min_p: Annotated[
+        Share | None, _about("Drop tokens below this share of the likeliest one's probability")
+    ] = None
+    presence_penalty: Annotated[
+        Penalty | None, _about("Subtracted from the logits of tokens already emitted")
+    ] = None
+    frequency_penalty: Annotated[
+        Penalty | None, _about("The same, for each time it was emitted")
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(ge=0.01, le=100)] | None,
+        _about("Divides the logits of tokens seen before, 1 is off"),
+    ] = None
+    logit_bias: Annotated[
+        dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Penalty] | None,
+        Meta(
+            description="Token ids, and what is added to their logits",
+            extra={"reason": "its keys are token ids"},
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="The same seed gives the same text, with and without speculation",
+            extra_json_schema=_SEEDS,
+        ),
+    ] = None
+    stop: Annotated[
+        StopText | Annotated[list[StopText], Meta(max_length=16)] | None,
+        _about("Texts that end the answer and are not part of it"),
+    ] = None
+    stop_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=64)] | None, _about("Tokens that end the answer")
+    ] = None
+    ignore_eos: Annotated[bool | None, _about("Go on where the model would end")] = None
+    time_limit_s: Annotated[
+        Annotated[float, Meta(ge=0, le=86400)] | None,
+        _about("Answer with what is there after so many seconds in the engine"),
+    ] = None
+    disable_spec_decode: Annotated[bool | None, _about("Decode this request plainly")] = None
+    num_draft_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None,
+        _about("Most tokens drafted in a step, 0 for none"),
+    ] = None
+    return_tokens_as_token_ids: Annotated[
+        bool | None, _about("Log-probabilities name tokens as token_id:…")
+    ] = None
+    n: Annotated[Literal[1] | None, _only("one answer a request")] = None
+    user: Annotated[str | None, _IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, _IGNORED] = None
+    store: Annotated[bool | None, _IGNORED] = None
+    service_tier: Annotated[str | None, _IGNORED] = None
+    safety_identifier: Annotated[str | None, _IGNORED] = None
+    prompt_cache_key: Annotated[str | None, _IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, _IGNORED] = None
+
+
+class ChatRequest(Generation, frozen=True, kw_only=True):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Messages
+    max_completion_tokens: Annotated[Length | None, _about("Newer name of max_tokens")] = None
+    logprobs: Annotated[
+        bool | None, _about("Log-probability of each token under the unmodified logits")
+    ] = None
+    top_logprobs: Annotated[Top | None, _about("Likeliest tokens to name beside it")] = None
+    response_format: Annotated[ResponseFormat | None, _PLAIN] = None
+    modalities: Annotated[Modalities | None, _PLAIN] = None
+    tools: Annotated[Empty | None, _NO_TOOLS] = None
+    functions: Annotated[Empty | None, _NO_TOOLS] = None
+    tool_choice: Annotated[Literal["none"] | None, _NO_TOOLS] = None
+    function_call: Annotated[Literal["none"] | None, _NO_TOOLS] = None
+    parallel_tool_calls: Annotated[bool | None, _IGNORED] = None
+    audio: Annotated[None, _PLAIN] = None
+    prediction: Annotated[None, _only("drafts are the server's own")] = None
+    reasoning_effort: Annotated[None, _only("the model decides")] = None
+    verbosity: Annotated[None, _only("the model decides")] = None
+    web_search_options: Annotated[None, _only("nothing is searched")] = None
+    moderation: Annotated[None, _only("nothing is moderated")] = None
+
+
+class CompletionRequest(Generation, frozen=True, kw_only=True):
+    """The body of `/v1/completions`."""
+
+    prompt: Prompt
+    logprobs: Annotated[
+        Top | None, _about("Log-probabilities, and so many of the likeliest tokens beside each")
+    ] = None
+    best_of: Annotated[Literal[1] | None, _only("one answer a request")] = None
+    echo: Annotated[bool | None, _only("prompts are not repeated", enum=[False, None])] = None
+    suffix: Annotated[None, _only("text is only continued")] = None
+
+
+class TokenizeRequest(Request, frozen=True, kw_only=True):
+    """What both kinds of `/tokenize` share."""
+
+    add_special_tokens: Annotated[
+        bool | None, _about("Begin a text as the model wants it begun (default: true)")
+    ] = None
+    add_generation_prompt: Annotated[
+        bool | None,
+        _about("End a conversation with the opening of the assistant's turn (default: true)"),
+    ] = None
+    content: Annotated[str | None, _IGNORED] = None  # llama-server's names, sent by some clients
+    add_special: Annotated[bool | None, _IGNORED] = None
+    parse_special: Annotated[bool | None, _IGNORED] = None
+
+
+class TokenizeText(TokenizeRequest, frozen=True, kw_only=True):
+    """The body of `/tokenize` for a text."""
+
+    prompt: Annotated[str, _about("A text")]
+
+
+class TokenizeConversation(TokenizeRequest, frozen=True, kw_only=True):
+    """The body of `/tokenize` for a conversation."""
+
+    messages: Messages
+
+
+class DetokenizeRequest(Request, frozen=True, kw_only=True):
+    """The body of `/detokenize`."""
+
+    tokens: Annotated[list[TokenId], _about("Token ids")]
+
+
+def read(body: bytes, *kinds: type[R]) -> R:
+    """Return a body as the one of `kinds` whose required field it has.
+
+    Raises ApiError (400) that names the field which is unknown, missing or wrong.
     """
-    given = {name: v for name, v in schema.parse(body).items() if v is not None}
-    for name, value in given.items():
-        if name not in table:
-            raise _unknown(name, table)
-        _check(name, value, table[name].schema)
-    found = [name for name in required if name in given]
+    given = {name: value for name, value in _parse(body).items() if value is not None}
+    known = [name for kind in kinds for name in kind.__struct_fields__]
+    if unknown := [name for name in given if name not in known]:
+        raise _unknown(unknown[0], known)
+    by_field = {_required(kind): kind for kind in kinds}
+    found = [name for name in by_field if name in given]
     if not found:
-        names = " or ".join(map(repr, required))
-        raise bad_value(required[0], f"the field {names} is missing", "missing_parameter")
+        names = " or ".join(map(repr, by_field))
+        raise bad_value(next(iter(by_field)), f"the field {names} is missing", "missing_parameter")
     if len(found) > 1:
         raise bad_value(found[1], f"give {found[0]!r} or {found[1]!r}, not both")
-    return given
+    try:
+        return checked(given, by_field[found[0]])
+    except Mismatch as mismatch:
+        raise _refused(mismatch) from None
 
 
-def _check(name: str, value: Any, described: Schema) -> None:
-    if described.get("type") == "null":
-        raise bad_value(
-            name, f"{name} is not supported: {described['x-reason']}", "unsupported_parameter"
-        )
-    schema.check(value, described, name)
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise bad_value(None, "the body is nested too deeply") from None
+    except ValueError as error:  # msgspec's, and Unicode's
+        reason = str(error).partition(" - at ")[0]
+        raise bad_value(None, f"the body is not JSON in valid Unicode: {reason}") from None
+    if not isinstance(value, dict):
+        raise bad_value(None, "the body must be a JSON object")
+    return value
 
 
-def _unknown(name: str, table: Mapping[str, Parameter]) -> Exception:
-    near = difflib.get_close_matches(name, table, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "/openapi.json lists those known"
+def _required(kind: type[Request]) -> str:
+    return next(field.name for field in msgspec.structs.fields(kind) if field.required)
+
+
+def _unknown(name: str, known: list[str]) -> ApiError:
+    hint = did_you_mean(name, known)
+    if hint.startswith("known"):
+        hint = "/openapi.json lists those known"
     return bad_value(name[:80], f"unknown parameter {name[:80]!r}; {hint}", "unknown_parameter")
 
 
-def sampling(
-    given: Mapping[str, Any], table: Mapping[str, Parameter], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Fields of SamplingParams for a request. Raises ApiError and ConfigError."""
-    fields = dict(defaults) | {
-        table[name].field: value for name, value in given.items() if table[name].field
-    }
-    if "seed" in given:
-        fields["seed"] = given["seed"] % (1 << 64)
-    if "stop" in given:
-        fields["stop"] = given["stop"]
-    if "logit_bias" in given:
-        fields["logit_bias"] = {int(k): float(v) for k, v in given["logit_bias"].items()}
-    fields |= _length(given, table, fields) | _logprobs(given)
+def _refused(mismatch: Mismatch) -> ApiError:
+    param = mismatch.path.removeprefix("a key of ").removesuffix(":").removesuffix("[...]")[:80]
+    if mismatch.expected == "must be null":
+        message = f"{param} is not supported: {mismatch.hint}"
+        return bad_value(param, message, "unsupported_parameter")
+    codes = {"unknown": "unknown_parameter", "missing": "missing_parameter"}
+    message = str(mismatch)
+    if len(message) > _LONGEST:
+        message = message[:_LONGEST] + "…"
+    return bad_value(param, message, codes.get(mismatch.problem, "invalid_value"))
+
+
+def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of SamplingParams for a request, over the server's `defaults`.
+
+    Raises ApiError and ConfigError for values that contradict each other or are out of range.
+    """
+    named = ((f.name, getattr(request, f.name)) for f in dataclasses.fields(SamplingParams))
+    given = {name: value for name, value in named if value is not None and name != "logprobs"}
+    if request.seed is not None:
+        given["seed"] = _seed(request.seed)
+    if request.logit_bias is not None:
+        given["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
+    fields = {**defaults, **given}
+    if isinstance(request, ChatRequest):
+        fields |= _chat_length(request) | _chat_logprobs(request)
+    elif isinstance(request, CompletionRequest):
+        if request.echo:
+            raise bad_value("echo", "echo must be false: prompts are not repeated")
+        fields.setdefault("max_tokens", COMPLETION_TOKENS)
+        if request.logprobs is not None:
+            fields["logprobs"] = request.logprobs
     build(SamplingParams, fields)
     return fields
 
 
-def _length(
-    given: Mapping[str, Any], table: Mapping[str, Parameter], fields: Mapping[str, Any]
-) -> dict[str, Any]:
-    names = [name for name in ("max_completion_tokens", "max_tokens") if name in given]
-    if len(names) == 2:
-        raise bad_value(names[0], "max_tokens and max_completion_tokens are one thing; give one")
-    if names:
-        return {"max_tokens": given[names[0]]}
-    if table is COMPLETIONS and "max_tokens" not in fields:
-        return {"max_tokens": COMPLETION_TOKENS}
-    return {}
+def _seed(seed: int) -> int:
+    low, high = _SEEDS.values()
+    if not low <= seed <= high:
+        raise bad_value("seed", f"seed must be at least {low} and at most {high}")
+    return seed % (1 << 64)
 
 
-def _logprobs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Chats switch them on and then count; completions count at once."""
-    wanted = given.get("logprobs")
-    if wanted is True:
-        return {"logprobs": given.get("top_logprobs", 0)}
-    if given.get("top_logprobs"):
+def _chat_length(request: ChatRequest) -> dict[str, Any]:
+    if request.max_completion_tokens is None:
+        return {}
+    if request.max_tokens is not None:
+        raise bad_value(
+            "max_completion_tokens",
+            "max_tokens and max_completion_tokens are one thing; give one",
+        )
+    return {"max_tokens": request.max_completion_tokens}
+
+
+def _chat_logprobs(request: ChatRequest) -> dict[str, Any]:
+    if request.logprobs:
+        return {"logprobs": request.top_logprobs or 0}
+    if request.top_logprobs:
         raise bad_value("top_logprobs", "top_logprobs needs logprobs: true beside it")
-    return {} if wanted is None or wanted is False else {"logprobs": wanted}
+    return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -14,8 +14,16 @@ from .. import protocol as wire
 from ..decoding import templates
 from ..decoding.chat import encode
 from ..decoding.engine import Engine
-from . import parameters
 from .errors import ApiError, bad_value
+from .parameters import (
+    DetokenizeRequest,
+    Message,
+    TextPart,
+    TokenizeConversation,
+    TokenizeRequest,
+    TokenizeText,
+    read,
+)
 from .settings import ServerSettings
 
 
@@ -39,17 +47,17 @@ class Tokenization:
 
     async def tokenize(self, request: Request) -> Response:
         """Answer `/tokenize`: the token ids of a text or of a conversation."""
-        given = parameters.read(await body(request), parameters.TOKENIZE, "prompt", "messages")
-        self.check_model(given.get("model"))
+        given = read(await body(request), TokenizeText, TokenizeConversation)
+        self.check_model(given.model)
         tokens = await run_in_threadpool(self._tokens, given)
         limit = self._engine.n_ctx
         return JSONResponse({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
     async def detokenize(self, request: Request) -> Response:
         """Answer `/detokenize`: the text of token ids."""
-        given = parameters.read(await body(request), parameters.DETOKENIZE, "tokens")
-        self.check_model(given.get("model"))
-        tokens = self._engine.encode(given["tokens"]) if given["tokens"] else []
+        given = read(await body(request), DetokenizeRequest)
+        self.check_model(given.model)
+        tokens = self._engine.encode(given.tokens) if given.tokens else []
         text = b"".join(map(self._tokenizer.piece, tokens)).decode("utf-8", "replace")
         return JSONResponse({"prompt": text})
 
@@ -77,7 +85,7 @@ class Tokenization:
                 code="model_not_found",
             )
 
-    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def conversation(self, messages: Sequence[Message]) -> list[int]:
         """Return the token ids of a conversation, up to where the assistant's answer begins."""
         return self._fitting(self._rendered(messages, opening=True), "messages")
 
@@ -96,16 +104,15 @@ class Tokenization:
             )
         return [self._fitting(self._engine.encode(each), "prompt") for each in prompts]
 
-    def _tokens(self, given: Mapping[str, Any]) -> list[int]:
-        if "messages" in given:
-            return self._rendered(
-                given["messages"], opening=given.get("add_generation_prompt", True)
-            )
-        special = given.get("add_special_tokens", True)
-        return self._tokenizer.encode(given["prompt"], add_special=special)
+    def _tokens(self, given: TokenizeRequest) -> list[int]:
+        if isinstance(given, TokenizeConversation):
+            return self._rendered(given.messages, opening=given.add_generation_prompt is not False)
+        assert isinstance(given, TokenizeText)
+        special = given.add_special_tokens is not False
+        return self._tokenizer.encode(given.prompt, add_special=special)
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]], *, opening: bool) -> list[int]:
-        plain = [{"role": _role(m["role"]), "content": _text(m["content"])} for m in messages]
+    def _rendered(self, messages: Sequence[Message], *, opening: bool) -> list[int]:
+        plain = [{"role": _role(m.role), "content": _text(m.content)} for m in messages]
         text = templates.render(
             self._template, plain, self._tokenizer.special(), add_generation_prompt=opening
         )
@@ -144,5 +151,5 @@ def _role(role: str) -> str:
     return "system" if role == "developer" else role
 
 
-def _text(content: str | list[dict[str, str]]) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+def _text(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

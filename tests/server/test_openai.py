@@ -177,7 +177,8 @@ def test_completions_of_text_ids_and_several(client, events):
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        ([97, "x"], "mixes"), ([], "items"), ("", "empty"), ([[]], "items"), ([300], "vocabulary"),
+        ([97, "x"], "mixes"), ([], "length at least 1"), ("", "empty"),
+        ([[]], "length at least 1"), ([300], "vocabulary"),
         ({"a": 1}, "text or a list"), (["a"] * 65, "64"), ("a" * 513, "513 tokens"),
         (None, "missing"),
     ],

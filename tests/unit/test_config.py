@@ -122,3 +122,23 @@ def test_what_a_struct_itself_refuses_is_named_with_its_place():
 
     with pytest.raises(ConfigError, match=r"^x: robots\[0\]: thirteen arms are too many$"):
         convert({"robots": [{"name": "r", "arms": 13}]}, Team, "x")
+
+
+class Arm(msgspec.Struct, forbid_unknown_fields=True):
+    grip: Annotated[None, msgspec.Meta(extra={"reason": "this arm has no hand"})] = None
+    joints: list["Arm"] = []
+
+
+def test_a_reason_of_the_schema_ends_the_message():
+    with pytest.raises(
+        Mismatch, match=r"^grip must be null, got 3; this arm has no hand$"
+    ) as error:
+        checked({"grip": 3}, Arm)
+    assert error.value.hint == "this arm has no hand"
+
+
+@pytest.mark.parametrize("name", ["a - at b", "a` - at `$.b", "a\nb", "a` - at `$.b` c"])
+def test_names_that_look_like_places_are_not_taken_for_places(name):
+    with pytest.raises(Mismatch) as error:
+        checked({"joints": [{name: 1}]}, Arm)
+    assert (error.value.path, error.value.problem) == (f"joints[0].{name}", "unknown")
