@@ -14,7 +14,7 @@ RESULT = Path(__file__).parents[1] / "results" / "bench_qwen1.5b_f16_all.json"
 
 def main() -> None:
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "edgespec"}
-    matplotlib.rcParams |= {"font.family": "sans-serif"}
+    matplotlib.rcParams |= {"font.family": "sans-serif", "font.size": 14}
     header = json.loads(RESULT.read_text())
     rows = header.pop("rows")
     header.pop("command")

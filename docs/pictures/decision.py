@@ -12,6 +12,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MultipleLocator
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 
@@ -49,21 +50,26 @@ def main() -> None:
     cost = [price * s for s in extra_s]
     gain = [e - c for e, c in zip(expected, cost, strict=True)]
 
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "edgespec", "font.size": 10}
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "edgespec", "font.size": 11}
     plt.rcParams |= {"font.family": "sans-serif", "axes.spines.top": False}
     plt.rcParams |= {"axes.spines.right": False}
-    figure, (one, two, three) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
-    one.bar(depths, probs, color="#9fa8da")
-    one.set(title="acceptance probability", xlabel="depth", ylim=(0, 1))
+    figure, axes = plt.subplot_mosaic("AB;CC", figsize=(7.6, 5.4), layout="constrained")
+    axes["A"].bar(depths, probs, color="#9fa8da")
+    axes["A"].set(title="acceptance probability", xlabel="depth", ylim=(0, 1))
     widths = [1, *(d + 1 for d in depths)]
-    two.plot(widths, [1e3 * curve(n, budget.n_past) for n in widths], color="#3949ab")
-    two.set(title="t(n), ms", xlabel="tokens in one pass", ylim=(0, None))
-    three.plot(depths, expected, color="#2e7d32", label="expected accepted tokens")
-    three.plot(depths, cost, color="#c62828", label="tokens that the time is worth")
-    three.bar(depths, gain, color="#bdbdbd", label="gain")
-    three.bar(plan.depth, gain[plan.depth - 1], color="#ef6c00", label=f"chosen: {plan.depth}")
-    three.set(title="gain by depth", xlabel="depth")
-    three.legend(fontsize="small", frameon=False)
+    milliseconds = [1e3 * curve(n, budget.n_past) for n in widths]
+    axes["B"].plot(widths, milliseconds, color="#3949ab", marker=".")
+    axes["B"].set(title="t(n): ms for n tokens in one pass", xlabel="n", ylim=(0, None))
+    below = axes["C"]
+    below.plot(depths, expected, color="#2e7d32", label="expected accepted tokens")
+    below.plot(depths, cost, color="#c62828", label="price of the additional time, in tokens")
+    below.bar(depths, gain, color="#bdbdbd", label="gain: the difference")
+    best = gain[plan.depth - 1]
+    below.bar(plan.depth, best, color="#ef6c00", label=f"chosen: depth {plan.depth}")
+    below.set(title="gain by depth, in tokens", xlabel="depth", ylim=(0, 6.5))
+    below.legend(frameon=False, ncols=2, loc="upper left")
+    for axis in axes.values():
+        axis.xaxis.set_major_locator(MultipleLocator(2))
     path = Path(__file__).with_suffix(".svg")
     figure.savefig(path, metadata={"Date": None})
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
