@@ -51,7 +51,7 @@ def bare(target, prompt):
     """Seconds for N_TOKENS - 1 tokens after the first, as an example of the library would do it,
     with as many tokens a step as the engine evaluates.
     """
-    graph, width = target._graph, 2 if target.pads else 1
+    graph, width = target.graph, 2 if target.pads else 1
     binding = target._session.io_binding()
     shape = (1, graph.heads, target.n_ctx + 2, graph.head_size)
     for past, present in zip(graph.past, graph.present, strict=True):

@@ -57,7 +57,7 @@ def main() -> None:
         lambda: made.append(open_model(path, EngineConfig(n_ctx=N_PROMPT + 2 * N_STEPS)))
     )
     loaded, (target,) = resident_mib(), made
-    graph = target._graph
+    graph = target.graph
     a_token = 2 * len(graph.past) // 2 * graph.heads * graph.head_size
     a_token *= np.dtype(graph.dtype).itemsize
     rng = random.Random(1)

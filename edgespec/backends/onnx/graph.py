@@ -1,8 +1,7 @@
-"""What an ONNX decoder takes and gives, and what lies beside it, by exporters' conventions."""
+"""What an ONNX decoder takes and gives, by the conventions of exporters."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UnknownArchitecture
-from .tokenizer import read
+from .companions import read, section, settings
 
 KEEP = "num_logits_to_keep"
-DEFAULT_N_CTX = 8192
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
@@ -22,7 +20,7 @@ _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a decoder takes and gives, by the names that exporters use.
+    """Names, types and sizes of a decoder's inputs and outputs.
 
     inputs: name → type of all but the past. mask: the input that says for every token which
     others it sees, [1, 1, n, total], added to scores; "" where there is none. hidden: width of
@@ -45,8 +43,8 @@ class Graph:
 
 
 def read_graph(path: Path, session: Any) -> Graph:
-    """What a session's graph takes and gives. Raises UnknownArchitecture for what is no decoder,
-    ModelError for companions that cannot be read.
+    """Return what a session's graph takes and gives. Raises UnknownArchitecture for what is no
+    decoder, ModelError for companions that cannot be read.
     """
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
@@ -87,7 +85,7 @@ def _is_square(inputs: Mapping[str, Any], name: str) -> bool:
 
 
 def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Names of past and present, in the order of their layers, keys before values."""
+    """Return the names of past and present, in the order of their layers, keys before values."""
     decoder = section(read(folder, "genai_config.json"), "model", "decoder")
     ins, outs = section(decoder, "inputs"), section(decoder, "outputs")
     patterns = [
@@ -116,7 +114,7 @@ def _type(path: Path, node: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
-    """(heads, head size) as the graph says, else as the companions do."""
+    """Return (heads, head size) as the graph says, else as the companions do."""
     if len(shape) != 4:
         raise UnknownArchitecture(
             f"the cache of the graph in {folder} has the shape {list(shape)}; [batch, heads, "
@@ -149,33 +147,3 @@ def _vocab_size(folder: Path, shape: Sequence[Any]) -> int:
             "put one there"
         )
     return int(found)
-
-
-def trained(folder: Path) -> int:
-    """Tokens of context that the model was trained for, where a companion says so."""
-    genai = section(read(folder, "genai_config.json"), "model").get("context_length")
-    config = settings(folder)
-    own = config.get("max_position_embeddings") or config.get("n_positions")
-    return int(genai or own or DEFAULT_N_CTX)
-
-
-def settings(folder: Path) -> dict[str, Any]:
-    """config.json; of models that also see or hear, what it says of the text model."""
-    config = read(folder, "config.json")
-    return config | section(config, "text_config")
-
-
-def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
-    """A part of a configuration, {} where it is not there."""
-    for name in names:
-        found = config.get(name)
-        config = found if isinstance(found, dict) else {}
-    return config
-
-
-def precision_of(path: Path, graph: Graph) -> str:
-    """As the converter noted it, or as exporters name their files."""
-    if noted := read(path.parent, "edgespec.json").get("precision"):
-        return str(noted)
-    match = re.search(r"_(q4f16|q4|int8|uint8|fp16|bnb4|quantized)\.onnx$", path.name)
-    return match[1] if match else "fp16" if graph.dtype is np.float16 else "unknown"

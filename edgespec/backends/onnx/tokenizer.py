@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EngineMissing, ModelError, ModelNotFound
+from .companions import find, read
 
 try:
     from tokenizers import Tokenizer
@@ -23,7 +25,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HfTokenizer:
-    """A tokenizer.json. `folder`: of the model; see `find` for where companions may lie.
+    """A tokenizer.json. `folder`: of the model; see `companions.find` for where files may lie.
 
     Raises ModelNotFound where there is none, ModelError where it cannot be read.
     """
@@ -56,17 +58,17 @@ class HfTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids; special tokens written out in `text` are recognised with parse_special."""
+        """Return token ids; parse_special reads special tokens written in `text` as such."""
         self._tokenizer.encode_special_tokens = not parse_special
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
         return ids
 
     def token_text(self, token: int) -> bytes:
-        """The vocabulary's own entry; empty for ids that no entry has."""
+        """Return the vocabulary's own entry; empty for ids that no entry has."""
         return (self._tokenizer.id_to_token(token) or "").encode("utf-8")
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token; empty for control tokens."""
+        """Return the bytes of a token; empty for control tokens."""
         text = self._tokenizer.id_to_token(token)
         if text is None or token in self._control:
             return b""
@@ -79,11 +81,11 @@ class HfTokenizer:
         return text.replace("\u2581", " ").encode("utf-8")
 
     def is_eog(self, token: int) -> bool:
-        """Whether the token ends a generation."""
+        """Return True if the token ends a generation."""
         return token in self._ends
 
     def special(self) -> dict[str, str]:
-        """Texts of bos_token and eos_token, "" where there is none."""
+        """Return the texts of bos_token and eos_token, "" where there is none."""
         return self._special
 
     def _find_ends(self, folder: Path) -> Iterator[int]:
@@ -98,30 +100,8 @@ class HfTokenizer:
                 yield token
 
 
-def find(folder: Path, name: str) -> Path | None:
-    """A file beside a model; for a graph in a folder onnx/ also in the one above, as repositories
-    of the hub have it.
-    """
-    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
-    return next((f / name for f in folders if (f / name).is_file()), None)
-
-
-def read(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON companion of a model, {} where there is none. Raises ModelError."""
-    path = find(folder, name)
-    if path is None:
-        return {}
-    try:
-        found: Any = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} holds no JSON object; fetch it again")
-    return found
-
-
 def _template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """The chat template, the one called "default" of several."""
+    """Return the chat template, the one called "default" of several."""
     if path := find(folder, "chat_template.jinja"):
         return path.read_text("utf-8")
     template = settings.get("chat_template")
@@ -132,17 +112,23 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
 
 
 def _content(entry: Any) -> str:
-    """Text of a special token, written as text or as an object."""
+    """Return the text of a special token, written as text or as an object."""
     return str(entry.get("content", "")) if isinstance(entry, dict) else entry or ""
 
 
 @functools.cache
 def _byte_of() -> dict[str, int]:
-    """What byte each character of a byte-level vocabulary stands for (GPT-2's table): printable
-    Latin-1 for itself, the rest in order from 256 on.
+    """Return the byte that each character of a byte-level vocabulary stands for (GPT-2's table):
+    printable Latin-1 for itself, the rest in order from 256 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
         chr(256 + i): byte for i, byte in enumerate(others)
     }
+
+
+@contextlib.contextmanager
+def vocabulary(path: Path) -> Iterator[HfTokenizer]:
+    """Open the tokenizer of a file without its weights. Raises as `HfTokenizer`."""
+    yield HfTokenizer(path.parent)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .session import ort
+
 GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/helpers/onnx_models.py made it
 
 
@@ -19,8 +21,6 @@ class TopRows:
     """
 
     def __init__(self, provider: str, device: str, n_rows: int, vocab_size: int) -> None:
-        import onnxruntime as ort
-
         options = ort.SessionOptions()
         options.log_severity_level = 4
         providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))

@@ -70,8 +70,7 @@ def test_a_shared_cache_stays_where_it_is(tmp_path):
 def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
     model = opened(onnx_models.save(tmp_path))
     fresh = opened(model.path)
-    fresh._new_binding()
-    fresh._cache = backend.model._Grown(fresh._graph, "cpu")
+    fresh.use(backend.cache.GrownCache(fresh.graph, "cpu"))
     rng = np.random.default_rng(0)
     for _ in range(30):
         cut = int(rng.integers(model.n_past + 1))
@@ -289,7 +288,7 @@ def test_an_evaluation_is_stopped_from_within(tmp_path, monkeypatch):
     tokens = [1 + i % 30 for i in range(400)]
     expected = model.decode(tokens).logits[0].copy()
     model.truncate(0)
-    monkeypatch.setattr(backend.model, "_POLL_S", 0.0005)
+    monkeypatch.setattr(backend.abort, "_POLL_S", 0.0005)
     stop = threading.Event()
     run = model._session.run_with_iobinding
 
@@ -470,7 +469,7 @@ def test_providers(tmp_path):
 
 def test_both_packages_at_once(tmp_path, monkeypatch):
     path = onnx_models.save(tmp_path)
-    monkeypatch.setattr(backend.model, "version", lambda name: "1.31.1")
+    monkeypatch.setattr(backend.session, "version", lambda name: "1.31.1")
     backend.check_packages.cache_clear()
     with pytest.raises(ConfigError, match=r"onnxruntime 1.31.1 and onnxruntime-gpu 1.31.1 are"):
         opened(path)

@@ -1,0 +1,117 @@
+"""What a graph's inputs and outputs are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...types import Rows
+from .cache import Cache, GrownCache
+from .graph import KEEP, Graph
+from .top_rows import TopRows
+
+MAX_ROWS = 32  # logits rows a call: a draft of 31 tokens
+
+
+class Buffers:
+    """Arrays for the inputs and outputs of one call: written to before every call, never allocated
+    again.
+
+    chunk: most tokens a call. n_ctx: most tokens of the cache. native: the binding of the session.
+    n_rows: rows of logits that a call can give.
+    """
+
+    def __init__(self, session: Any, graph: Graph, chunk: int, n_ctx: int) -> None:
+        length = n_ctx + 2
+        self._session, self._graph = session, graph
+        self._keeps = KEEP in graph.inputs
+        self._ids = np.zeros((1, chunk + 1), graph.inputs["input_ids"])
+        self._mask = np.ones((1, length), graph.inputs.get("attention_mask", np.int64))
+        self._positions = np.arange(length, dtype=graph.inputs.get("position_ids", np.int64))[None]
+        self._n_kept = np.ones(graph.keep_shape, graph.inputs.get(KEEP, np.int64))
+        self.n_rows = MAX_ROWS + 1 if self._keeps else chunk + 1
+        self._logits = np.empty((self.n_rows, graph.vocab_size), graph.logits_dtype)
+        n_hidden = chunk + 1 if graph.hidden else 0
+        self._hidden = np.empty((n_hidden, graph.hidden), graph.hidden_dtype)
+        self._square: npt.NDArray[Any] | None = None
+        self._top: TopRows | None = None
+        self._n_top = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Bind everything anew at the next call, as is needed for another cache."""
+        self.native: Any = self._session.io_binding()
+        self._bound = 0, 0  # tokens and rows that it is for
+
+    def fetch_top(self, top: TopRows | None, n_top: int) -> None:
+        """From now on leave logits in `top` and fetch the `n_top` largest of each row; None for
+        whole rows.
+        """
+        if top is not self._top:
+            self._bound = 0, 0
+        self._top, self._n_top = top, n_top
+
+    def bind(
+        self, tokens: Sequence[int], width: int, n_past: int, n_wanted: int, cache: Cache
+    ) -> int:
+        """Bind inputs and outputs for `tokens`, the last of them repeated up to `width`, and return
+        how many rows of logits the call will give.
+        """
+        n, total, graph = len(tokens), n_past + width, self._graph
+        self._ids[0, :n] = tokens
+        self._ids[0, n:width] = tokens[-1]
+        n_rows = max(1, n_wanted) if self._keeps else width
+        if graph.mask:
+            self._bind_input(graph.mask, self._causal(width, n_past))
+        if "attention_mask" in graph.inputs and graph.mask != "attention_mask":
+            self._bind_input("attention_mask", self._mask[:, :total])
+        if "position_ids" in graph.inputs:
+            self._bind_input("position_ids", self._positions[:, n_past:total])
+        if self._bound != (width, n_rows) or isinstance(cache, GrownCache):
+            self._bind_shapes(width, n_rows, cache)
+        return n_rows
+
+    def rows(self, n_logits: int, end: int, n_rows: int) -> Rows:
+        """Return the `n_logits` rows before row `end` of the `n_rows` that a call has given."""
+        if self._top and n_logits and n_rows <= self._top.n_rows:
+            return self._top.rows(end, self._n_top)[end - n_logits :]
+        rows = self._logits[end - n_logits : end]
+        return rows if rows.dtype == np.float32 else rows.astype(np.float32)
+
+    def hidden_states(self, n: int) -> npt.NDArray[np.float32]:
+        """Return the hidden states of the first n tokens of the last call."""
+        states = self._hidden[:n]
+        return states if states.dtype == np.float32 else states.astype(np.float32)
+
+    def _bind_shapes(self, width: int, n_rows: int, cache: Cache) -> None:
+        """Bind what stays bound from one call of this shape to the next."""
+        graph, binding = self._graph, self.native
+        cache.bind(binding)
+        self._bind_input("input_ids", self._ids[:, :width])
+        if self._keeps:
+            self._n_kept[...] = n_rows
+            self._bind_input(KEEP, self._n_kept)
+        if self._top and n_rows <= self._top.n_rows:
+            self._top.bind(binding, n_rows)
+        else:
+            shape, address = (1, n_rows, graph.vocab_size), self._logits.ctypes.data
+            binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
+        if graph.hidden:
+            shape, address = (1, width, graph.hidden), self._hidden.ctypes.data
+            binding.bind_output("hidden_states", "cpu", 0, graph.hidden_dtype, shape, address)
+        self._bound = width, n_rows
+
+    def _bind_input(self, name: str, array: npt.NDArray[Any]) -> None:
+        self.native.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+    def _causal(self, width: int, n_past: int) -> npt.NDArray[Any]:
+        """Return a mask that is added to scores: every token sees what is before it and itself."""
+        dtype, total = self._graph.inputs[self._graph.mask], n_past + width
+        mask: npt.NDArray[Any] = np.zeros((1, 1, width, total), dtype)
+        lowest = np.full((width, width), np.finfo(dtype).min, dtype)
+        mask[0, 0, :, n_past:] = np.triu(lowest, 1)
+        self._square = mask  # bound by its address: it must outlive the call
+        return mask

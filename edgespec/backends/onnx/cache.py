@@ -1,0 +1,91 @@
+"""Two ways to keep the keys and values of a graph."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import OutOfMemory
+from .graph import Graph
+from .session import ort
+
+
+class Cache(Protocol):
+    """Keys and values of the tokens so far, bound to a graph's past and present."""
+
+    def bind(self, binding: Any) -> None:
+        """Bind past and present for the next call."""
+
+    def keep(self, binding: Any) -> None:
+        """Keep what the last call returned."""
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on."""
+
+
+class SharedCache:
+    """One buffer a layer, past and present: the graph appends in place, and to roll back is to
+    forget a number.
+    """
+
+    def __init__(self, graph: Graph, device: str, size: int) -> None:
+        shape = (1, graph.heads, size, graph.head_size)
+        self._names = list(zip(graph.past, graph.present, strict=True))
+        self._bound: Any = None
+        try:
+            self._values = [
+                ort.OrtValue.ortvalue_from_shape_and_type(shape, graph.dtype, device, 0)
+                for _ in self._names
+            ]
+        except Exception as error:
+            raise OutOfMemory(
+                f"no cache of {size} tokens could be made: {error}; take a smaller n_ctx"
+            ) from error
+
+    def bind(self, binding: Any) -> None:
+        """Bind the buffers once; they stay where they are."""
+        if self._bound is binding:
+            return
+        for (past, present), value in zip(self._names, self._values, strict=True):
+            binding.bind_ortvalue_input(past, value)
+            binding.bind_ortvalue_output(present, value)
+        self._bound = binding
+
+    def keep(self, binding: Any) -> None:
+        """Do nothing: the graph has written in place."""
+
+    def truncate(self, n_past: int) -> None:
+        """Do nothing: the next call writes over what is behind its past."""
+
+
+class GrownCache:
+    """What the graph returned is what it gets next: a new, longer buffer each time."""
+
+    def __init__(self, graph: Graph, device: str) -> None:
+        self._graph, self._device = graph, device
+        self._values: list[Any] = []
+        self.truncate(0)
+
+    def bind(self, binding: Any) -> None:
+        """Bind the past, and let the library allocate the present."""
+        binding.clear_binding_outputs()
+        for name, value in zip(self._graph.past, self._values, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in self._graph.present:
+            binding.bind_output(name, self._device)
+
+    def keep(self, binding: Any) -> None:
+        """Keep the returned buffers."""
+        self._values = binding.get_outputs()[: len(self._values)]  # they were bound first
+
+    def truncate(self, n_past: int) -> None:
+        """Copy the first `n_past` tokens of every buffer."""
+        graph = self._graph
+        if n_past:
+            heads = [np.ascontiguousarray(v.numpy()[:, :, :n_past]) for v in self._values]
+        else:
+            empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
+            heads = [empty] * len(graph.past)
+        self._values = [ort.OrtValue.ortvalue_from_numpy(v, self._device, 0) for v in heads]

@@ -1,0 +1,46 @@
+"""What a graph and the files beside it say about a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from ...config import EngineConfig
+from .companions import n_ctx_train, read
+from .graph import Graph
+from .model import OnnxModel
+
+
+def inspect_metadata(path: Path) -> dict[str, str]:
+    """Return what a model says about itself, by the names that a GGUF has for it, and how it runs
+    here. Loads the weights: what kernels do with single tokens has to be tried.
+    """
+    config = read(path.parent, "config.json")
+    model = OnnxModel(path, EngineConfig(n_ctx=64))
+    try:
+        graph = model.graph
+        return {
+            "general.architecture": config.get("model_type", "unknown"),
+            "general.name": path.parent.name,
+            "quantisation": _precision(path, graph),
+            "context_length": str(n_ctx_train(path.parent)),
+            "vocab_size": str(graph.vocab_size),
+            "block_count": str(len(graph.past) // 2),
+            "attention.head_count_kv": str(graph.heads),
+            "attention.key_length": str(graph.head_size),
+            "attention.value_length": str(graph.head_size),
+            "element_size": str(np.dtype(graph.dtype).itemsize),
+            "has_chat_template": str(bool(model.tokenizer.chat_template)),
+        } | {f"engine.{name}": value for name, value in model.placement.items()}
+    finally:
+        model.close()
+
+
+def _precision(path: Path, graph: Graph) -> str:
+    """Return the precision as the converter noted it, or as exporters name their files."""
+    if noted := read(path.parent, "edgespec.json").get("precision"):
+        return str(noted)
+    match = re.search(r"_(q4f16|q4|int8|uint8|fp16|bnb4|quantized)\.onnx$", path.name)
+    return match[1] if match else "fp16" if graph.dtype is np.float16 else "unknown"

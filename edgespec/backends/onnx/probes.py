@@ -1,0 +1,100 @@
+"""Properties of a graph's kernels that nothing in its file tells: they are tried at load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError
+from .cache import GrownCache, SharedCache
+from .session import logger
+
+if TYPE_CHECKING:
+    from .model import OnnxModel
+
+_NOISE = 0.1  # logits: rows that differ more are not the same row rounded differently
+_SAME = 1e-3  # logits: rows that differ less rarely change a token
+
+
+@dataclass(frozen=True, slots=True)
+class RowNoise:
+    """Differences, in logits, between rows of one token in evaluations of several widths.
+
+    alone: of a token evaluated alone, to the same beside another. together: between widths from
+    two on.
+    """
+
+    alone: float = 0.0
+    together: float = 0.0
+
+    @property
+    def only_alone(self) -> bool:
+        """True if a token that is evaluated alone is the only one with another row."""
+        return self.alone > _SAME and self.together < self.alone / 4
+
+
+def choose_cache(model: OnnxModel) -> None:
+    """Give the model a cache that its graph appends to in place, if that gives the rows of one that
+    grows; else one that grows. The cache is empty afterwards.
+    """
+    expected = _probe(model, 2, 1)
+    try:
+        model.use(SharedCache(model.graph, model.device, model.n_ctx + 2))
+        found = _probe(model, 2, 1)
+    except DecodeError as error:
+        logger.debug("%s cannot append in place: %s", model.path, error)
+        found = None
+    if found is None or not np.allclose(found, expected, atol=_NOISE):
+        model.use(GrownCache(model.graph, model.device))
+    model.truncate(0)
+
+
+def _probe(model: OnnxModel, *widths: int) -> npt.NDArray[Any]:
+    """Return the last row of tokens that are evaluated in such pieces."""
+    model.truncate(0)
+    tokens = _tokens(model, sum(widths))
+    for width in widths:
+        row = model.decode(tokens[model.n_past : model.n_past + width]).logits
+    probed: npt.NDArray[Any] = row[0].copy()
+    return probed
+
+
+def measure_noise(model: OnnxModel) -> RowNoise:
+    """Measure how a row depends on the number of tokens beside it. The cache is empty afterwards.
+
+    On CPUs int4 kernels that quantise activations (accuracy_level 4) sum a single row in another
+    way than several; widths from two on agree. No token is evaluated alone but the one that is
+    looked at: its keys and values would carry the difference on.
+    """
+    tokens = _tokens(model, min(20, model.n_ctx))
+    if len(tokens) < 5:  # no room for a draft either
+        return RowNoise()
+    model.decode(tokens[:3], n_logits=0)
+
+    def first(width: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = model.decode(tokens[3 : 3 + width], n_logits=width).logits[0].copy()
+        model.truncate(3)
+        return row
+
+    several, alone = first(2), first(1)
+    others = [first(n) for n in (3, 4, 9, 17) if n <= len(tokens) - 3]
+    model.truncate(0)
+    together = max((float(abs(several - other).max()) for other in others), default=0.0)
+    return RowNoise(float(abs(several - alone).max()), together)
+
+
+def in_words(noise: float, pads: bool) -> str:
+    """Return what is promised of tokens that are evaluated alone."""
+    how = "evaluated as two" if pads else "evaluated alone"
+    if noise > _SAME:
+        return f"{how}, rows differ by {noise:.2g}: near ties may fall otherwise"
+    return (
+        f"{how}, so that drafts change nothing" if pads else f"{how}, the same rows as among others"
+    )
+
+
+def _tokens(model: OnnxModel, n: int) -> list[int]:
+    return [(7 * i + 3) % model.vocab_size for i in range(n)]

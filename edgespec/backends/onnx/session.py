@@ -1,0 +1,158 @@
+"""The library and its builds: packages, providers, sessions, errors in plain words."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ...config import EngineConfig
+from ...device import processor
+from ...errors import (
+    ConfigError,
+    EngineMissing,
+    ModelError,
+    ModelNotFound,
+    OutOfMemory,
+    TruncatedModel,
+    UnknownArchitecture,
+)
+from ..files import label, size_of
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise EngineMissing(
+        f"ONNX models need onnxruntime, which cannot be imported here ({error}); install it "
+        "with: pip install 'edgespec[onnx]' (CPU), 'edgespec[onnx-cuda]' or "
+        "'edgespec[onnx-cuda12]'"
+    ) from error
+
+ort = onnxruntime
+logger = logging.getLogger("edgespec.onnx")
+
+
+@functools.cache
+def check_packages() -> None:
+    """Raise ConfigError if both packages of the engine are installed: they bring the same files,
+    and the one installed last wins in part.
+    """
+    there = []
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            there.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    if len(there) > 1:
+        raise ConfigError(
+            f"{' and '.join(there)} are both installed and overwrite each other; uninstall both, "
+            "then install one"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that this engine is made of."""
+    return {"onnxruntime": ort.__version__}
+
+
+def supports_gpu_offload() -> bool:
+    """Return True if this build has a provider for a GPU."""
+    return "CUDAExecutionProvider" in ort.get_available_providers()
+
+
+def ignores_gpu_layers(config: EngineConfig) -> bool:
+    """Return False: a provider runs the whole graph, layers are not counted."""
+    return False
+
+
+def all_providers() -> list[str]:
+    """List what this build can run on, best first."""
+    return [name.removesuffix("ExecutionProvider") for name in ort.get_available_providers()]
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """Return what stands for a file on this device with this build, whatever the settings."""
+    with path.open("rb") as file:
+        head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+    return {
+        "engine": f"onnxruntime {ort.__version__}",
+        "device": ort.get_device(),
+        "processor": processor(),
+        "file": [label(path), size_of(path), head],
+    }
+
+
+def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
+    """Load a graph. Raises ModelError and its kinds, and ConfigError for a provider that is not
+    there or does not start.
+    """
+    if not path.is_file():
+        raise ModelNotFound(f"cannot read {path}; give an .onnx file that exists")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.log_severity_level = 4  # what fails comes back as an exception
+    # Threads that go on spinning after an evaluation take the CPUs from the other engine of a
+    # pair: with two cores llama.cpp then takes 1.7 times as long.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    wanted = _providers(config)
+    if "CUDA" in wanted[0] and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    try:
+        session = ort.InferenceSession(os.fspath(path), options, providers=wanted)
+    except Exception as error:  # the library's own kinds have no common root
+        raise _load_error(path, str(error)) from error
+    found = session.get_providers()[0]
+    if found != wanted[0]:
+        message = f"{path}: {wanted[0]} could not be started, {found} runs it"
+        if config.provider != "auto":
+            raise ConfigError(f"{message}; check the driver and its libraries")
+        logger.warning("%s", message)
+    return session
+
+
+def _providers(config: EngineConfig) -> list[str]:
+    """Return the providers to ask for, best first. Raises ConfigError for one that is not there."""
+    there: list[str] = ort.get_available_providers()
+    names = {name.removesuffix("ExecutionProvider").lower(): name for name in there}
+    wanted = config.provider.lower().removesuffix("executionprovider")
+    if wanted == "auto":
+        wanted = "cuda" if config.n_gpu_layers and "cuda" in names else "cpu"
+    if wanted not in names:
+        raise ConfigError(
+            f"this build of onnxruntime has no provider {config.provider!r}; it has "
+            f"{', '.join(sorted(names))}. CUDA comes with edgespec[onnx-cuda]"
+        )
+    return list(dict.fromkeys([names[wanted], "CPUExecutionProvider"]))
+
+
+def _load_error(path: Path, message: str) -> ModelError:
+    said, lower = plainly(message), message.lower()
+    if "escapes model directory" in lower:
+        return ModelError(
+            f"{path}: this build of onnxruntime refuses weights behind a link, as the hub's cache "
+            "has them; update it, or copy the folder"
+        )
+    if "filesystem error" in lower or "no such file" in lower or "does not exist" in lower:
+        return ModelNotFound(f"{path}: a file with its weights is missing: {said}; fetch it again")
+    if "protobuf" in lower or "out of bounds" in lower or "external data" in lower:
+        return TruncatedModel(f"{path} is damaged, incomplete or no ONNX model: {said}")
+    if any(word in lower for word in ("opset", "ir version", "ir_version", "not a registered")):
+        return UnknownArchitecture(
+            f"{path}: {said}; this build of onnxruntime does not know the graph: update it"
+        )
+    if "alloc" in lower:
+        return OutOfMemory(f"{path}: {said}; take a smaller model or quantisation")
+    return ModelError(f"{path} cannot be loaded: {said}")
+
+
+def plainly(said: str) -> str:
+    """Return the library's reason without its error codes, source lines and signatures."""
+    said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:\s*", "", said)
+    said = re.sub(r"\S*onnxruntime\S*\.(cc|h):\d+ .*\)( const)? (?=[A-Z])", "", said)
+    said = said.replace("Exception during initialization: ", "").strip().rstrip(".")
+    return said if len(said) <= 300 else f"{said[:300]}…"
