@@ -14,7 +14,7 @@ from ..types import Abort, Outputs
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. max_rows: most logits rows a call; max_batch: most tokens a
+    """Abilities and limits of an engine. max_rows: most logits rows a call; max_batch: most tokens a
     native call; min_tokens: fewer take as long as so many; truncate: the tail of the memory
     can be dropped; hidden_states: it gives them; tree: tokens can be told which others they
     see, as branches of a tree need it.
@@ -37,7 +37,7 @@ class Model(Protocol):
 
     @property
     def n_past(self) -> int:
-        """How many tokens the cache holds."""
+        """Number of tokens that the cache holds."""
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
@@ -53,7 +53,7 @@ class Model(Protocol):
         """Forget everything from position `n_past` on. Raises CannotTruncate."""
 
     def checkpoint(self) -> Any:
-        """The state at the present `n_past`, for models that cannot truncate."""
+        """Return the state at the present `n_past`, for models that cannot truncate."""
 
     def restore(self, state: Any) -> None:
         """Return to a checkpoint."""
@@ -63,7 +63,7 @@ class Model(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text at the edges: the engine itself sees ids only."""
+    """A vocabulary: text becomes token ids and back. Engines see ids only."""
 
     vocab_size: int
     chat_template: str | None
@@ -71,26 +71,25 @@ class Tokenizer(Protocol):
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of `text`; with add_special the BOS token where the model wants one."""
+        """Return the token ids of `text`, with add_special after BOS where the model wants one."""
 
     def token_text(self, token: int) -> bytes:
-        """The vocabulary's own entry of an id: what two vocabularies are compared by."""
+        """Return the vocabulary's own entry of an id, by which vocabularies are compared."""
 
     def piece(self, token: int) -> bytes:
-        """Bytes that a token adds to the text; empty for control tokens."""
+        """Return the bytes that a token adds to the text; empty for control tokens."""
 
     def is_eog(self, token: int) -> bool:
-        """Whether the token ends a generation (EOS, EOT, …)."""
+        """Return True if the token ends a generation (EOS, EOT, …)."""
 
     def special(self) -> dict[str, str]:
-        """Texts of bos_token and eos_token, for templates."""
+        """Return the texts of bos_token and eos_token, for templates."""
 
 
 class FileModel(Model, Protocol):
-    """A model that a file stands for: what loading, measuring and tuning need beside it.
+    """A model opened from a file, with what loading, measuring and tuning ask of it.
 
-    placement: what went where, in the engine's words. fingerprint: what its speed depends on.
-    n_ctx_train: tokens of context that it was trained for, 0 where nothing says so.
+    placement: what lies on which device, in the engine's words. n_ctx_train: tokens of context that it was trained for, 0 where nothing says so.
     """
 
     path: Path
@@ -105,10 +104,12 @@ class FileModel(Model, Protocol):
         """The file's own vocabulary."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """Device, build, file and settings, for JSON."""
+        """Return what the model's speed depends on, for JSON: device, build, file and settings."""
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Settings that are fixed at load and may be faster otherwise: (present value, other)."""
+        """Return settings that are fixed at load and may be faster otherwise, each with its
+        present value and another one.
+        """
 
 
 @runtime_checkable
@@ -116,7 +117,7 @@ class Threaded(FileModel, Protocol):
     """A model whose numbers of threads can be changed while it is there."""
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Threads for one token and for several, from the next evaluation on."""
+        """Set the threads for one token and for several, from the next evaluation on."""
 
 
 @runtime_checkable
@@ -124,12 +125,12 @@ class Restricting(Model, Protocol):
     """A model whose logits lie on a device of their own, from where whole rows take long."""
 
     def restrict(self, top: int) -> None:
-        """From now on rows may be -inf outside their `top` largest logits; 0: whole rows."""
+        """Allow rows from now on to be -inf outside their `top` largest logits; 0: whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Tokens for one slot of several; logits are wanted of the last `n_logits` of them."""
+    """Tokens to append to one slot; logits are wanted of the last `n_logits` of them."""
 
     slot: int
     tokens: Sequence[int]
@@ -137,11 +138,11 @@ class BatchItem:
 
 
 class BatchedModel(Protocol):
-    """A model that keeps several sequences and evaluates tokens of all in one call.
+    """A model with several slots, a sequence of tokens each, evaluated together in one call.
 
     n_ctx: most tokens of one slot; n_slots: slots are numbered from 0. max_rows: most
     rows of logits a call, all items together; max_draft_rows: of one item. max_batch: most
-    tokens a call. shares_prefixes: whether `copy` costs nothing.
+    tokens a call. shares_prefixes: `copy` is possible, and costs nothing.
     """
 
     vocab_size: int
@@ -172,7 +173,7 @@ class Batchable(FileModel, Protocol):
     """A model whose weights can serve a cache of several sequences besides its own."""
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """`n_ctx` tokens of cache for `n_slots`. Raises OutOfMemory."""
+        """Return a cache of `n_ctx` tokens with `n_slots` slots. Raises OutOfMemory."""
 
 
 class Backend(Protocol):

@@ -1,4 +1,4 @@
-"""How many tokens an engine is given at a time."""
+"""Limits on the tokens that an engine is given at a time."""
 
 from __future__ import annotations
 

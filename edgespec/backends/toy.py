@@ -1,4 +1,4 @@
-"""A model that is a table or a function: the same contract as a real engine, no weights.
+"""A model that is a table or a function, under the contract of a real engine.
 
 Losslessness is proved on it, and programs that embed edgespec can be tested with it.
 """
@@ -19,7 +19,7 @@ NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 
 
 class ToyModel:
-    """Next-token probabilities from a table or a function.
+    """A model whose next-token probabilities come from a table or a function.
 
     probs: [vocab_size, vocab_size], row t being the probabilities after token t; or a
     function from all tokens so far to [vocab_size] probabilities (with `vocab_size` given).
@@ -55,7 +55,7 @@ class ToyModel:
 
     @property
     def n_past(self) -> int:
-        """How many tokens the cache holds."""
+        """Number of tokens that the cache holds."""
         return len(self._tokens)
 
     def decode(
@@ -83,7 +83,7 @@ class ToyModel:
             del self._tokens[n_past:]
 
     def checkpoint(self) -> Any:
-        """The tokens so far."""
+        """Return the tokens so far."""
         return tuple(self._tokens)
 
     def restore(self, state: Any) -> None:
@@ -91,11 +91,11 @@ class ToyModel:
         self._tokens = list(state)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class ToyTokenizer:
-    """One token a vocabulary entry; text is read by the longest entry that fits.
+    """A tokenizer over a list of texts, that reads by the longest entry that fits.
 
     vocab: texts, bytes or str; `eog`: ids that end a generation (they add no text).
     """
@@ -114,7 +114,7 @@ class ToyTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of `text`; ConfigError where no entry fits."""
+        """Return the token ids of `text`. Raises ConfigError where no entry fits."""
         data, ids = text.encode(), []
         while data:
             fits = [i for i, entry in enumerate(self._vocab) if entry and data.startswith(entry)]
@@ -126,17 +126,17 @@ class ToyTokenizer:
         return ids
 
     def token_text(self, token: int) -> bytes:
-        """The vocabulary entry."""
+        """Return the vocabulary entry."""
         return self._vocab[token]
 
     def piece(self, token: int) -> bytes:
-        """The vocabulary entry; empty for end tokens."""
+        """Return the vocabulary entry; empty for end tokens."""
         return b"" if token in self._eog else self._vocab[token]
 
     def is_eog(self, token: int) -> bool:
-        """Whether the token ends a generation."""
+        """Return True if the token ends a generation."""
         return token in self._eog
 
     def special(self) -> dict[str, str]:
-        """No special tokens."""
+        """Return empty texts: there are no special tokens."""
         return {"bos_token": "", "eos_token": ""}

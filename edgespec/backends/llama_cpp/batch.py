@@ -1,4 +1,4 @@
-"""What goes into a native evaluation and comes out of it, as views of native memory."""
+"""Input and output of a native evaluation, as views of native memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GGUF says about itself, read without its weights."""
+"""Metadata of a GGUF, read without its weights."""
 
 from __future__ import annotations
 

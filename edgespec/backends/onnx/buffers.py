@@ -1,4 +1,4 @@
-"""What a graph's inputs and outputs are bound to."""
+"""Arrays that a graph's inputs and outputs are bound to."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Buffers:
         self._bound = 0, 0  # tokens and rows that it is for
 
     def fetch_top(self, top: TopRows | None, n_top: int) -> None:
-        """From now on leave logits in `top` and fetch the `n_top` largest of each row; None for
-        whole rows.
+        """Leave logits in `top` from now on, and fetch the `n_top` largest of each row; None: whole
+        rows.
         """
         if top is not self._top:
             self._bound = 0, 0

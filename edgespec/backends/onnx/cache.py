@@ -61,7 +61,7 @@ class SharedCache:
 
 
 class GrownCache:
-    """What the graph returned is what it gets next: a new, longer buffer each time."""
+    """The buffers that the graph returned last: it makes new, longer ones each time."""
 
     def __init__(self, graph: Graph, device: str) -> None:
         self._graph, self._device = graph, device

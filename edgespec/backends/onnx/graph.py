@@ -1,4 +1,4 @@
-"""What an ONNX decoder takes and gives, by the conventions of exporters."""
+"""Inputs and outputs of an ONNX decoder, by the conventions of exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph and the files beside it say about a model."""
+"""Metadata of a model, from its graph and the files beside it."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class OnnxModel:
         return {"n_threads": (self.n_threads, others[-1])} if others else {}
 
     def restrict(self, top: int) -> None:
-        """From now on rows may be -inf outside their `top` largest logits, of which at most
-        MAX_TOP are wanted; 0: whole rows. Without a device of its own they stay whole.
+        """Allow rows from now on to be -inf outside their `top` largest logits; 0, or more than
+        MAX_TOP: whole rows. Without a device of its own they stay whole.
         """
         able = self.device in _RESTRICTED and self.graph.logits_dtype is np.float32
         n_top = top if able and top <= MAX_TOP else 0
