@@ -14,10 +14,11 @@ from ..types import Abort, Outputs
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities and limits of an engine. max_rows: most logits rows a call; max_batch: most tokens a
-    native call; min_tokens: fewer take as long as so many; truncate: the tail of the memory
-    can be dropped; hidden_states: it gives them; tree: tokens can be told which others they
-    see, as branches of a tree need it.
+    """Abilities and limits of an engine.
+
+    max_rows: most logits rows a call. max_batch: most tokens a native call. min_tokens: fewer take
+    as long as so many. truncate: the tail of the memory can be dropped. hidden_states: it gives
+    them. tree: tokens can be told which others they see, as branches of a tree need it.
     """
 
     max_rows: int
@@ -89,7 +90,8 @@ class Tokenizer(Protocol):
 class FileModel(Model, Protocol):
     """A model opened from a file, with what loading, measuring and tuning ask of it.
 
-    placement: what lies on which device, in the engine's words. n_ctx_train: tokens of context that it was trained for, 0 where nothing says so.
+    placement: what lies on which device, in the engine's words. n_ctx_train: tokens of context
+    that it was trained for, 0 where nothing says so.
     """
 
     path: Path
