@@ -43,8 +43,9 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
 
 def history_file() -> Path:
     """Return the path of the file that keeps the lines typed, in the user's folder for state."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "edgespec" / "history"
+    from edgespec.device import state_folder
+
+    return state_folder() / "history"
 
 
 def line_reader(commands: Iterable[str]) -> Callable[[], str]:
