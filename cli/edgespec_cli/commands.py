@@ -9,7 +9,6 @@ import click
 
 from . import conversation
 from .conversation import Conversation
-from .parameters import did_you_mean
 
 
 class Leave(Exception):
@@ -20,6 +19,8 @@ def perform(talk: Conversation, line: str) -> None:
     """Run the command in `line`. Raises UsageError if it is none, Leave for /exit."""
     name, _, rest = line.partition(" ")
     if name not in COMMANDS:
+        from edgespec.config import did_you_mean
+
         raise click.UsageError(
             f"unknown command {name}; {did_you_mean(name, COMMANDS)} "
             "(to send a text that begins with /, write //)"
@@ -51,8 +52,11 @@ def _stats(talk: Conversation, rest: str) -> None:
             f"  {source}: {n['accepted']} of {n['drafted']} drafted accepted, {n['steps']} steps"
         )
     if stats.num_draft_tokens:
-        steps = ", ".join(f"{n} × {i}" for i, n in enumerate(stats.acceptance_histogram) if n)
-        remark(f"  steps × accepted: {steps}; tokens a step {stats.mean_acceptance_length:.2f}")
+        steps = ", ".join(f"{i} in {n}" for i, n in enumerate(stats.acceptance_histogram) if n)
+        remark(
+            f"  drafted tokens accepted: {steps} steps; "
+            f"{stats.mean_acceptance_length:.2f} tokens a step on average"
+        )
     remark(
         f"this session: answers {all_['answers']:.0f}, {all_['tokens']:.0f} tokens in "
         f"{all_['steps']:.0f} steps, {all_['accepted']:.0f} of {all_['drafted']:.0f} drafted "
@@ -118,4 +122,4 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/exit": (_exit, "", "leave, like Ctrl-D"),
 }
 
-COMMANDS = tuple(_COMMANDS)
+COMMANDS = list(_COMMANDS)

@@ -15,7 +15,6 @@ import click
 
 from . import errors
 from .options import FILE, option
-from .parameters import did_you_mean
 from .render import Status
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ def n_predict_option(default: int) -> Callable[[T], T]:
 def chosen_questions(params: dict[str, Any]) -> list[Question]:
     """Return the questions that the options ask for. Raises UsageError if there are none."""
     from edgespec.bench import workloads
+    from edgespec.config import did_you_mean
 
     found = workloads.spec_bench(params["questions"]) if params["questions"] else []
     if params["edge"]:

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the closest of the `known` words, or all if none is close."""
-    names = list(known)
-    near = get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
 
 class ModelType(click.ParamType):  # type: ignore[type-arg]
@@ -150,7 +142,9 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
         words = [word.strip().replace("_", "-") for word in str(value).split(",")]
         for word in words:
             if word not in known:
-                self.fail(f"{word!r} is unknown; {did_you_mean(word, known)}", param, ctx)
+                from edgespec.config import did_you_mean
+
+                self.fail(f"{word!r} is unknown; {did_you_mean(word, list(known))}", param, ctx)
         methods = frozenset(known[word] for word in words)
         if len(methods) > 1 and methods & {"none", "auto"}:
             self.fail(f"{value!r}: auto and none cannot be combined with other methods", param, ctx)

@@ -19,7 +19,6 @@ from .measuring import (
     until_stopped,
 )
 from .options import FILE, model_options, option, pass_params
-from .parameters import did_you_mean
 from .render import status
 
 if TYPE_CHECKING:
@@ -57,11 +56,12 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
     """
     from edgespec.bench import replay as replays
     from edgespec.bench import traces as recorded
+    from edgespec.config import did_you_mean
 
     known = replays.shipped_profiles()
     for name in profile:
         if name not in known:
-            raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, known)}")
+            raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, list(known))}")
     chosen = {name: known[name] for name in profile or known}
     answers = recorded.load(traces) if traces else replays.shipped_traces()
     with status() as line:

@@ -59,21 +59,23 @@ def _show(found: edgespec.Tuning) -> None:
     click.echo(f"{neutral(found.model)}, {found.seconds:.0f} s")
     click.echo()
     rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
-    table(("setting", "measured with", "ms: chosen", "why"), rows)
+    table(("setting", "measured with", "tried: chosen", "why"), rows)
     click.echo()
     _show_widths(report["target"])
     click.echo()
     depth = report["lookup"]["depth"]
     click.echo(
         f"lookup drafts: at most {report['lookup']['speedup']:.1f} times as fast as plain decoding "
-        f"({_tokens(depth)}, all right)" if depth else
-        "lookup drafts: even right ones lose, plain decoding is the fastest"
+        f"(drafts of {_tokens(depth)}, all accepted)" if depth else
+        "lookup drafts: slower than plain decoding even if all are accepted"
     )  # fmt: skip
     click.echo(f"draft model:   {_draft(found, report)}")
     click.echo(f"later loads:   {_later(found)}")
     _show_formats(found)
     if found.disturbed:
-        click.echo("times varied much: run it again while nothing else is running", err=True)
+        click.echo(
+            "the measured times varied a lot: run it again while nothing else is running", err=True
+        )
 
 
 def _show_formats(found: edgespec.Tuning) -> None:
@@ -89,7 +91,7 @@ def _show_formats(found: edgespec.Tuning) -> None:
         )
         for one in found.formats
     ]  # fmt: skip
-    table(("file", "size", "ms a token", "ms for 4", "perplexity", "as 16 bits"), rows)
+    table(("file", "size", "ms a token", "ms for 4", "perplexity", "agrees with 16 bits"), rows)
     click.echo(f"\nrecommended:   {found.recommendation}")
 
 
@@ -119,10 +121,10 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
     each = report["draft_model"]["ms"][0][0]
     cost = f"{neutral(found.draft or '')} takes {each:.1f} ms a token"
     if not best["depth"]:
-        return f"{cost}; it loses even if every token were right"
+        return f"{cost}; slower than plain decoding even if all are accepted"
     return (
-        f"{cost}; if every token were right, at most {best['speedup']:.2f} times "
-        f"({_tokens(best['depth'])})"
+        f"{cost}; at most {best['speedup']:.2f} times as fast as plain decoding "
+        f"(drafts of {_tokens(best['depth'])}, all accepted)"
     )
 
 

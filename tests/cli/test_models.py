@@ -175,4 +175,6 @@ def test_model_names_complete():
         assert "file" not in [item.type for item in found]  # bash would take these alone
         found = complete.get_completions(args, "./smol")
         assert [(item.type, item.value) for item in found] == [("file", "./smol")]
-    assert [i.value for i in complete.get_completions(["chat", "--spec-type"], "suf")] == ["suffix"]
+    for typed, whole in (("suf", "suffix"), ("suffix,dr", "suffix,draft-model")):
+        found = complete.get_completions(["chat", "--spec-type"], typed)
+        assert [item.value for item in found] == [whole]

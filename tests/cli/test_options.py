@@ -73,6 +73,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         (("--spec-type", "suffix", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
         (("--spec-type", "draft-model", "-md", "none"), "needs a draft model, but -md none"),
         (("--spec-type", "eagle"), "'eagle' is unknown; known: auto, none, draft-model"),
+        (("--spec-type", "sufix"), "'sufix' is unknown; did you mean 'suffix'?"),
         (("--spec-type", "none,suffix"), "auto and none cannot be combined"),
         (("--spec-draft-n-max", "99"), "num_speculative_tokens must be between 0 and 31, got 99"),
         (("--logit-bias", "5"), "'5' is not ID=VALUE"),
