@@ -2,13 +2,10 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
-from edgespec.backends.base import BatchItem
-from edgespec.loading.local import open_model
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import serving
 from tests.helpers.delaying import Proxy
@@ -178,83 +175,3 @@ def test_the_command_line(server, small_draft):
     wrong = run("run", "--verifier-model", "other", "Hi", code=1)
     assert "has 'smollm2-135m.gguf', not 'other'" in wrong.stderr
     assert "cannot be read" in run("run", "--verifier-key-file", "nowhere", "Hi", code=2).stderr
-
-
-# --- the sequences below ---
-
-
-def test_sequences_share_a_beginning(smollm2):
-    model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
-    several = model.batched(3, 512)
-    text, other = [(7 * i + 3) % 4000 for i in range(40)], [(5 * i + 1) % 4000 for i in range(12)]
-    several.decode([BatchItem(0, text)])
-    several.copy(0, 2, 30)
-    rows = [
-        outputs.logits
-        for outputs in several.decode([BatchItem(2, other, 3), BatchItem(1, text[:20], 1)])
-    ]
-    assert [len(part) for part in rows] == [3, 1]
-    model.decode(text[:30], n_logits=0)
-    alone = model.decode(other, n_logits=3).logits
-    assert np.abs(rows[0] - alone).max() < 1
-    assert (rows[0].argmax(1) == alone.argmax(1)).all()
-    several.truncate(2, 30)
-    again = [outputs.logits for outputs in several.decode([BatchItem(2, other, 1)])]
-    assert again[0][0].argmax() == alone[2].argmax()
-    several.close()
-    model.close()
-
-
-def test_sequences_share_their_room(smollm2):
-    model = open_model(smollm2, edgespec.EngineConfig(n_ctx=256))
-    several = model.batched(3, 256)
-    several.decode([BatchItem(0, [5] * 200)])
-    with pytest.raises(edgespec.ContextFull):
-        several.decode([BatchItem(1, [5] * 100)])
-    several.truncate(0, 100)
-    assert len(several.decode([BatchItem(1, [5] * 100, 1)])[0].logits) == 1
-    several.close()
-    model.close()
-
-
-def test_invariant_sequences_do_not_see_each_other(smollm2):
-    config = edgespec.EngineConfig(n_ctx=256, batch_invariant=True)
-    model = open_model(smollm2, config)
-    several = model.batched(3, 256)
-    assert not several.shares_prefixes
-    text = [(7 * i + 3) % 4000 for i in range(40)]
-    several.decode([BatchItem(0, [9] * 30), BatchItem(1, text[:35])])
-    rows = [
-        outputs.logits
-        for outputs in several.decode(
-            [BatchItem(0, [9, 9, 9], 3), BatchItem(1, text[35:], 5), BatchItem(2, text, 2)]
-        )
-    ]
-    model.decode(text[:35], n_logits=0)
-    assert np.array_equal(model.decode(text[35:], n_logits=5).logits, rows[1])
-    several.close()
-    model.close()
-
-
-@pytest.mark.parametrize("options", [{}, {"shared": False, "mask": True}, {"alone": 0.5}])
-def test_sequences_of_a_graph(tmp_path, options):
-    onnx_models = pytest.importorskip("tests.helpers.onnx_models")
-    model = open_model(onnx_models.save(tmp_path, **options), edgespec.EngineConfig(n_ctx=64))
-    several = model.batched(3, 64)
-    texts = [[i + 1, 2, 3, 4, i + 2] for i in range(3)]
-    rows = [
-        outputs.logits
-        for outputs in several.decode([BatchItem(i, text, 2) for i, text in enumerate(texts)])
-    ]
-    several.truncate(1, 3)
-    again = [
-        outputs.logits
-        for outputs in several.decode([BatchItem(1, texts[1][3:], 2), BatchItem(0, [7], 1)])
-    ]
-    for i, text in enumerate(texts):
-        model.truncate(0)
-        assert np.array_equal(model.decode(text, n_logits=2).logits, rows[i])
-    assert np.allclose(again[0], rows[1], atol=1e-5)
-    several.close()
-    assert model.decode([1]).logits.shape == (1, model.vocab_size), "the weights are the model's"
-    model.close()

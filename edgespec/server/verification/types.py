@@ -55,8 +55,9 @@ class Counts:
 class DeviceSession:
     """One device's session: its connection, its context, and what it waits for.
 
-    The first group of fields is guarded by the registry's lock, the second belongs to the thread
-    that evaluates. Times are those of the registry's clock, in seconds.
+    The first group of fields is guarded by the registry's lock, except that an answer sets
+    `last_used` without it. The second belongs to the thread that evaluates. Times are those of
+    the registry's clock, in seconds.
 
     token: the name under which the device resumes; empty once the session is forgotten.
     send: the connection that is in charge; None if there is none.
