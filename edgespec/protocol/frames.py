@@ -100,9 +100,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many tokens of the context are in the cache, the reused ones first.
+    """The first n_done tokens of the context are in the cache, the reused ones included.
 
-    Once it is all of them the server is ready; what is left is evaluated with the first VERIFY.
+    Once these are all the server is ready; what is left is evaluated with the first VERIFY.
     """
 
     generation: int

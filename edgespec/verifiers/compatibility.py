@@ -1,4 +1,4 @@
-"""What is checked when an inference server is connected: its model, its context, its tokens."""
+"""Checks of an inference server at connect: its model, its context, its tokens."""
 
 from __future__ import annotations
 

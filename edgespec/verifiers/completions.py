@@ -39,7 +39,7 @@ _N_EQUAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a kind of server understands.
+    """The fields that a kind of server understands, and what it can do.
 
     fields: sent with every request beside OpenAI's own, so that no default of the server's or the
     model's holds. off: values that switch top_k and min_p off, for servers that have them.

@@ -87,7 +87,7 @@ class Fallback:
 
     @property
     def n_ctx(self) -> int:
-        """Context of the verifier that is active; the local one takes what is too long for both."""
+        """Context of the active verifier; the local one takes prompts too long for the remote."""
         return self._using.n_ctx
 
     @property

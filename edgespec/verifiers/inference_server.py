@@ -1,4 +1,4 @@
-"""What inference servers of others have in common as targets.
+"""The base class of verifiers that ask inference servers of others.
 
 Every round asks for the server's own token behind the context and behind each prefix of the
 draft, and keeps drafted tokens while they are these (`acceptance.match`). That is exact whatever

@@ -1,4 +1,4 @@
-"""What a device remembers between its frames: the context that the server has, and the rounds."""
+"""State of a device between its frames: the context that the server has, and the rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a device and a verification server, as errors of ours."""
+"""Errors of sockets and of verification servers, turned into errors of ours."""
 
 from __future__ import annotations
 

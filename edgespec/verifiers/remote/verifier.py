@@ -141,7 +141,8 @@ class RemoteVerifier:
         if n is not None:  # padding of the draft model's vocabulary
             draft = draft._replace(tokens=draft.tokens[:n])
         self._submitted, self._began = draft, self._clock()
-        if draft.tokens or not self._rounds.is_coming:
+        was_cut = len(self._context) < self._context.n_known  # not all was accepted
+        if draft.tokens or was_cut or not self._rounds.is_coming:
             self._connection.again(lambda: self._send_verify(draft), self._send_begin)
             return
         last = self._rounds.extend(self._n_ahead(), self._connection.opened.max_ahead)

@@ -107,31 +107,6 @@ def test_greedy_text_is_the_local_one(remote, prompt):
     assert drafted.stats.num_draft_tokens > drafted.stats.num_accepted_draft_tokens
 
 
-def test_every_kind_of_draft_is_judged_by_the_argmaxes(remote):
-    _, target = remote
-    plain = generate(LocalVerifier(toy()), max_tokens=4, ignore_eos=True).token_ids
-    wrong = ord("z")
-    for draft in [(), plain[:3], (wrong,), (plain[0], wrong), (*plain[:2], wrong, wrong)]:
-        local = LocalVerifier(toy())
-        begin(target)
-        begin(local)
-        for tokens in (tuple(draft), (wrong, wrong)):
-            ours, theirs = (v.verify(Draft(tokens)) for v in (local, target))
-            assert (theirs.tokens, theirs.n_accepted) == (ours.tokens, ours.n_accepted)
-            assert theirs.n_evaluated == ours.n_evaluated
-            assert theirs.rows is None
-            local.accept(ours.tokens)
-            target.accept(theirs.tokens)
-
-
-def test_end_tokens_end_the_text_as_they_do_locally(remote):
-    _, target = remote
-    plain = generate(LocalVerifier(toy()), max_tokens=60)
-    drafted = generate(target, [SuffixDrafter(1)], max_tokens=60)
-    assert drafted.token_ids == plain.token_ids
-    assert drafted.finish_reason == plain.finish_reason
-
-
 def test_short_prompts_take_prompt_logprobs_and_long_ones_fan_out(vllm):
     engine, target = vllm
     generate(target, [SuffixDrafter(1)], max_tokens=80, ignore_eos=True, prompt=PROMPT * 8)
