@@ -63,12 +63,12 @@ class OpenAIEndpoints:
 
     async def models(self, request: Request) -> Response:
         """Answer `/v1/models`: a list of the one model that is served."""
-        return JSONResponse({"object": "list", "data": [self._described()]})
+        return JSONResponse({"object": "list", "data": [self._model_card()]})
 
     async def model(self, request: Request) -> Response:
         """Answer `/v1/models/{model}`: the model of this name."""
         self._tokenization.check_model(request.path_params["model"])
-        return JSONResponse(self._described())
+        return JSONResponse(self._model_card())
 
     async def chat(self, request: Request) -> Response:
         """Answer `/v1/chat/completions`: continue a conversation."""
@@ -88,7 +88,7 @@ class OpenAIEndpoints:
         builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, prompts, fields)
 
-    def _described(self) -> dict[str, Any]:
+    def _model_card(self) -> dict[str, Any]:
         return {
             "id": self._settings.model,
             "object": "model",
@@ -163,33 +163,34 @@ class OpenAIEndpoints:
         self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and count tokens and times."""
-        came = time.monotonic()
+        arrived_s = time.monotonic()
         async with self._queue.acquire():
             before = time.monotonic()
-            self._metrics.queue_time.observe(before - came)
-            log |= {"queue_ms": round(1e3 * (before - came), 1), "completion_tokens": 0}
+            self._metrics.queue_time.observe(before - arrived_s)
+            log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prompts):
                 stream = self._engine.astream(prompt, **fields)
                 async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
                     async for event in events:
                         if event.type == "token":
-                            before = self._counted(log, came, before)
+                            before = self._count_token(log, arrived_s, before)
                         if event.completion:
-                            self._finished(event.completion, log)
+                            self._count_answer(event.completion, log)
                         yield index, event
 
-    def _counted(self, log: dict[str, Any], came: float, before: float) -> float:
+    def _count_token(self, log: dict[str, Any], arrived_s: float, before: float) -> float:
         """Count a token that came just now, and return the time; before: when the last one came."""
         now, metrics = time.monotonic(), self._metrics
         if log["completion_tokens"]:
             metrics.inter_token.observe(now - before)
         else:
-            metrics.first_token.observe(now - came)
+            metrics.first_token.observe(now - arrived_s)
         metrics.generated_tokens.inc()
         log["completion_tokens"] += 1
         return now
 
-    def _finished(self, completion: Completion, log: dict[str, Any]) -> None:
+    def _count_answer(self, completion: Completion, log: dict[str, Any]) -> None:
+        """Count a complete answer; raise ApiError if the server cancelled it to shut down."""
         stats = completion.stats
         self._metrics.finished(stats)
         for name in ("prompt", "cached", "draft", "accepted_draft"):

@@ -19,7 +19,7 @@ from .settings import ServerSettings
 
 
 class ErrorDetails(Struct):
-    """What was wrong with a request."""
+    """The reason why a request was refused or failed."""
 
     message: str
     type: str
@@ -67,7 +67,7 @@ class Usage(Struct):
 
 
 class Answer(Struct):
-    """What chats and completions have in common."""
+    """The fields that answers to chats and to completions have in common."""
 
     id: str
     object: str

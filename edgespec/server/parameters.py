@@ -91,7 +91,7 @@ Prompt = Annotated[
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stream contains."""
+    """Options of a streamed answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -104,13 +104,13 @@ class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all requests share."""
+    """The fields of all requests."""
 
     model: Annotated[str | None, _about("Its name as in /v1/models")] = None
 
 
 class Generation(Request, frozen=True, kw_only=True):
-    """What requests for text share. Fields named as in SamplingParams go there."""
+    """The fields of all requests for text; those that SamplingParams has too go to the engine."""
 
     stream: Annotated[bool | None, _about("Server-sent events, a token at a time")] = None
     stream_options: Annotated[
@@ -222,7 +222,7 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):
-    """What both kinds of `/tokenize` share."""
+    """The fields of both kinds of body that `/tokenize` takes."""
 
     add_special_tokens: Annotated[
         bool | None, _about("Begin a text as the model wants it begun (default: true)")

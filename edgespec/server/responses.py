@@ -17,7 +17,7 @@ _REASONS = {"stop": "stop", "length": "length", "context_full": "length", "time_
 
 @dataclass(frozen=True, slots=True)
 class ResponseBuilder:
-    """What the builders of both kinds of response share.
+    """Base of the builders of chat and text responses.
 
     logprobs: report log-probabilities. ids_for_tokens: name tokens as token_id:… there.
     """

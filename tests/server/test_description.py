@@ -1,4 +1,4 @@
-"""Whatever schemathesis makes of our OpenAPI description, there is no failure of ours, and
+"""Requests that schemathesis makes from our OpenAPI description never break the server, and the
 answers are as described.
 """
 
