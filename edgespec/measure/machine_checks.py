@@ -106,7 +106,7 @@ def check_gpu(offload: bool, gpus: list[dict[str, Any]], nvidia: bool) -> Findin
             "problem",
             "GPU",
             "this machine has an NVIDIA GPU, but this build of llama.cpp cannot use it",
-            "build it again with CMAKE_ARGS=-DGGML_CUDA=on, see docs/building.md",
+            "build it again with CMAKE_ARGS=-DGGML_CUDA=on, see docs/how-to/building.md",
         )
     return Finding("ok", "GPU", "this build computes on the CPU alone; no NVIDIA GPU is seen here")
 
@@ -127,7 +127,7 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
     providers = f"its providers: {', '.join(engine.all_providers())}"
     if nvidia and not engine.supports_gpu_offload():
         text = f"this machine has an NVIDIA GPU, but onnxruntime cannot use it; {providers}"
-        remedy = "uninstall onnxruntime and install edgespec[onnx-cuda], see docs/onnx.md"
+        remedy = "uninstall onnxruntime and install edgespec[onnx-cuda], see docs/how-to/onnx.md"
         return Finding("note", "onnxruntime", text, remedy)
     return Finding("ok", "onnxruntime", providers)
 

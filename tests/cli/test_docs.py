@@ -1,7 +1,10 @@
-"""The page of the command line is what --help says; `python -m tests.cli.test_docs` writes it."""
+"""What the docs say holds: the page of the command line is what --help says
+(`python -m tests.cli.test_docs` writes it), and the files that pages name are there.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +12,10 @@ import click
 
 from edgespec_cli.main import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "command-line.md"
+LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]+)?\)")
+NAMED = re.compile(r"`((?:edgespec|tests|cli|models|docs|android_demo)/[\w./-]+)`")
 BEGIN = "<!-- from here on generated: python -m tests.cli.test_docs -->\n"
 
 
@@ -36,6 +42,23 @@ def test_the_page_is_what_help_says():
     written, generated = PAGE.read_text(encoding="utf-8").split(BEGIN)
     assert written.startswith("# ")
     assert generated == reference(), "run: python -m tests.cli.test_docs"
+
+
+def test_files_that_pages_name_are_there():
+    missing = [
+        (page.name, path)
+        for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+        for pattern, folder in ((LINK, page.parent), (NAMED, ROOT))
+        for path in pattern.findall(page.read_text(encoding="utf-8"))
+        if "NAME" not in path and not (folder / path).exists()
+    ]
+    assert missing == []
+
+
+def test_every_result_has_its_command():
+    results = ROOT / "docs" / "results"
+    page = (results / "README.md").read_text(encoding="utf-8")
+    assert [file.name for file in results.glob("*.json") if f"({file.name})" not in page] == []
 
 
 if __name__ == "__main__":
