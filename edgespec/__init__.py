@@ -9,7 +9,7 @@ with edgespec.load("smollm2-135m") as engine:
 from . import hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, SamplingParams, SpeculativeConfig
-from .convert.conversion import Conversion, convert
+from .convert.conversion import Conversion, ConversionOptions, convert
 from .decoding.chat import Chat
 from .decoding.engine import Engine
 from .errors import (
@@ -59,6 +59,7 @@ __all__ = [
     "ContextFull",
     "Conversion",
     "ConversionError",
+    "ConversionOptions",
     "DecodeError",
     "DownloadError",
     "DraftFit",

@@ -1,4 +1,4 @@
-"""Makes an ONNX folder of a model; run by `conversion.py` in an environment of its own.
+"""The program that makes an ONNX folder of a model; `tools.py` runs it in its own environment.
 
 Needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Takes one JSON
 object as its argument and prints one a line: {"step": …}, {"warning": …}.
@@ -20,7 +20,7 @@ ROUNDING = 0.1  # a matrix and its own quantisation differ by less, relative to 
 
 
 def main() -> None:
-    """One conversion, as the argument says."""
+    """Convert the model that the argument names."""
     job = json.loads(sys.argv[1])
     out = Path(job["out"])
     with contextlib.redirect_stdout(sys.stderr):  # libraries print; stdout is for the parent
@@ -44,18 +44,19 @@ def main() -> None:
 
 
 def tell(**message: Any) -> None:
-    """A line for the parent."""
+    """Write a line for the parent."""
     print(json.dumps(message), file=sys.__stdout__, flush=True)
 
 
 def say(step: str) -> None:
-    """What is done now."""
+    """Tell the parent what is done now."""
     tell(step=step)
 
 
 def load(source: Path) -> tuple[Any, Any]:
-    """The model in float32 and its tokenizer, of a folder in Hugging Face's layout or of a GGUF,
-    which is dequantised.
+    """Return the model in float32 and its tokenizer.
+
+    source: a folder in Hugging Face's layout, or a GGUF, which is dequantised.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -70,13 +71,14 @@ def load(source: Path) -> tuple[Any, Any]:
 
 
 def is_tied(model: Any) -> bool:
-    """Whether the embedding and the head are one matrix."""
+    """Return True if the embedding and the head are one matrix."""
     return bool(model.config.tie_word_embeddings)
 
 
 def tie(model: Any) -> bool:
-    """Make the embedding and the head one matrix again where a GGUF has it twice, rounded in two
-    ways: the graph then holds it once.
+    """Make the embedding and the head one matrix again if they are two roundings of one.
+
+    Many GGUF files have it twice; the graph then holds it once. Returns True if it is one now.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if is_tied(model):
@@ -92,7 +94,7 @@ def tie(model: Any) -> bool:
 
 
 def reference(model: Any, tokenizer: Any, path: Path) -> None:
-    """Greedy tokens of the source after a prompt, and its logits along them."""
+    """Write greedy tokens of the source after a prompt, and its logits along them."""
     import numpy as np
     import torch
 
@@ -109,7 +111,7 @@ def reference(model: Any, tokenizer: Any, path: Path) -> None:
 
 
 def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
-    """onnxruntime-genai's builder."""
+    """Run onnxruntime-genai's builder on the weights in `folder`."""
     from onnxruntime_genai.models import builder
 
     precision, provider = job["precision"], job["provider"]
@@ -138,8 +140,10 @@ def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
 
 
 def keep_wanted_rows(path: Path) -> bool:
-    """Give the graph an optional input that says of how many last tokens logits are wanted,
-    as newer exports have it; without it, of all. False where its head was not recognised.
+    """Give a graph the optional input num_logits_to_keep, as newer exports have it.
+
+    It says of how many last tokens logits are wanted; without it they are of all. Returns False
+    where the graph's head was not recognised.
     """
     import numpy as np
     import onnx
@@ -179,7 +183,7 @@ def keep_wanted_rows(path: Path) -> bool:
 
 
 def find_head(graph: Any) -> Any:
-    """The matrix product that logits come from."""
+    """Return the matrix product that logits come from, None where it is not recognised."""
     makers = {name: node for node in graph.node for name in node.output}
     name = "logits"
     while name in makers:

@@ -24,7 +24,7 @@ PROMPT = [3, 5, 7]
 
 @pytest.fixture
 def source(tmp_path):
-    """A folder that looks like Hugging Face's."""
+    """Return a folder that looks like Hugging Face's."""
     folder = tmp_path / "source"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -34,7 +34,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def made(tmp_path):
-    """What the tools are to make: a graph, and what its source says."""
+    """Return a folder as the tools make it: a graph, and what its source says."""
     path = onnx_models.save(tmp_path / "made")
     model = backend.OnnxModel(path, edgespec.EngineConfig(n_ctx=128))
     row = model.decode(PROMPT).logits[0]
@@ -49,7 +49,7 @@ def made(tmp_path):
 
 
 def tools(tmp_path, body):
-    """An interpreter of our own in the place of the converter's."""
+    """Return a program that stands in for the converter's Python."""
     script = tmp_path / "worker.py"
     script.write_text(
         "import json, shutil, sys\njob = json.loads(sys.argv[-1])\n"
@@ -130,7 +130,7 @@ def test_refusals(tmp_path, source, monkeypatch):
 
 
 def test_the_result_has_a_place_in_the_catalogue(monkeypatch, tmp_path):
-    from edgespec.convert.conversion import _default_out
+    from edgespec.convert.conversion import default_folder
 
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
     for source, given, name in (
@@ -140,7 +140,7 @@ def test_the_result_has_a_place_in_the_catalogue(monkeypatch, tmp_path):
         ("hf:org/repo/a-1.5B-q8.gguf", "/cache/a-1.5B-q8.gguf", "a-1.5B-q8"),
         ("./Qwen2.5-1.5B", "./Qwen2.5-1.5B", "Qwen2.5-1.5B"),
     ):
-        assert _default_out(source, Path(given), "int4") == tmp_path / f"{name}-onnx-int4"
+        assert default_folder(source, Path(given), "int4") == tmp_path / f"{name}-onnx-int4"
     assert hub.models_dir() == tmp_path
 
 

@@ -1,0 +1,113 @@
+"""The converter's tools, torch and others, in a virtual environment of their own.
+
+It is made at the first conversion; the runtime never imports them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from .. import hub
+from ..errors import ConfigError, ConversionError
+
+TOOLS = (
+    "onnxruntime-genai==0.18.0", "onnxruntime", "onnx", "onnx-ir", "torch",
+    "transformers==5.23.0", "accelerate", "gguf", "sentencepiece", "safetensors",
+)  # fmt: skip
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def interpreter(progress: Callable[[str], None]) -> Path:
+    """Return the Python of the tools' environment, which is made if need be.
+
+    Raises ConversionError where the tools cannot be installed.
+    """
+    folder = hub.models_dir() / ".convert"  # emptied if it is ours and of other tools
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
+    if ready.exists() and ready.read_text() == wanted:
+        return python
+    progress(f"installing the converter's tools in {folder}: about 2 GB, once")
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", *TOOLS],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise ConversionError(
+                f"the converter's tools could not be installed: {_last_line(done.stderr)}; check "
+                "the network and pip's settings, or give python=… (--python) that has "
+                + " ".join(TOOLS)
+            )
+    ready.write_text(wanted)
+    return python
+
+
+def run_worker(
+    python: Path,
+    job: dict[str, Any],
+    folder: Path,
+    progress: Callable[[str], None],
+    times: dict[str, float],
+) -> tuple[str, ...]:
+    """Run a job (see worker.py) and return its warnings.
+
+    times: gets the seconds of each step. Raises ConversionError where a step fails, ConfigError
+    where `python` cannot be started.
+    """
+    log = folder / "convert.log"
+    with log.open("w") as errors:
+        try:
+            process = subprocess.Popen(
+                [str(python), "-I", str(WORKER), json.dumps(job)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+        except OSError as error:
+            raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
+        try:
+            assert process.stdout
+            step, warnings = _follow(process.stdout, progress, times)
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if status:
+        reason = _last_line(log.read_text(errors="replace"))
+        raise ConversionError(f"{step} failed: {reason}; a model that the tools know is needed")
+    log.unlink()
+    return tuple(warnings)
+
+
+def _follow(
+    lines: IO[str], progress: Callable[[str], None], times: dict[str, float]
+) -> tuple[str, list[str]]:
+    """Read what the worker tells until it ends; return its last step and its warnings."""
+    step, start, warnings = "starting", time.perf_counter(), []
+    for line in lines:
+        if not line.startswith("{"):  # printed by a native library
+            continue
+        told = json.loads(line)
+        if warning := told.get("warning"):
+            warnings.append(warning)
+            continue
+        now = time.perf_counter()
+        times[step], step, start = now - start, told["step"], now
+        progress(step)
+    times[step] = time.perf_counter() - start
+    return step, warnings
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no reason given"
