@@ -23,9 +23,10 @@ Progress = Callable[[int, int, Question], None]  # questions done, all of them, 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How questions are asked. Above temperature 0 with top-k 40 and top-p 0.95.
+    """The way that questions are asked.
 
-    max_tokens: most tokens of an answer. repeats: rounds over all questions.
+    temperatures: above 0 with top-k 40 and top-p 0.95. max_tokens: most tokens of an answer.
+    repeats: rounds over all questions.
     """
 
     temperatures: Sequence[float] = (0.0,)

@@ -23,7 +23,7 @@ from ..types import Row
 from .workloads import Question, prompt_of
 
 DEPTH = 16  # of the recorded chains
-BEHIND_A_MISS = 7  # tokens recorded behind the first wrong one: they cost time, nothing else
+AFTER_A_MISS = 7  # tokens recorded after the first wrong one: they cost time, nothing else
 N_TOP = 4
 
 Chain = list[tuple[int, float]]  # tokens with their probabilities
@@ -106,15 +106,15 @@ def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[Chain]:
     for i in reversed(range(len(output))):
         token, prob = forced[i]
         if token == output[i]:
-            behind = chains[i + 1] if i + 1 < len(output) else []
+            following = chains[i + 1] if i + 1 < len(output) else []
         else:
             draft.truncate(len(prompt) + i)
-            behind = []
+            following = []
             last = token
-            for _ in range(min(BEHIND_A_MISS, DEPTH - 1)):
+            for _ in range(min(AFTER_A_MISS, DEPTH - 1)):
                 last, sure = _best(draft.decode([last]).logits[0])
-                behind.append((last, sure))
-        chains[i] = [(token, prob), *behind][:DEPTH]
+                following.append((last, sure))
+        chains[i] = [(token, prob), *following][:DEPTH]
     return chains
 
 

@@ -26,7 +26,7 @@ EDGE = ("file_editing", "documents")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one user says, turn by turn; the model's answers come between."""
+    """The turns of one user; the model's answers come between them."""
 
     id: str
     category: str
@@ -82,7 +82,7 @@ def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[
 
 
 class _Line(msgspec.Struct):
-    """A line of Spec-Bench's file, as far as it is used."""
+    """The fields that are used of a line of Spec-Bench's file."""
 
     question_id: int | str
     category: str

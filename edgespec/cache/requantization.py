@@ -1,9 +1,9 @@
-"""A draft model in the format that this device evaluates fastest.
+"""Copies of draft models in the format that this device evaluates fastest.
 
-A draft may be made by any model: the text does not depend on it. On CPUs llama.cpp evaluates
-Q4_0, which it lays out for their vector units, in about half the time of formats that pack the
-same weights more carefully, and a draft model that is twice as fast may be wrong a little more
-often. So a copy is made, once, and kept where it was measured to be faster.
+The text does not depend on the draft model. On CPUs llama.cpp evaluates Q4_0, which it lays out
+for their vector units, in about half the time of formats that pack the same weights more
+carefully, and a draft model that is twice as fast may be wrong a little more often. So a copy is
+made, once, and kept where it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..errors import ModelError
 
 logger = logging.getLogger("edgespec.cache.requantization")
 
-WORTH = 0.9  # of the file's time for a token: at most so much a copy may take
+MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to be used
 _READ = 64  # tokens at once, as in a prompt
 
 
@@ -36,18 +36,18 @@ def fastest(
 ) -> Path:
     """Return the file of a draft model, or its copy where that is faster on this device.
 
-    The first time it is made and both are measured, which takes some seconds; where it cannot
-    be made (no room, a format already as small) it is the file. Raises ModelError and its kinds
-    for a file that is no model.
+    The first time the copy is made and both are measured, which takes some seconds. Where it
+    cannot be made (a full disk, a format that is as small already) the file is returned. Raises
+    ModelError and its kinds for a file that is no model.
     """
     from filelock import FileLock
 
     if found := known(path, config):
         return found
     if not _engine(path).requantizable(path):
-        keep(_key(path), {"faster": False})  # to find that out takes a load of the vocabulary
+        keep(_key(path), {"faster": False})  # finding that out means loading the vocabulary
         return path
-    copy = _place(path)
+    copy = _copy_path(path)
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(copy.with_suffix(".lock")):  # another process may be making it
@@ -63,9 +63,10 @@ def _decide(
     config: EngineConfig,
     open_model: Callable[[Path, EngineConfig], FileModel],
 ) -> Path:
+    """Make the copy, and return it if it is faster, else the file."""
     key, faster = _key(path), None
     if not keep(key, {}):
-        return path  # or it would be made at every load
+        return path  # otherwise it would be made at every load
     try:
         _make(path, copy)
         faster = _is_faster(copy, path, config, open_model)
@@ -78,20 +79,20 @@ def _decide(
 
 
 def discard(copy: Path) -> None:
-    """Away with a copy; the next `fastest` may make another one."""
+    """Delete a copy; the next `fastest` may make another one."""
     with contextlib.suppress(OSError):
         copy.unlink(missing_ok=True)
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
-    """Return the same as far as it is decided already, else None."""
+    """Return what `fastest` returns if that is decided already, else None."""
     engine = backends.of(path)
     if not isinstance(engine, Requantizing):
         return path
     engine.check_file(path)
     if config.n_gpu_layers and engine.supports_gpu_offload():
         return path
-    decided, copy = kept(_key(path)), _place(path)
+    decided, copy = kept(_key(path)), _copy_path(path)
     if decided.get("faster") is False:
         return path
     stamp = decided.get("copy")
@@ -109,16 +110,14 @@ def _key(path: Path) -> dict[str, Any]:
     return backends.of(path).identity(path) | {"kind": "requantized", "changed": changed}
 
 
-def _place(path: Path) -> Path:
-    """One for each file: what it was before it changed needs no copy."""
+def _copy_path(path: Path) -> Path:
+    """Return where the copy of a file is kept: one for each path, whatever its content was."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
 
 
 def _stamp(copy: Path) -> list[int] | None:
-    """Size and time of a copy, None where there is none: a disk that was full once, a cache that
-    was cleaned.
-    """
+    """Return size and time of a copy, None if there is none (it may have been deleted)."""
     try:
         found = copy.stat()
     except OSError:
@@ -145,14 +144,11 @@ def _is_faster(
     config: EngineConfig,
     open_model: Callable[[Path, EngineConfig], FileModel],
 ) -> bool:
-    """Whether a token takes clearly less, and reading no more."""
+    """Measure both: return True if a token takes clearly less time, and reading no more."""
     curves = []
     for file in (copy, path):
-        model = open_model(file, replace(config, n_ctx=4 * _READ))
-        try:
+        with contextlib.closing(open_model(file, replace(config, n_ctx=4 * _READ))) as model:
             curves.append(measure(model, widths=(1, _READ), repeats=9, budget_s=1))
-        finally:
-            model.close()
     new, old = curves
     logger.info("%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1))
-    return new(1) <= WORTH * old(1) and new(_READ) <= old(_READ)
+    return new(1) <= MAX_TIME * old(1) and new(_READ) <= old(_READ)

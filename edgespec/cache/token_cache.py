@@ -11,7 +11,7 @@ from ..types import Abort, Outputs
 
 
 class TokenCache:
-    """Keeps a model's cache equal to a prefix of some context, whatever the engine allows.
+    """A model whose cache is kept equal to a prefix of some context, whatever the engine allows.
 
     Where the engine cannot drop a tail (recurrent and hybrid models), `protect` takes a
     checkpoint, and truncating goes back to it and evaluates again what is to stay.
@@ -30,10 +30,10 @@ class TokenCache:
         known: int = 0,
         abort: Abort | None = None,
     ) -> int:
-        """Drop what is not a prefix of context[offset:-1]; returns how many tokens stay.
+        """Drop what is not a prefix of context[offset:-1] and return how many tokens stay.
 
-        The last token stays out: it is the one to be evaluated next. `known`: so many are
-        equal for certain and are not compared again.
+        The last token stays out: it is the one to be evaluated next. `known`: how many are
+        certainly equal and are not compared again.
         """
         n = common_prefix(self.tokens, context, offset=offset, known=known)
         n = max(0, min(n, len(context) - offset - 1))
@@ -52,14 +52,14 @@ class TokenCache:
             self._replay(n_past, abort)
 
     def protect(self) -> None:
-        """Before tokens that may be dropped: a checkpoint where the engine needs one."""
+        """Take a checkpoint if the engine needs one to drop the tokens that come next."""
         if not self.model.capabilities.truncate:
             self._checkpoint = (len(self.tokens), self.model.checkpoint())
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """`Model.decode`, with `tokens` kept equal to the cache also when it fails."""
+        """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
         self.tokens.extend(tokens)
         try:
             return self.model.decode(tokens, n_logits, abort)
@@ -69,11 +69,12 @@ class TokenCache:
             raise
 
     def _forget_beyond(self, n_past: int) -> None:
-        """A checkpoint of tokens that are gone stands for another text."""
+        """Drop a checkpoint of tokens that are gone: it stands for another text."""
         if self._checkpoint and self._checkpoint[0] > n_past:
             self._checkpoint = None
 
     def _replay(self, n_past: int, abort: Abort | None) -> None:
+        """Go back to the checkpoint, or to nothing, and evaluate again what is to stay."""
         wanted = self.tokens[:n_past]
         if self._checkpoint and self._checkpoint[0] <= n_past:
             kept, state = self._checkpoint
@@ -90,9 +91,9 @@ class TokenCache:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], *, offset: int = 0, known: int = 0) -> int:
-    """Length of the longest common prefix of `a` and b[offset:], the first `known` being equal.
+    """Return the length of the common prefix of `a` and b[offset:]; the first `known` are equal.
 
-    No copies: contexts are long, and this is asked at every step.
+    It makes no copies: contexts are long, and this is called at every step.
     """
     n = min(len(a), len(b) - offset)
     return next((i for i in range(min(known, n), n) if a[i] != b[offset + i]), n)

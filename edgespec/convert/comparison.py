@@ -22,7 +22,7 @@ _ROWS = 24
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a graph is from its source; the fields are those of Conversion."""
+    """The distance of a graph from its source; the fields are those of Conversion."""
 
     agreement: float
     greedy_equal: int

@@ -31,7 +31,7 @@ _GGUF_SPACE, _FOLDER_SPACE = 14, 3  # disk that is needed, over the source's siz
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
-    """What the graph shall be like.
+    """Options of the graph that is made.
 
     precision: of the weights. accuracy_level: of int4 and int8 products, 1 (float32) to 4 (int8
     activations, the default on CPUs: fast, and single tokens give other rows). hidden_states:
@@ -53,7 +53,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was made, and how it compares with its source.
+    """A converted model, compared with its source.
 
     size: in bytes. agreement: share of the source's greedy tokens, each after the source's own
     text, that are the graph's as well. greedy_equal: how many come before the first difference
@@ -166,7 +166,7 @@ def _check_space(source: Path, target: Path) -> None:
     if free < needed:
         raise ConversionError(
             f"converting needs about {needed / 1e9:.1f} GB in {there} for a while, "
-            f"{free / 1e9:.1f} GB are free; make room, or give a folder on another disk"
+            f"{free / 1e9:.1f} GB are free; free some space, or give a folder on another disk"
         )
 
 

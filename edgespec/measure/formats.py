@@ -1,4 +1,4 @@
-"""Formats of one model beside each other: how fast each is, and how good.
+"""Formats of one model compared: how fast each is, and how good.
 
 A GGUF and an ONNX graph of the same model are two roundings of it, and give two texts. What
 rounding has cost shows in the perplexity of a text, and in how often the greedy token is that of
@@ -39,7 +39,7 @@ _REFERENCES = (
     "ONNX-FP32",
     "ONNX-FP16",
 )  # quantisations that stand for the weights themselves
-_BEHIND, _REPEATS = 64, 7
+_CACHED, _REPEATS = 64, 7
 
 TEXT = """\
 A bicycle that rolls is a stubborn thing. Push it sideways and it does not fall at once: the front
@@ -68,7 +68,7 @@ Answer: True, because nothing but gravity acts on the angle, which grows until i
 class Format:
     """One file of a model, measured.
 
-    ms, ms_wide: of one token and of four at once behind a short cache. perplexity: of a short
+    ms, ms_wide: of one token and of four at once, after a short text. perplexity: of a short
     text. agreement: share of its positions where the likeliest token is that of 16-bit weights;
     None where none are on disk.
     """
@@ -82,7 +82,7 @@ class Format:
     agreement: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON, rounded."""
         return {
             "file": files.label(self.path),
             "quantisation": self.quantisation,
@@ -95,8 +95,9 @@ class Format:
 
 
 def formats(name: str) -> list[tuple[str, Path]]:
-    """Quantisation and path of every file of a catalogue model that is on disk, [] for what is
-    no name of the catalogue.
+    """Return quantisation and path of every file of a catalogue model that is on disk.
+
+    The list is empty for a name that the catalogue does not have.
     """
     entry = hub.entries().get(name.partition(":")[0].lower())
     found = []
@@ -113,9 +114,10 @@ def compare(
     progress: Callable[[str], None] = logger.info,
     given: Iterable[str] = (),
 ) -> list[Format]:
-    """Measure files of one model, (quantisation, path) each; those that do not load are left
-    out. The text is tokenized once, by the first. given: settings that hold whatever `tune` has
-    found.
+    """Measure files of one model, (quantisation, path) each; those that do not load are left out.
+
+    The text is tokenized once, by the first. given: settings that the user gave, which hold
+    whatever `tune` has found.
     """
     config = config or EngineConfig()
     tokens: list[int] = []
@@ -133,28 +135,28 @@ def compare(
             continue
         one = Format(path, quantisation, files.size_of(path), *times, perplexity)
         measured.append((one, likeliest))
-    return _agreeing(measured)
+    return _with_agreement(measured)
 
 
 def read(model: Model, tokens: Sequence[int]) -> tuple[float, npt.NDArray[np.int64]]:
-    """Perplexity of tokens after the first, and the likeliest token at each position, [n - 1]."""
+    """Return the perplexity of tokens after the first, and the likeliest token at each, [n - 1]."""
     model.truncate(0)
     lost, likeliest = 0.0, []
     for start in range(0, len(tokens) - 1, _ROWS):
-        part = tokens[start : min(start + _ROWS, len(tokens) - 1)]
-        rows = model.decode(part, n_logits=len(part)).logits.astype(np.float64)
-        following = tokens[start + 1 : start + 1 + len(part)]
+        chunk = tokens[start : min(start + _ROWS, len(tokens) - 1)]
+        rows = model.decode(chunk, n_logits=len(chunk)).logits.astype(np.float64)
+        following = tokens[start + 1 : start + 1 + len(chunk)]
         top = rows.max(1)
         total = top + np.log(np.exp(rows - top[:, None]).sum(1))
-        lost += float((total - rows[np.arange(len(part)), following]).sum())
+        lost += float((total - rows[np.arange(len(chunk)), following]).sum())
         likeliest.append(rows.argmax(1))
     model.truncate(0)
     return float(np.exp(lost / (len(tokens) - 1))), np.concatenate(likeliest)
 
 
 def times_of(model: Model) -> tuple[float, float]:
-    """Median milliseconds of one token and of a few at once, in turns."""
-    fill(model, _BEHIND)
+    """Return the median milliseconds of one token and of four at once, measured in turns."""
+    fill(model, _CACHED)
     timed(model, _WIDE)
     pairs = [(timed(model, 1), timed(model, _WIDE)) for _ in range(_REPEATS)]
     model.truncate(0)
@@ -162,7 +164,8 @@ def times_of(model: Model) -> tuple[float, float]:
     return one, several
 
 
-def _agreeing(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> list[Format]:
+def _with_agreement(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> list[Format]:
+    """Return the formats, compared with the one of 16-bit weights if there is one."""
     reference = next((rows for one, rows in measured if one.quantisation in _REFERENCES), None)
     if reference is None:
         return [one for one, _ in measured]
@@ -170,7 +173,7 @@ def _agreeing(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> list[Form
 
 
 def recommend(found: Sequence[Format]) -> str:
-    """Which file to take, and why, in a sentence.
+    """Return which file to take, and why, in a sentence.
 
     The faster one by the mean of a plain evaluation and of one with a draft, unless rounding has
     cost it more than 5% of perplexity.

@@ -1,10 +1,10 @@
-"""What drafting can gain, by the measured costs alone."""
+"""The gain that drafting can bring, by the measured costs alone."""
 
 from __future__ import annotations
 
 from ..costs.profile import Curve
 
-SHORT_CACHE = 64  # cached tokens behind which gains are computed and t(n) is measured
+SHORT_CACHE = 64  # tokens in the cache where gains are computed and t(n) is measured
 MAX_DEPTH = 31
 LIKELY = 0.8  # few drafters have more than this share of their tokens accepted
 

@@ -1,4 +1,4 @@
-"""What a model file is, what memory it needs, and which models on disk can draft for it."""
+"""Inspection of a model file: its size and memory, and the models that can draft for it."""
 
 from __future__ import annotations
 

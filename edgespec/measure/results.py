@@ -1,4 +1,4 @@
-"""What tuning found: candidates, choices, and what drafting can gain."""
+"""The results of tuning: candidates, choices, and the gain that drafting can bring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was tried for one setting, the default first, what was chosen and why.
+    """The candidates for one setting, the default first, the chosen value and the reason.
 
     measured: what was timed, in words.
     """
@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `tune` found.
+    """The settings and costs that `tune` found.
 
     options: what later loads will use beside the defaults; path: where they are kept, None where
     nothing could be written. formats: where the model is on disk both as GGUF and as ONNX, every
@@ -66,7 +66,7 @@ class Tuning:
     def disturbed(self) -> bool:
         """True if the same thing took very different times: something else was running."""
         widest = [row[-1] for row in self.profile.target.seconds]
-        if max(widest) > 3 * min(widest):  # behind a longer cache
+        if max(widest) > 3 * min(widest):
             return True
         defaults = [(choice.measured, choice.candidates[0]) for choice in self.choices]
         if any(c.n_repetitions > 3 and c.spread_ms > _UNSTEADY * c.ms for _, c in defaults):

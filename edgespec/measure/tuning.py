@@ -31,7 +31,7 @@ from .search import PROMPT_TOKENS, chosen_options, search
 
 logger = logging.getLogger("edgespec.measure.tuning")
 
-LONG_CACHES = (1024, 512, 256)  # cached tokens that t(n) is also measured behind, if time allows
+LONG_CACHES = (1024, 512, 256)  # tokens in the cache where t(n) is measured too, if time allows
 _SEARCH = 0.8  # of the time is for loading and searching; the rest is for measuring
 
 
@@ -110,7 +110,7 @@ def _measure(
     end: float,
     progress: Callable[[str], None],
 ) -> Profile:
-    """Measure t(n) of both, also behind the longest cache that there is time for, and keep it."""
+    """Measure t(n) of both, also with the longest cache that there is time for, and keep it."""
     progress(f"measuring {files.label(target.path)}")
     curve = measure(target, widths=WIDTHS, lengths=(SHORT_CACHE,))
     drafting = None
@@ -120,7 +120,7 @@ def _measure(
         store(draft.fingerprint(), drafting)
     left = end - time.perf_counter()
     if length := _affordable(target.n_ctx, curve, seconds_per_prompt_token(choices, curve), left):
-        progress(f"measuring {files.label(target.path)} behind {length} tokens")
+        progress(f"measuring {files.label(target.path)} after {length} tokens")
         more = measure(target, widths=WIDTHS, lengths=(length,), budget_s=left)
         curve = Curve((SHORT_CACHE, length), curve.widths, curve.seconds + more.seconds)
     store(target.fingerprint(), curve)

@@ -16,7 +16,10 @@ def check_verifier(connection: Reached, url: str) -> Iterator[Finding]:
     remote = connection.far
     if remote is None:
         yield Finding(
-            "problem", "verifier", f"nobody answers at {url}", "the local model answers meanwhile"
+            "problem",
+            "verifier",
+            f"no server answers at {url}",
+            "the local model answers meanwhile",
         )
         return
     profile = profile_of(connection)

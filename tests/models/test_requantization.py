@@ -26,7 +26,7 @@ def empty(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What copies and files take, by name, in place of a clock; and how often it was asked."""
+    """Set the seconds of copies and of files in place of a clock, and note what was measured."""
     seconds, asked = {"copy": (1.0, 1.0), "file": (2.0, 2.0)}, []
 
     def measure(model, **_):

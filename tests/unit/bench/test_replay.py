@@ -8,7 +8,7 @@ import pytest
 from edgespec import SamplingParams, ToyModel
 from edgespec.bench import replay, traces
 from edgespec.bench.replay import Fixed, Replay, dense, rates
-from edgespec.bench.traces import BEHIND_A_MISS, DEPTH, Trace, record
+from edgespec.bench.traces import AFTER_A_MISS, DEPTH, Trace, record
 from edgespec.costs.profile import Curve, Profile
 from edgespec.drafters.model import ModelDrafter
 from edgespec.sampling.base import Request
@@ -55,7 +55,7 @@ def test_chains_are_what_a_draft_model_drafts(agreement):
         right = [a == b for a, b in zip(drafted, output[i:], strict=False)]
         n_right = right.index(False) if False in right else len(output) - i
         missed = n_right < len(output) - i
-        assert len(chain) == min(DEPTH, n_right + missed * (1 + BEHIND_A_MISS))
+        assert len(chain) == min(DEPTH, n_right + missed * (1 + AFTER_A_MISS))
         misses += missed
     assert (misses > 0) == (agreement < 1)
 

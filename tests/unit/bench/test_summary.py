@@ -1,4 +1,4 @@
-"""What `edgespec bench` makes of its answers, from answers made by hand: no clock."""
+"""The rows that `edgespec bench` makes of its answers, from answers made by hand: no clock."""
 
 import sys
 from itertools import product

@@ -18,7 +18,7 @@ def test_a_checkpoint_of_a_text_that_is_gone_is_not_gone_back_to(truncate):
     cache.align([*OTHER, 0])  # nothing in common: every engine can drop everything
     cache.decode(OTHER)
     cache.truncate(6)
-    assert cache.tokens == cache.model._tokens == OTHER[:6]
+    assert cache.tokens == list(cache.model.checkpoint()) == OTHER[:6]
 
 
 def test_going_back_evaluates_only_what_is_behind_the_checkpoint():
@@ -28,5 +28,5 @@ def test_going_back_evaluates_only_what_is_behind_the_checkpoint():
     cache.decode(ONE[5:])
     before = cache.model.n_evaluated
     cache.truncate(6)
-    assert cache.tokens == cache.model._tokens == ONE[:6]
+    assert cache.tokens == list(cache.model.checkpoint()) == ONE[:6]
     assert cache.model.n_evaluated == before + 1

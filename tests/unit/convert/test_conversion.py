@@ -125,7 +125,7 @@ def test_refusals(tmp_path, source, monkeypatch):
         edgespec.convert(source, tmp_path / "out", python=tmp_path / "absent")
     usage = type("Usage", (), {"free": 5})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(ConversionError, match="make room"):
+    with pytest.raises(ConversionError, match="free some space"):
         edgespec.convert(source, tmp_path / "out")
 
 

@@ -43,7 +43,7 @@ def test_recommendation(found, says):
 
 @pytest.fixture
 def short(monkeypatch):
-    """The graphs of tests spell letter by letter."""
+    """Shorten the text: the graphs of tests have a token for each letter."""
     monkeypatch.setattr(
         "edgespec.measure.formats.TEXT", "the quick brown fox jumps over the lazy dog"
     )
