@@ -1,4 +1,4 @@
-"""What the options mean: arguments of the library's functions, checked."""
+"""Turn options into arguments of the library's functions, and check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark commands share: their questions, progress, and how they are stopped."""
+"""Questions, progress and stopping: the parts that the benchmark commands share."""
 
 from __future__ import annotations
 
