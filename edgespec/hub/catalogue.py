@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from ..backends.files import has_folder
-from ..config import convert
 from ..errors import ConfigError, ModelNotFound
+from ..schema import convert
 
 default_model = "smollm2-135m"
 

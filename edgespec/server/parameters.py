@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from ..config import Mismatch, SamplingParams, build, checked, did_you_mean
+from ..config import SamplingParams, build, did_you_mean
+from ..schema import Mismatch, checked
 from .errors import ApiError, bad_value
 
 R = TypeVar("R", bound="Request")

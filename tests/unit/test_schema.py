@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from edgespec import ConfigError
-from edgespec.config import Mismatch, checked, convert, did_you_mean
+from edgespec.config import did_you_mean
+from edgespec.schema import Mismatch, checked, convert
 
 
 class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="disk"):
