@@ -32,21 +32,33 @@ class Toys:
         return getattr(self.model, name)
 
 
+@pytest.fixture(scope="module")
+def opened():
+    """Models by name: loading real ones takes longer than a test."""
+    found = {}
+    yield found
+    for each in found.values():
+        each.close()
+
+
 @pytest.fixture
-def model(request, tmp_path):
+def model(request, tmp_path_factory, opened):
     """A model whose weights can be batched, and which is the reference itself."""
     name = request.param
-    if name in ONNX:
+    if name in opened:
+        pass
+    elif name in ONNX:
         onnx_models = pytest.importorskip("tests.helpers.onnx_models")
-        made = open_model(onnx_models.save(tmp_path, **ONNX[name]), EngineConfig(n_ctx=64))
+        path = onnx_models.save(tmp_path_factory.mktemp("graph"), **ONNX[name])
+        opened[name] = open_model(path, EngineConfig(n_ctx=64, n_threads=1))
     elif name.startswith("llama.cpp"):
         pytest.importorskip("llama_cpp")
-        config = EngineConfig(n_ctx=256, batch_invariant="invariant" in name)
-        made = open_model(request.getfixturevalue("smollm2"), config)
+        config = EngineConfig(n_ctx=256, n_threads=1, batch_invariant="invariant" in name)
+        opened[name] = open_model(request.getfixturevalue("smollm2"), config)
     else:
-        made = Toys(shared="share" in name)
-    yield made
-    made.close()
+        return Toys(shared="share" in name)
+    opened[name].truncate(0)
+    return opened[name]
 
 
 every = pytest.mark.parametrize("model", [*SHARING, *SEPARATE], indirect=True)
@@ -69,6 +81,20 @@ def same(batched, found, alone):
     return np.abs(found - alone).max() < 1 and (found.argmax(1) == alone.argmax(1)).all()
 
 
+def close(batched, found, alone):
+    """Equal up to rounding where slots are evaluated one by one, in whatever pieces."""
+    return (
+        same(batched, found, alone)
+        if batched.shares_prefixes
+        else np.allclose(found, alone, atol=1e-4)
+    )
+
+
+def alone(model, tokens, n_logits):
+    model.truncate(0)
+    return model.decode(tokens, n_logits=n_logits).logits.copy()
+
+
 @every
 def test_each_slot_gives_the_rows_of_a_lone_model(model):
     batched = model.batched(3, 256)
@@ -86,6 +112,68 @@ def test_each_slot_gives_the_rows_of_a_lone_model(model):
     batched.close()
     model.truncate(0)
     assert model.decode([1]).logits.shape == (1, model.vocab_size), "the weights are the model's"
+
+
+@every
+def test_outputs_come_in_the_order_of_their_items(model):
+    batched = model.batched(3, 256)
+    texts = [ids(model, n, factor=n) for n in (9, 7, 8)]
+    last, none, first = rows_of(
+        batched, BatchItem(2, texts[2], 2), BatchItem(0, texts[0]), BatchItem(1, texts[1], 1)
+    )
+    assert none.shape == (0, batched.vocab_size)
+    for found, text in ((last, texts[2]), (first, texts[1])):
+        assert close(batched, found, alone(model, text, len(found)))
+    batched.close()
+
+
+@every
+def test_slots_go_on_where_they_ended_or_were_cut(model):
+    batched, text = model.batched(3, 256), ids(model, 12)
+    batched.decode([BatchItem(slot, text[:6]) for slot in range(3)])
+    batched.truncate(0, 99)  # nothing is there
+    batched.truncate(1, 4)
+    batched.truncate(2, 0)
+    rows = rows_of(
+        batched, BatchItem(0, text[6:], 3), BatchItem(1, [5, 7], 2), BatchItem(2, [9, 8, 7], 1)
+    )
+    expected = text, [*text[:4], 5, 7], [9, 8, 7]
+    for found, tokens in zip(rows, expected, strict=True):
+        assert close(batched, found, alone(model, tokens, len(found)))
+    batched.close()
+
+
+@every
+def test_rows_stay_until_the_next_call(model):
+    batched = model.batched(2, 256)
+    found = batched.decode([BatchItem(slot, ids(model, 6), 2) for slot in range(2)])
+    copies = [outputs.logits.copy() for outputs in found]
+    batched.truncate(0, 3)
+    for outputs, copy in zip(found, copies, strict=True):
+        assert np.array_equal(outputs.logits, copy)
+    batched.close()
+
+
+@every
+def test_context_full_appends_nothing(model):
+    batched, text = model.batched(2, 256), ids(model, 7)
+    full = [1 + i % 9 for i in range(batched.n_ctx - 2)]
+    for start in range(0, len(full), batched.max_batch):
+        batched.decode([BatchItem(0, full[start : start + batched.max_batch])])
+    with pytest.raises(ContextFull):
+        batched.decode([BatchItem(1, [4, 5], 1), BatchItem(0, [1, 2, 3], 1)])
+    batched.truncate(0, 20)
+    other, first = rows_of(batched, BatchItem(1, text, 2), BatchItem(0, [1, 2], 1))
+    assert close(batched, other, alone(model, text, 2))
+    assert close(batched, first, alone(model, [*full[:20], 1, 2], 1))
+    batched.close()
+
+
+@every
+def test_close_twice(model):
+    batched = model.batched(2, 256)
+    batched.close()
+    batched.close()
 
 
 @separate

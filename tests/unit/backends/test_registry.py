@@ -1,0 +1,50 @@
+"""Which backend a file belongs to, and what is known about files without any engine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec import EngineMissing, backends
+from edgespec.backends import files
+
+
+def test_a_suffix_names_the_backend():
+    assert backends.names() == ["llama_cpp", "onnx"]
+    assert backends.name_of(Path("folder/model.onnx")) == "onnx"
+    assert backends.name_of(Path("model.gguf")) == backends.name_of(Path("blob")) == "llama_cpp"
+    with pytest.raises(KeyError):
+        backends.get("mlx")
+
+
+def test_no_engine_is_imported_to_tell():
+    code = (
+        "import sys; from pathlib import Path; from edgespec import backends; "
+        "from edgespec.backends import files; backends.name_of(Path('a.onnx')); "
+        "files.label(Path('a/b.onnx')); "
+        "assert not {'llama_cpp', 'onnxruntime', 'tokenizers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "says"),
+    [("llama_cpp", "llama_cpp", "gguf"), ("onnx", "onnxruntime", "onnx")],
+)
+def test_an_engine_that_is_not_installed(monkeypatch, name, package, says):
+    for module in [m for m in sys.modules if m.startswith(f"edgespec.backends.{name}")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(backends, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(EngineMissing, match=rf"edgespec\[{says}"):
+        backends.get(name)
+
+
+def test_neighbours_lie_around_a_file_or_around_the_folder_of_a_graph(tmp_path):
+    for name in ("a.gguf", "one/model.onnx", "two/model.onnx", "two/other.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for path in (tmp_path / "a.gguf", tmp_path / "one/model.onnx"):
+        assert files.folder_of_neighbours(path) == tmp_path
+        assert files.neighbours(path) == [tmp_path / "a.gguf", tmp_path / "one/model.onnx"]
