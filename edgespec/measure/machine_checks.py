@@ -77,10 +77,8 @@ def check_load() -> Iterator[Finding]:
         yield Finding("note", "load", text, "look again while nothing else is running")
 
 
-def check_memory(free: int | None) -> Finding:
+def check_memory(free: int) -> Finding:
     """Return how much memory is free, in bytes, and whether that is little."""
-    if free is None:
-        return Finding("note", "memory", "the system does not tell how much memory is free")
     text = f"{gib(free)} are free"
     if free < LITTLE_MEMORY:
         return Finding("note", "memory", text, "close other programs, or take a small model")

@@ -72,11 +72,11 @@ def _check_file(info: ModelInfo) -> Finding:
     return Finding("ok", "model", text)
 
 
-def check_size(info: ModelInfo, config: EngineConfig, free: int | None) -> Iterator[Finding]:
+def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
     """Yield a finding if the weights and the cache hardly fit the free memory (in bytes)."""
     n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
     needed = info.file_size + info.kv_bytes(n_ctx)
-    if free is not None and free < 1.2 * needed:
+    if free < 1.2 * needed:
         quantised = "" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) "
         yield Finding(
             "problem" if free < needed else "note",

@@ -135,7 +135,7 @@ def enough_time(
 def _lacks_memory(path: Path) -> str:
     """Return why a second copy of the weights does not fit into memory, "" if it does."""
     free, needed = available_memory(), int(1.3 * files.size_of(path))
-    if free is None or free > needed:
+    if free > needed:
         return ""
     return f"nothing else tried: it needs {needed >> 20} MiB more, {free >> 20} MiB are free"
 

@@ -217,7 +217,7 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     keep(tuning_key(smollm2, config), {"options": {"n_threads": 1, "n_threads_batch": 1}})
     with edgespec.load(smollm2, None, n_ctx=512, speculative_config={"method": "none"}) as engine:
         assert engine.describe()["model"]["n_threads"] == 1
-    monkeypatch.setattr(search, "available_memory", lambda: None)
+    monkeypatch.setattr(search, "available_memory", lambda: 1 << 40)
     again = edgespec.tune(smollm2, None, budget_s=0.01, n_ctx=512, n_threads=1, flash_attn="on")
     assert [c.setting for c in again.choices] == ["use_extra_bufts"]
     assert "there was no time" in again.choices[0].why  # to load it is too long already
