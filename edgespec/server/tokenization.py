@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .. import protocol as wire
+from .. import protocol
 from ..decoding import templates
 from ..decoding.chat import encode
 from ..decoding.engine import Engine
@@ -132,8 +132,8 @@ class Tokenization:
         return prompt
 
     def _encoded_vocabulary(self) -> tuple[str, bytes]:
-        digest = wire.vocabulary_hash(self._tokenizer, self._tokenizer.vocab_size)
-        return f'"{digest.hex()}"', wire.vocabulary(self._tokenizer, digest)
+        digest = protocol.vocabulary_hash(self._tokenizer, self._tokenizer.vocab_size)
+        return f'"{digest.hex()}"', protocol.vocabulary(self._tokenizer, digest)
 
 
 async def body(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""A target far away with one here beside it."""
+"""A remote target with a local one beside it."""
 
 import threading
 import time

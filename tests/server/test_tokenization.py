@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec import ToyTokenizer
-from edgespec import protocol as wire
+from edgespec import ToyTokenizer, protocol
 
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -65,11 +64,11 @@ def test_ids_that_are_not_in_the_vocabulary(client):
 
 def test_the_vocabulary(client):
     response = client.get("/v1/vocabulary")
-    reader = wire.Reader(response.content)
+    reader = protocol.Reader(response.content)
     assert (reader.raw(1), reader.varint()) == (b"\x01", 257)
     digest = reader.raw(16)
     tokenizer = ToyTokenizer([*(bytes([i]) for i in range(256)), "<end>"])
-    assert digest == wire.vocabulary_hash(tokenizer, 257)
+    assert digest == protocol.vocabulary_hash(tokenizer, 257)
     assert [reader.varint() for _ in range(reader.varint())] == [256]
     pieces = [reader.raw(reader.varint()) for _ in range(257)]
     assert pieces == [*(bytes([i]) for i in range(256)), b""]

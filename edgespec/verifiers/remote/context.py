@@ -43,6 +43,14 @@ class SharedContext(Context):
             tuple(self.tokens[keep:]),
         )
 
+    def n_wanted(self, request: Request, n_ctx: int) -> int:
+        """Return how many tokens may follow the next one, by max_tokens and the context's size."""
+        left = n_ctx - len(self)
+        if request.params.max_tokens is None:
+            return left
+        n_emitted = len(self) - len(request.prompt)
+        return min(left, request.params.max_tokens - n_emitted - 1)
+
     def correct(self, need: Need) -> None:
         """Note that the server has less than was thought, or something else."""
         same = self.has(need.have, need.checksum)

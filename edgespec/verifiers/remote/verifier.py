@@ -240,11 +240,8 @@ class RemoteVerifier:
 
     def _n_ahead(self) -> int:
         """Return how many tokens the server may emit by itself behind the one that is due."""
-        most, request = self._connection.opened.max_ahead, self._request
-        if request.params.max_tokens is not None:
-            n_emitted = len(self._context) - len(request.prompt)
-            most = min(most, request.params.max_tokens - n_emitted - 1)
-        return max(0, min(most, self.n_ctx - len(self._context)))
+        wanted = self._context.n_wanted(self._request, self.n_ctx)
+        return max(0, min(wanted, self._connection.opened.max_ahead))
 
     def _send_begin(self) -> None:
         frame = self._context.begin(self._request, self._seed or 0)
@@ -255,11 +252,10 @@ class RemoteVerifier:
 
     def _send_verify(self, draft: Draft) -> None:
         """Ask for a verdict, and for plain steps after it where drafts have not paid of late."""
-        length = len(self._context)
         n_ahead = 0 if draft.tokens and self._was_draft else self._n_ahead()
         self._was_draft = bool(draft.tokens)
         round_ = self._rounds.ask(n_ahead)
-        checksum = self._context.checksum(length)
+        length, checksum = len(self._context), self._context.checksum(len(self._context))
         self._connection.send(Verify(round_, length, checksum, n_ahead, tuple(draft.tokens)))
 
     def _receive(self) -> Frame:
