@@ -13,10 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.helpers import onnx_models
 from tests.helpers.benchmarks import model
 
 SOURCE = model("smollm2-135m")
-TWIN = model("smollm2-135m-onnx-int4")
 
 
 def files(folder: Path) -> None:
@@ -34,11 +34,9 @@ def files(folder: Path) -> None:
     (folder / "gemma.gguf").symlink_to(other)
     (folder / "bad").mkdir()
     (folder / "bad/photo.onnx").write_bytes(b"\x89PNG\r\n\x1a\n not a graph")
-    (folder / "twin").symlink_to(TWIN.parent)
-    (folder / "bare").mkdir()
-    for path in TWIN.parent.iterdir():
-        if not path.name.startswith("tokenizer"):
-            (folder / "bare" / path.name).symlink_to(path)
+    onnx_models.save(folder / "twin")
+    onnx_models.save(folder / "bare")
+    (folder / "bare/tokenizer.json").unlink()
 
 
 CASES = [
