@@ -8,7 +8,7 @@ with edgespec.load("smollm2-135m") as engine:
 
 from . import hub
 from .backends.toy import ToyModel, ToyTokenizer
-from .config import EngineConfig, SamplingParams, SpeculativeConfig
+from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .decoding.chat import Chat
 from .decoding.engine import Engine
@@ -36,8 +36,9 @@ from .errors import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
-from .loading.local import assemble, load
-from .loading.remote import connect
+from .loading.assembly import assemble
+from .loading.connect import connect
+from .loading.load import load
 from .measure.doctor import diagnose, diagnose_verifier
 from .measure.findings import Finding
 from .measure.formats import Format
@@ -77,6 +78,7 @@ __all__ = [
     "ModelNotFound",
     "NotAGGUF",
     "OutOfMemory",
+    "RemoteConfig",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",

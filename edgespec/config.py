@@ -147,7 +147,6 @@ class SamplingParams:
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
 
-Method = Literal["auto", "draft_model", "suffix", "ngram", "none"]
 Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 
 
@@ -155,33 +154,36 @@ Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 class SpeculativeConfig:
     """How to speculate; names after vLLM, Hugging Face's as aliases.
 
-    method: "suffix" (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or
-    one that the catalogue suggests), "none" is plain decoding, "auto" uses lookup and, if
-    there is one, the draft model.
-    num_speculative_tokens, draft_p_min: given neither, every step decides from measured costs
-    what to draft and how much. Given one of them, depth is fixed: at most so many tokens (4), and
-    a draft ends where its estimated survival (lookup) or its own largest probability (draft
-    model) falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts of a fixed depth
-    are not worth a step.
+    method: names of drafters separated by commas, "auto" or "none" (plain decoding). "suffix"
+    (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or one that the
+    catalogue suggests); "auto" uses both, if there is a draft model. `edgespec.drafters.names()`
+    lists all, those of other packages included. options: settings of these drafters that have no
+    field here. Names and options are checked when a model is loaded.
+    num_speculative_tokens, draft_p_min: without them every step decides from measured costs what
+    to draft and how much. With one of them the depth is fixed: at most so many tokens (4), and
+    a draft ends where its estimated acceptance probability (lookup) or the largest probability of
+    the draft model's row falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts
+    of a fixed depth are not worth a step.
     prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from; by default 2, and
-    1 where a draft of one token is free (ONNX models whose single tokens are evaluated as two).
+    1 if a draft of one token is free (ONNX models whose single tokens are evaluated as two).
     acceptance: the rule for drafts drawn at temperature > 0. "block" is the default, and means
     "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
     draft model propose its likeliest token instead of drawing one.
     """
 
-    method: Method = "auto"
+    method: str = "auto"
     model: str | None = None
     num_speculative_tokens: int | None = None
     min_speculative_tokens: int = 1
     draft_p_min: float | None = None
     prompt_lookup_min: int | None = None
     acceptance: Acceptance = "block"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fixed(self) -> tuple[int, float] | None:
-        """Depth and smallest probability where they are fixed, None where each step decides."""
+        """(depth, least probability) if they are fixed, None if each step decides."""
         if self.method == "none" or self.num_speculative_tokens == 0:
             return 0, 0.0
         depth, p_min = self.num_speculative_tokens, self.draft_p_min
@@ -190,18 +192,14 @@ class SpeculativeConfig:
         return 4 if depth is None else depth, 0.75 if p_min is None else p_min
 
     def __post_init__(self) -> None:
-        if self.method not in Method.__args__:  # type: ignore[attr-defined]
-            raise ConfigError(
-                f"unknown speculative method {self.method!r}; known: {', '.join(Method.__args__)}"  # type: ignore[attr-defined]
-            )
+        if not isinstance(self.method, str):
+            raise ConfigError(f"method must be the name of a drafter, got {self.method!r}")
+        if not isinstance(self.options, Mapping):
+            raise ConfigError(f"options must map names to values, got {self.options!r}")
         if self.acceptance not in Acceptance.__args__:  # type: ignore[attr-defined]
             raise ConfigError(
                 f"unknown acceptance rule {self.acceptance!r}; "
                 f"known: {', '.join(Acceptance.__args__)}"  # type: ignore[attr-defined]
-            )
-        if self.model and self.method in ("suffix", "ngram", "none"):
-            raise ConfigError(
-                f"method {self.method!r} uses no draft model, but {self.model!r} was given"
             )
         _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
         _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)

@@ -74,44 +74,56 @@ class Distribution(NamedTuple):
         return np.where(own[places] == ids, probs[places], 0.0)
 
 
-class Offer(NamedTuple):
-    """What a drafter expects of itself before it drafts.
+class Extension(NamedTuple):
+    """What a source that evaluates a model may add to the tokens that it knows already.
 
-    survival: estimated probability that drafted tokens 1..i are all accepted, one entry a
-    depth, never rising. Empty: nothing to offer. n_pending: tokens that a draft model has to
-    read before it can draft, None for a source that needs no evaluation. starts: for a draft
-    model, (share of drafts, survival of their first token) by how sure it was of that token;
-    follow: the survival of each further token, given those before it. n_known: so many tokens
-    of the survival are there already; the rest is expected of the draft model. streak: so many
-    of the answer's last tokens the source would have had right, one behind the other.
+    confidence_histogram: pairs (share of drafts, acceptance probability of their first token), one
+    for each class of how sure the model was of that token. conditional_acceptance_rate: of each
+    further token, given that all before it were accepted. token_s: seconds of an evaluation of one
+    token. catch_up_s: a function of the number of known tokens; it returns the seconds that the
+    model needs to read them and what was emitted since it last drafted, beyond token_s.
+    """
+
+    confidence_histogram: tuple[tuple[float, float], ...]
+    conditional_acceptance_rate: float
+    token_s: float
+    catch_up_s: Callable[[int], float]
+
+
+class DraftEstimate(NamedTuple):
+    """What a source expects of its draft before it drafts. It draws nothing.
+
+    acceptance_probs: for each depth the probability that the drafted tokens up to there are all
+    accepted, never rising; empty if there is nothing to draft. n_known: the first n_known tokens
+    are there already and cost nothing to draft. extension: what a model may add behind them, and
+    what that costs; None for a source that evaluates no model. streak: how many of the last
+    emitted tokens, one behind the other, the source would have drafted.
     """
 
     source: str
-    survival: tuple[float, ...] = ()
-    n_pending: int | None = None
-    starts: tuple[tuple[float, float], ...] = ()
-    follow: float = 0.0
+    acceptance_probs: tuple[float, ...] = ()
     n_known: int = 0
+    extension: Extension | None = None
     streak: int = 0
 
     def expected(self, depth: int) -> float:
-        """Expected number of accepted tokens at `depth`."""
-        return sum(self.survival[:depth])
+        """Return the expected number of accepted tokens of a draft of `depth` tokens."""
+        return sum(self.acceptance_probs[:depth])
 
 
 class Draft(NamedTuple):
     """Tokens proposed to the target.
 
     probs: the distribution that each token was drawn from, or None for a draft that is
-    deterministic, or drawn by races with the request's shared noise. survival: estimated
-    probability that all of them are accepted. evaluated: tokens that a draft model evaluated
-    for it, an entry an evaluation.
+    deterministic, or drawn with the request's shared Gumbel noise. acceptance_prob: estimated
+    probability that all of them are accepted. evaluated: how many tokens a draft model evaluated
+    for it, one entry for each evaluation.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = "none"
     probs: tuple[Distribution, ...] | None = None
-    survival: float = 1.0
+    acceptance_prob: float = 1.0
     evaluated: tuple[int, ...] = ()
 
 
@@ -119,27 +131,30 @@ NO_DRAFT = Draft()
 
 
 class Thresholds(NamedTuple):
-    """What a survival must reach. keep[i]: that of drafted token i + 1, else the draft ends
-    before it. extend[i]: that of the first i tokens together, else a draft model stops there.
-    Decided before anything is drawn. Beyond their ends the last entries hold; empty: no floor.
+    """The confidence thresholds of a draft, decided before anything is drawn.
+
+    keep[i]: token i + 1 is drafted only if the acceptance probability of the draft up to it
+    reaches this. extend[i]: a draft model evaluates another token behind the first i only if
+    their acceptance probability reaches this. The last entries hold for all deeper tokens; an
+    empty tuple sets no threshold.
     """
 
     keep: tuple[float, ...] = ()
     extend: tuple[float, ...] = ()
 
-    def keeps(self, i: int, survival: float) -> bool:
-        """Whether token i + 1 may be in the draft."""
-        return not self.keep or survival >= self.keep[min(i, len(self.keep) - 1)]
+    def keeps(self, i: int, acceptance_prob: float) -> bool:
+        """Return whether token i + 1 may be in the draft."""
+        return not self.keep or acceptance_prob >= self.keep[min(i, len(self.keep) - 1)]
 
-    def extends(self, i: int, survival: float) -> bool:
-        """Whether another token is worth an evaluation of the draft model behind i tokens."""
-        return not self.extend or survival >= self.extend[min(i, len(self.extend) - 1)]
+    def extends(self, i: int, acceptance_prob: float) -> bool:
+        """Return whether a draft model should evaluate another token behind i tokens."""
+        return not self.extend or acceptance_prob >= self.extend[min(i, len(self.extend) - 1)]
 
-    def behind(self, n: int, survival: float) -> Thresholds:
-        """The same thresholds for what follows n tokens of that survival."""
-        survival = max(survival, 1e-9)
+    def after(self, n: int, acceptance_prob: float) -> Thresholds:
+        """Return the thresholds for what follows n tokens of that acceptance probability."""
+        acceptance_prob = max(acceptance_prob, 1e-9)
         shifted = (
-            tuple(x / survival for x in thresholds[n:] or thresholds[-1:])
+            tuple(x / acceptance_prob for x in thresholds[n:] or thresholds[-1:])
             for thresholds in (self.keep, self.extend)
         )
         return Thresholds(*shifted)
@@ -149,7 +164,7 @@ NO_THRESHOLDS = Thresholds()
 
 
 class Budget(NamedTuple):
-    """What a step may cost. limit: most drafted tokens; n_past: tokens in the context;
+    """What a step may draft. limit: most drafted tokens; n_past: tokens in the context;
     n_emitted: tokens of the answer so far; remaining: most that the request can still emit.
     """
 
@@ -160,11 +175,12 @@ class Budget(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A policy's choice: which offer (its index), how many tokens at most, and where the draft ends
-    earlier. Depth 0 is plain decoding. gain: tokens that it expects above plain decoding.
+    """A policy's choice: the index of a source, the greatest depth, and confidence thresholds
+    that end the draft earlier. Depth 0 is plain decoding. gain: expected tokens above plain
+    decoding.
     """
 
-    offer: int = 0
+    source: int = 0
     depth: int = 0
     thresholds: Thresholds = NO_THRESHOLDS
     gain: float = 0.0
@@ -183,17 +199,21 @@ class Logprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Verified(NamedTuple):
+    """What drafters are told: the emitted `tokens`, cut where the answer ends."""
+
+    tokens: tuple[int, ...]
+
+
 class Verdict(NamedTuple):
-    """What the target made of a draft: `n_accepted` drafted tokens and one of its own.
+    """The result of a verification: `n_accepted` drafted tokens and one of the target's own.
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
-    rows: the target's logits, [len(draft) + 1, vocab_size], or None from a remote verifier.
     n_evaluated: tokens that went through the target. seconds: time in the target.
     """
 
     tokens: tuple[int, ...]
     n_accepted: int
-    rows: Rows | None = None
     logprobs: tuple[Logprob, ...] | None = None
     n_evaluated: int = 0
     seconds: float = 0.0

@@ -50,26 +50,27 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
     import edgespec
 
     with status(f"connecting to {neutral(options['verifier'])}"):
-        engine = edgespec.connect(options["verifier"], **verifier_arguments(options, arguments))
+        engine = edgespec.connect(**verifier_arguments(options, arguments))
     with engine:
         yield engine
 
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Fetch the files and return the keyword arguments of `edgespec.connect`, given `load`'s."""
-    from edgespec import hub
+    """Return the arguments of `edgespec.connect`, from those of `load`; files are fetched."""
+    import edgespec
 
     local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
     fetch_all(options, local, draft)
-    return dict(arguments) | {
-        "draft": draft,
-        "local": local,
-        "tokenizer": None if local or draft else hub.default_model,
-        "api_key": _verifier_key(options["verifier_key_file"]),
-        "model": options["verifier_model"] or "",
-        "timeout_s": options["verifier_timeout"],
-    }
+    remote = edgespec.RemoteConfig(
+        options["verifier"],
+        api_key=_verifier_key(options["verifier_key_file"]),
+        model=options["verifier_model"] or "",
+        timeout_s=options["verifier_timeout"],
+        local=local,
+        tokenizer=None if local or draft else edgespec.hub.default_model,
+    )
+    return dict(arguments) | {"remote": remote, "draft": draft}
 
 
 def _verifier_key(path: Path | None) -> str | None:

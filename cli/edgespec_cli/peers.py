@@ -83,7 +83,7 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
     """Return the files that the engine was loaded from: the model's, and the draft model's."""
     import edgespec
     from edgespec import hub
-    from edgespec.loading.local import draft_path
+    from edgespec.loading.drafts import draft_path
 
     reference = model_reference(params)
     model = hub.resolve(reference)

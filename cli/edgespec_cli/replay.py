@@ -104,7 +104,7 @@ def record(ctx: click.Context) -> int:
     models. The answers are those of temperature 0.
     """
     from edgespec.bench import traces
-    from edgespec.loading.local import pair
+    from edgespec.loading.drafts import pair
 
     params = ctx.params
     arguments = model_arguments(params)

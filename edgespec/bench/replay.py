@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from .. import drafters
 from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
-from ..config import SamplingParams
+from ..config import SamplingParams, SpeculativeConfig
 from ..costs.profile import Curve, Profile
 from ..decoding.output import Output
-from ..decoding.session import Session
-from ..drafters.base import Drafter
-from ..drafters.cascade import sources
-from ..drafters.model import ModelDrafter
+from ..drafters.base import Drafter, DrafterContext
+from ..drafters.draft_model import ModelDrafter
 from ..drafters.suffix import SuffixDrafter
-from ..policies.adaptive import Adaptive
-from ..policies.base import Policy
+from ..loading.assembly import Speculation, speculate, uses_model
+from ..policies.base import Ask
 from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
-from ..types import PLAIN, Abort, Budget, Offer, Outputs, Plan, Stats
+from ..types import PLAIN, Abort, Budget, Outputs, Plan, Stats
 from ..verifiers.local import LocalVerifier
 from .traces import Trace, load
 
@@ -177,14 +176,14 @@ FIXED = tuple(
 )
 
 
-class FirstOffer(FixedDepth):
-    """Drafts from the first source that has anything to offer."""
+class FirstSource(FixedDepth):
+    """Drafts from the first source that has anything to draft."""
 
-    def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
-        """Depth as ever."""
-        for index, offer in enumerate(offers):
-            if offer.survival:
-                return Plan(index, min(self.depth, budget.limit, len(offer.survival)))
+    def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
+        """Return that source and the fixed depth, as far as it goes."""
+        for index, ask in enumerate(sources):
+            if probs := ask().acceptance_probs:
+                return Plan(index, min(self.depth, budget.limit, len(probs)))
         return PLAIN
 
 
@@ -209,9 +208,10 @@ def _curve(fields: dict[str, Any]) -> Curve:
 
 
 class Replay:
-    """One policy on one device, over as many traces as are told, learning from one to the next.
+    """One policy on one device, over as many traces as it is given, learning from one to the next.
 
-    believed: what "auto" takes the device for, where that is wrong.
+    setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto", names of drafters).
+    believed: what a method takes the device for, if that is wrong.
     """
 
     def __init__(
@@ -220,9 +220,9 @@ class Replay:
         self.clock = clock = Clock()
         self._target = TraceModel(clock, profile.target, is_draft=False, overhead=profile.overhead)
         self._draft = TraceModel(clock, profile.draft, is_draft=True) if profile.draft else None
-        self.policy = self._policy(believed or profile, setting)
-        verifier = LocalVerifier(self._target, clock=clock)
-        self.session = Session(verifier, self._drafters(setting), self.policy, clock)
+        made = self._speculation(setting, believed or profile)
+        self.policy = made.policy
+        self.session = made.session(LocalVerifier(self._target, clock=clock), clock=clock)
 
     def run(self, trace: Trace) -> Stats:
         """The statistics of one answer."""
@@ -249,22 +249,24 @@ class Replay:
             for evaluation in model.evaluated
         )
 
-    def _policy(self, profile: Profile, setting: Fixed | str) -> Policy:
+    def _speculation(self, setting: Fixed | str, profile: Profile) -> Speculation:
         if isinstance(setting, Fixed):
-            return FirstOffer(setting.depth)
-        return Adaptive(profile) if setting == "auto" else FixedDepth(0)
+            made = self._fixed(setting)
+            return Speculation(made, made, FirstSource(setting.depth), str(setting))
+        method = "none" if setting == "plain" else setting
+        config = SpeculativeConfig(method)
+        context = DrafterContext(
+            config, VOCAB, self._target, draft_model=self._draft if uses_model(config) else None
+        )
+        return speculate(context, lambda: profile)
 
-    def _drafters(self, setting: Fixed | str) -> list[Drafter]:
-        if setting == "plain":
-            return []
-        fixed = setting if isinstance(setting, Fixed) else Fixed(0, 2, 0.0)
-        lookup = SuffixDrafter(fixed.lookup) if fixed.lookup else None
-        model = None
-        if self._draft and fixed.p_min is not None:
-            model = ModelDrafter(self._draft, VOCAB, p_min=fixed.p_min)
-        if setting == "auto":
-            return sources(lookup, model)
-        return [drafter for drafter in (lookup, model) if drafter]
+    def _fixed(self, setting: Fixed) -> list[Drafter]:
+        found: list[Drafter] = []
+        if setting.lookup:
+            found.append(SuffixDrafter(setting.lookup))
+        if self._draft and setting.p_min is not None:
+            found.append(ModelDrafter(self._draft, VOCAB, p_min=setting.p_min))
+        return found
 
 
 Rates = dict[str, float]  # of each category, the mean of its answers' tokens a second
@@ -273,11 +275,13 @@ Rates = dict[str, float]  # of each category, the mean of its answers' tokens a 
 def rates(
     traces: Iterable[Trace], profiles: Sequence[Profile], setting: Fixed | str
 ) -> list[Rates]:
-    """On each of the devices. A setting that looks at no clock evaluates the same on all of them
-    and is run on the first; "auto" looks at its own, and is for one device.
+    """Return the rates of a setting on each of the devices.
+
+    A setting that looks at no clock evaluates the same on all of them and is run on the first; a
+    method decides by its device's costs, and is for one device.
     """
-    if setting == "auto" and len(profiles) > 1:
-        raise ValueError("auto decides by its device: give one profile")
+    if _decides(setting) and len(profiles) > 1:
+        raise ValueError(f"{setting} decides by its device: give one profile")
     found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
     replay = Replay(profiles[0], setting)
     for trace in traces:
@@ -292,14 +296,17 @@ def table(
     traces: Sequence[Trace],
     profiles: dict[str, Profile],
     *,
+    method: str = "auto",
     fixed: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[dict[str, Any]]:
-    """Rows {profile, category, policy, speedup} of "plain", "auto" and, with `fixed`, of
+    """Yield rows {profile, category, policy, speedup} of "plain", of `method` and, with `fixed`, of
     "best-fixed": the fixed setting that is best for that category on that device, chosen in
     hindsight, plain decoding among them.
+
+    Raises ConfigError for an unknown method.
     """
-    jobs = _jobs(profiles, fixed)
+    jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
     with ProcessPoolExecutor() as pool:
         settings, where = zip(*jobs, strict=True)
@@ -310,20 +317,37 @@ def table(
                 speed[name][setting] = rate
             progress(done, len(jobs))
     for name, by_setting in speed.items():
-        hindsight = [setting for setting in by_setting if setting != "auto"]
-        for category, plain in by_setting["plain"].items():
-            best = max(hindsight, key=lambda s: by_setting[s][category])
-            chosen = {"plain": "plain", "auto": "auto"} | ({"best-fixed": best} if fixed else {})
-            for policy, setting in chosen.items():
-                row = {"profile": name, "category": category, "policy": policy,
-                       "speedup": round(by_setting[setting][category] / plain, 4)}  # fmt: skip
-                yield row | ({"setting": str(setting)} if policy == "best-fixed" else {})
+        yield from _rows(name, by_setting, method, fixed)
 
 
-def _jobs(profiles: dict[str, Profile], fixed: bool) -> list[tuple[Fixed | str, list[str]]]:
-    """Settings and the devices that each is timed on."""
+def _rows(
+    profile: str, by_setting: dict[Fixed | str, Rates], method: str, fixed: bool
+) -> Iterator[dict[str, Any]]:
+    hindsight = [setting for setting in by_setting if not _decides(setting)]
+    for category, plain in by_setting["plain"].items():
+        best = max(hindsight, key=lambda s: by_setting[s][category])
+        chosen = {"plain": "plain"}
+        chosen |= {method: method} if method in by_setting else {}
+        for policy, setting in (chosen | ({"best-fixed": best} if fixed else {})).items():
+            row = {"profile": profile, "category": category, "policy": policy,
+                   "speedup": round(by_setting[setting][category] / plain, 4)}  # fmt: skip
+            yield row | ({"setting": str(setting)} if policy == "best-fixed" else {})
+
+
+def _decides(setting: Fixed | str) -> bool:
+    """Return whether a setting decides by the costs of its device."""
+    return isinstance(setting, str) and setting != "plain"
+
+
+def _jobs(
+    profiles: dict[str, Profile], method: str, fixed: bool
+) -> list[tuple[Fixed | str, list[str]]]:
+    """Return settings and the devices that each is timed on."""
     every, drafting = list(profiles), [name for name in profiles if profiles[name].draft]
-    jobs: list[tuple[Fixed | str, list[str]]] = [("auto", [name]) for name in every]
+    needs_model = all(entry.uses_model for entry in drafters.chosen(method))
+    jobs: list[tuple[Fixed | str, list[str]]] = [
+        (method, [name]) for name in (drafting if needs_model else every)
+    ]
     jobs.append(("plain", every))
     if fixed:
         jobs += [(s, every if s.p_min is None else drafting) for s in FIXED]

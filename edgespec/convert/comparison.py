@@ -13,9 +13,9 @@ import numpy.typing as npt
 from .. import backends
 from ..backends.base import Model
 from ..config import EngineConfig
-from ..drafters.model import check_vocabulary
+from ..drafters.vocabulary import check_vocabulary
 from ..errors import EngineMissing
-from ..loading.local import open_model
+from ..loading.models import open_model
 
 _ROWS = 24
 

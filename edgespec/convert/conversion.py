@@ -16,7 +16,7 @@ from .. import backends, hub
 from ..backends import files
 from ..config import build
 from ..errors import ConfigError, ConversionError, ModelNotFound
-from ..loading.local import model_path
+from ..loading.models import model_path
 from . import tools
 from .comparison import Comparison, compare
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..drafters.base import Drafter, DraftsAhead
+from ..drafters.base import Drafter, DraftsAhead, Source
 from ..errors import Aborted
 from ..policies.base import Policy
 from ..sampling.base import Request
-from ..types import NO_DRAFT, Budget, Draft, Event, Offer, Stats, StepStats, Verdict
+from ..types import NO_DRAFT, Budget, Draft, Event, Stats, StepStats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
 from .output import Output
 
 
 class Session:
     """One sequence of requests on one target. Not for use by two threads at once.
+
+    sources: what the policy chooses from, made of the drafters; by default the drafters.
 
     A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
     one could trip over: every `begin` aligns caches with its own prompt.
@@ -26,14 +29,17 @@ class Session:
         verifier: Verifier,
         drafters: Sequence[Drafter],
         policy: Policy,
+        *,
+        sources: Sequence[Source] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._verifier = verifier
+        self._remote = verifier if isinstance(verifier, AsyncVerifier) else None
         self._drafters = list(drafters)
+        self._drafting_ahead = [d for d in drafters if isinstance(d, DraftsAhead)]
+        self._sources = list(drafters if sources is None else sources)
         self._policy = policy
         self._clock = clock
-        self._far = verifier if isinstance(verifier, AsyncVerifier) else None
-        self._ahead = [drafter for drafter in drafters if isinstance(drafter, DraftsAhead)]
 
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
         """Yield "prefill" and "token" events until `output` has a finish reason."""
@@ -45,10 +51,10 @@ class Session:
         except Aborted:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
-            if self._far:
-                self._far.finish()
+            if self._remote:
+                self._remote.finish()
             stats.total_s = self._clock() - began
-            if self._active(request) and not stats.num_draft_steps:
+            if self._speculates(request) and not stats.num_draft_steps:
                 stats.speculation = f"off: {self._policy.reason}"
 
     def _prefill(self, request: Request, stats: Stats) -> Iterator[Event]:
@@ -60,28 +66,29 @@ class Session:
             stats.num_prefilled_tokens = n_done - cached
             yield Event("prefill", n_done=n_done, n_total=total)
         yield from self._notices()
-        for drafter in self._active(request):
-            drafter.begin(request)
+        if self._speculates(request):
+            self._policy.begin(request)
+            for drafter in self._drafters:
+                drafter.begin(request)
 
     def _steps(
         self, request: Request, output: Output, stats: Stats, began: float
     ) -> Iterator[Event]:
         context = list(request.prompt)
-        drafters = self._active(request)
+        drafters = self._drafters if self._speculates(request) else []
         first = 0.0
         while not output.finish_reason:
             start = self._clock()
-            draft = self._draft(drafters, request, context, output) if drafters else NO_DRAFT
+            draft = self._draft(request, context, output) if drafters else NO_DRAFT
             drafted = self._clock()
             verdict = self._verify(draft, context)
-            if self._far:
-                yield from self._notices()
+            yield from self._notices()
             emitted = output.cut(verdict.tokens)
-            tokens = [token for token, _ in emitted]
+            tokens = tuple(token for token, _ in emitted)
             context.extend(tokens)
             self._verifier.accept(tokens)
             for drafter in drafters:
-                drafter.accept(tokens, verdict.rows)
+                drafter.accept(Verified(tokens))
             now = self._clock()
             if not first:  # the rest of the prompt went with this step
                 first = now
@@ -93,44 +100,41 @@ class Session:
             stats.time_to_first_token_s, stats.decode_s = first - began, now - first
             self._policy.observe(step)
             for i, (token, text) in enumerate(emitted):
-                yield Event(
-                    "token", token, text, from_draft=i < verdict.n_accepted,
-                    logprob=verdict.logprobs[i] if verdict.logprobs else None,
-                )  # fmt: skip
+                logprob = verdict.logprobs[i] if verdict.logprobs else None
+                yield Event("token", token, text, i < verdict.n_accepted, logprob)
             if len(context) > self._verifier.n_ctx:
                 output.finish("context_full")
             elif request.abort and (reason := request.abort()):
                 output.finish(reason)
 
-    def _draft(
-        self, drafters: Sequence[Drafter], request: Request, context: Sequence[int], output: Output
-    ) -> Draft:
+    def _draft(self, request: Request, context: Sequence[int], output: Output) -> Draft:
         budget = self._budget(request, len(context), len(output.token_ids))
         if budget.limit <= 0:
             return NO_DRAFT
-        plan = self._policy.choose(_Offers(drafters, context, budget.limit), budget)
+        asks = [functools.partial(s.estimate, context, budget.limit) for s in self._sources]
+        plan = self._policy.choose(asks, budget)
         if not plan.depth:
             return NO_DRAFT
-        return drafters[plan.offer].propose(context, plan.depth, plan.thresholds)
+        return self._sources[plan.source].propose(context, plan.depth, plan.thresholds)
 
     def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
-        """A target far away leaves time to draft on."""
-        far = self._far
-        if far is None:
+        """Have a draft verified; while a remote target does that, there is time to draft ahead."""
+        remote = self._remote
+        if remote is None:
             return self._verifier.verify(draft)
-        far.submit(draft)
+        remote.submit(draft)
         if draft.tokens:
-            for drafter in self._ahead:
-                drafter.draft_ahead(context, draft, far.max_draft, far.ready)
-        return far.result()
+            for drafter in self._drafting_ahead:
+                drafter.draft_ahead(context, draft, remote.max_draft, remote.ready)
+        return remote.result()
 
     def _notices(self) -> Iterator[Event]:
-        """What a target far away has to say to the user."""
-        while self._far and self._far.notices:
-            yield Event("notice", text=self._far.notices.pop(0))
+        """Yield what a remote verifier has to tell the user."""
+        while self._remote and self._remote.notices:
+            yield Event("notice", text=self._remote.notices.pop(0))
 
     def _budget(self, request: Request, n_context: int, n_emitted: int) -> Budget:
-        """A step emits one token more than it accepts."""
+        """Return what a step may draft; it emits one token more than it accepts."""
         params = request.params
         remaining = self._verifier.n_ctx - n_context + 1
         if params.max_tokens is not None:
@@ -140,29 +144,17 @@ class Session:
             limit = min(limit, params.num_draft_tokens)
         return Budget(limit, n_context, n_emitted, remaining)
 
-    def _active(self, request: Request) -> list[Drafter]:
-        """The drafters this request may use."""
+    def _speculates(self, request: Request) -> bool:
+        """Return whether there are drafters that this request may use."""
         params = request.params
-        return [] if params.disable_spec_decode or params.num_draft_tokens == 0 else self._drafters
+        forbidden = params.disable_spec_decode or params.num_draft_tokens == 0
+        return bool(self._drafters) and not forbidden
 
     def close(self) -> None:
-        """Free target and drafts."""
+        """Free target and drafters."""
         for drafter in self._drafters:
             drafter.close()
         self._verifier.close()
-
-
-class _Offers(Sequence[Offer]):
-    """What drafters offer: each is asked when the policy looks."""
-
-    def __init__(self, drafters: Sequence[Drafter], context: Sequence[int], limit: int) -> None:
-        self._drafters, self._context, self._limit = drafters, context, limit
-
-    def __len__(self) -> int:
-        return len(self._drafters)
-
-    def __getitem__(self, index: int) -> Offer:  # type: ignore[override]
-        return self._drafters[index].offer(self._context, self._limit)
 
 
 def _step_stats(

@@ -1,1 +1,146 @@
-"""Things that guess what the target will say: one file each, a `Drafter` each."""
+"""What guesses the target's next tokens: one file for each drafter, which registers itself.
+
+A file in this folder, or a module that another package names in the entry-point group
+`edgespec.drafters`, calls `register` and is then known by its name to the configuration, the
+command line, the replay and the docs (docs/how-to/write-a-drafter.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from ..config import did_you_mean
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .base import Drafter, DrafterContext
+
+GROUP = "edgespec.drafters"
+METHODS = ("auto", "none")  # besides the names of drafters
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A drafter that can be asked for by name.
+
+    make: returns the drafter; its keyword arguments are the drafter's options. summary: what it
+    drafts from, in a few words. uses_model: it needs a draft model. automatic: "auto" uses it.
+    """
+
+    name: str
+    make: Callable[..., Drafter]
+    summary: str
+    aliases: tuple[str, ...] = ()
+    uses_model: bool = False
+    automatic: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """Names of the options that `make` takes."""
+        return [
+            name
+            for name, parameter in inspect.signature(self.make).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+
+
+_entries: dict[str, Entry] = {}
+
+
+def register(
+    name: str,
+    summary: str,
+    *,
+    aliases: Iterable[str] = (),
+    uses_model: bool = False,
+    automatic: bool = False,
+) -> Callable[[Callable[..., Drafter]], Callable[..., Drafter]]:
+    """Register the decorated function, which makes a drafter from a DrafterContext.
+
+    Options of the drafter are its keyword-only arguments. Raises ConfigError for a name that
+    another drafter has.
+    """
+
+    def add(make: Callable[..., Drafter]) -> Callable[..., Drafter]:
+        entry = Entry(name, make, summary, tuple(aliases), uses_model, automatic)
+        for known in (name, *entry.aliases):
+            taken = _entries.get(known)
+            if known in METHODS or (taken and taken.make.__module__ != make.__module__):
+                raise ConfigError(f"there is a drafter {known!r} already; choose another name")
+            _entries[known] = entry
+        return make
+
+    return add
+
+
+def names() -> list[str]:
+    """Return the names of all drafters, those of other packages included."""
+    _read_own_files()
+    _read_entry_points()
+    return sorted({entry.name for entry in _entries.values()})
+
+
+def entry(name: str) -> Entry:
+    """Return the drafter of a name or an alias. Raises ConfigError with the closest names.
+
+    Packages of others are looked through only if this one has no such drafter.
+    """
+    _read_own_files()
+    if name not in _entries:
+        _read_entry_points()
+    if name not in _entries:
+        known = [*METHODS, *names()]
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"unknown speculative method {name!r}; {hint}")
+    return _entries[name]
+
+
+def chosen(method: str) -> list[Entry]:
+    """Return the drafters that a `SpeculativeConfig.method` asks for: "auto", "none", or names
+    separated by commas. Raises ConfigError for an unknown name.
+    """
+    if method == "none":
+        return []
+    _read_own_files()
+    if method == "auto":
+        found = [entry for entry in _entries.values() if entry.automatic]
+    else:
+        found = [entry(name.strip()) for name in method.split(",")]
+    return sorted(dict.fromkeys(found), key=lambda entry: entry.uses_model)
+
+
+def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
+    """Make drafters, each with those of `context.config.options` that it takes.
+
+    Raises ConfigError for an option that none of them takes.
+    """
+    found = list(found)
+    options: dict[str, Any] = dict(context.config.options)
+    known = [name for entry in found for name in entry.options]
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) if known else "they have none"
+            raise ConfigError(f"unknown option {name!r} of the drafters; {hint}")
+    return [
+        entry.make(context, **{name: options[name] for name in entry.options if name in options})
+        for entry in found
+    ]
+
+
+@functools.cache
+def _read_own_files() -> None:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+@functools.cache
+def _read_entry_points() -> None:
+    for point in entry_points(group=GROUP):
+        point.load()

@@ -1,49 +1,78 @@
-"""The contract of drafters."""
+"""The contracts of drafters, and what one is made from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from ..backends.base import Model, Tokenizer
+from ..config import SpeculativeConfig
+from ..costs.online import Costs
 from ..sampling.base import Request
-from ..types import NO_THRESHOLDS, Draft, Offer, Rows, Thresholds
+from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 
 
-class Drafter(Protocol):
-    """Something cheap that guesses what the target will say."""
+class Source(Protocol):
+    """One way to draft that a policy can choose."""
 
     name: str
 
-    def begin(self, request: Request) -> None:
-        """A new request; whatever state an earlier one left must not matter."""
+    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
+        """Return what it expects of at most `limit` tokens after `context` (prompt and output).
 
-    def offer(self, context: Sequence[int], limit: int) -> Offer:
-        """What it expects of at most `limit` tokens after `context` (prompt and output).
-
-        Must not draw: a choice between sources may not look at drawn tokens.
+        It must not draw: a choice between sources may not look at drawn tokens.
         """
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Draft at most `limit` tokens after `context`, fewer where a survival is below its
-        floor.
-        """
+        """Draft at most `limit` tokens after `context`, fewer where `thresholds` end the draft."""
 
-    def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
-        """What was emitted, and the verified rows for those who learn from them."""
+
+class Drafter(Source, Protocol):
+    """Something cheap that guesses the target's next tokens."""
+
+    def begin(self, request: Request) -> None:
+        """Begin a request. Whatever state an earlier one left must not matter."""
+
+    def accept(self, verified: Verified) -> None:
+        """Take note of what was emitted."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything. Calling it twice is harmless."""
 
 
 @runtime_checkable
 class DraftsAhead(Drafter, Protocol):
-    """A drafter that uses the time in which a draft is under way."""
+    """A drafter that uses the time in which a verification is under way."""
 
     def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
         """Draft on behind `context` and the whole of `draft`, at most `limit` tokens after the
-        one that the target adds, for as long as `until` says False.
+        one that the target adds, for as long as `until` returns False.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterContext:
+    """What a drafter may be made from.
+
+    config: the user's settings, `config.options` among them. vocab_size: of the target. target:
+    the target itself, None where it is on another machine. tokenizer: the target's.
+    draft_model: the model that was loaded to draft with, if any. costs: what evaluations cost on
+    this device; None where depths are fixed and costs decide nothing.
+    """
+
+    config: SpeculativeConfig
+    vocab_size: int
+    target: Model | None = None
+    tokenizer: Tokenizer | None = None
+    draft_model: Model | None = None
+    costs: Costs | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the target is on another machine."""
+        return self.target is None

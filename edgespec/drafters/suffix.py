@@ -13,12 +13,14 @@ from collections.abc import Sequence
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
-from ..types import NO_THRESHOLDS, Draft, Offer, Rows, Thresholds
+from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
+from . import register
+from .base import DrafterContext
 from .calibration import Calibration
 
 SEPARATOR = -1  # between texts that do not follow each other: never drafted
-_HOPELESS = 0.02  # no device drafts tokens that survive this seldom
-_COPYING = (0.3, 0.6, 0.85)  # answers in classes, by how much of their end lookup foretold
+_HOPELESS = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
+_COPYING = (0.3, 0.6, 0.85)  # answers in classes, by how much of their end lookup predicted
 _COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
 
 
@@ -39,7 +41,7 @@ class SuffixAutomaton:
         self._last = 0
 
     def append(self, token: int) -> None:
-        """Amortised O(1)."""
+        """Add one token; amortised O(1)."""
         state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
         while walk != -1 and token not in self._next[walk]:
             self._next[walk][token] = state
@@ -50,12 +52,12 @@ class SuffixAutomaton:
         self._count_newest()
 
     def suffix(self) -> tuple[int, int]:
-        """(state, length) of the longest ending that occurred before; length 0 if none."""
+        """Return (state, length) of the longest ending that occurred before; length 0 if none."""
         state = self._link[self._last] if self._last else 0
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """(state, length) of the longest ending of a match and one more token."""
+        """Return (state, length) of the longest ending of a match and one more token."""
         while state > 0 and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -63,10 +65,9 @@ class SuffixAutomaton:
         return (0, 0) if after is None else (after, length + 1)
 
     def follow(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """What came after the latest occurrence of a state: up to `limit` (token, hits, times).
+        """Return up to `limit` (token, hits, times) that followed the latest occurrence of a state.
 
-        Of all the times that the text before was followed by anything, it was followed by
-        this token so often.
+        The text before it was followed by this token `hits` times out of `times`.
         """
         found: list[tuple[int, int, int]] = []
         newest = len(self.tokens) - 1
@@ -93,7 +94,7 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def _split(self, walk: int, token: int) -> int:
-        """The state of exactly (text of `walk`) + token, cut out of a longer one if needed."""
+        """Return the state of exactly (text of `walk`) + token, split off a longer one."""
         target = self._next[walk][token]
         if self._length[walk] + 1 == self._length[target]:
             return target
@@ -120,8 +121,8 @@ class SuffixDrafter:
     """Drafts what followed the longest ending that was seen before.
 
     min_match: shortest ending, in tokens, to draft from. p_min: the draft ends where its
-    estimated survival falls below this. Deterministic, so any choice may look at it. Every
-    emitted token tells whether it would have been right, drafted or not.
+    estimated acceptance probability falls below this. It is deterministic, so any choice may look
+    at it. Every emitted token tells whether it would have been right, drafted or not.
     """
 
     name = "suffix"
@@ -133,59 +134,59 @@ class SuffixDrafter:
         self._calibration = Calibration()
         self._n_context = 0
         self._found: tuple[int, list[tuple[int, float]]] | None = None  # (limit, what there was)
-        self._foretold = 0.0  # share of the answer's last tokens that lookup would have drafted
-        self._streak = 0  # of them, those since the last that it would not have
+        self._predicted = 0.0  # share of the answer's last tokens that lookup would have drafted
+        self._streak = 0  # so many of the last tokens, one behind the other
 
     def begin(self, request: Request) -> None:
-        """Read the conversation: only what is new if it continues what was read before."""
+        """Read the conversation, or only what is new if it continues what was read before."""
         text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
         known = len(self._automaton.tokens)
         if common_prefix(self._automaton.tokens, text) < known:
             self._automaton, known = SuffixAutomaton(), 0
         self._read(text[known:])
         self._n_context = len(request.prompt)
-        self._foretold = 0.3
+        self._predicted = 0.3
         self._streak = 0
         self._found = None
 
-    def offer(self, context: Sequence[int], limit: int) -> Offer:
-        """Estimated survival of each depth."""
-        survival = tuple(survival for _, survival in self._find(context, limit))
-        return Offer(self.name, survival, n_known=len(survival), streak=self._streak)
+    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
+        """Return the acceptance probability of each depth; the tokens are known already."""
+        probs = tuple(prob for _, prob in self._find(context, limit))
+        return DraftEstimate(self.name, probs, n_known=len(probs), streak=self._streak)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """What followed last time. A context longer than what was accepted is read ahead."""
+        """Draft what followed last time; a context longer than what was accepted is followed."""
         found = self._find(context, limit)
         n = next((i for i, (_, s) in enumerate(found) if not thresholds.keeps(i, s)), len(found))
-        survival = found[n - 1][1] if n else 1.0
-        return Draft(tuple(token for token, _ in found[:n]), self.name, survival=survival)
+        prob = found[n - 1][1] if n else 1.0
+        return Draft(tuple(token for token, _ in found[:n]), self.name, acceptance_prob=prob)
 
-    def accept(self, tokens: Sequence[int], rows: Rows | None) -> None:
-        """Read what was emitted, and compare it with what was to be expected."""
-        for token in tokens:
+    def accept(self, verified: Verified) -> None:
+        """Read what was emitted, and compare it with what lookup would have drafted."""
+        for token in verified.tokens:
             hit = False
             state, length = self._automaton.suffix()
             if length >= self._min_match:
                 for expected, hits, times in self._automaton.follow(state, 1):
                     hit = token == expected
-                    self._calibration.observe(_kind(length, hits, times, self._foretold), hit)
-            self._foretold += (hit - self._foretold) / 20
+                    self._calibration.observe(_kind(length, hits, times, self._predicted), hit)
+            self._predicted += (hit - self._predicted) / 20
             self._streak = self._streak + 1 if hit else 0
             self._automaton.append(token)
-        self._n_context += len(tokens)
+        self._n_context += len(verified.tokens)
         self._found = None
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free nothing: there is nothing to free."""
 
     def _read(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._automaton.append(token)
 
     def _find(self, context: Sequence[int], limit: int) -> list[tuple[int, float]]:
-        """(token, survival) of each depth."""
+        """Return (token, acceptance probability) of each depth."""
         if len(context) > self._n_context:
             return self._look(context, limit)
         if self._found is None or self._found[0] < limit:  # several sources ask at every step
@@ -198,20 +199,20 @@ class SuffixDrafter:
             state, length = self._automaton.step(state, length, context[i])
         if length < self._min_match:
             return []
-        found, survival = [], 1.0
+        found, prob = [], 1.0
         for token, hits, times in self._automaton.follow(state, limit):
-            kind = _kind(length, hits, times, self._foretold)
-            prior = _assumed(length, hits, times, self._foretold)
-            survival *= self._calibration.estimate(kind, prior)
-            if survival < self._p_min or survival < _HOPELESS:
+            kind = _kind(length, hits, times, self._predicted)
+            prior = _assumed(length, hits, times, self._predicted)
+            prob *= self._calibration.estimate(kind, prior)
+            if prob < self._p_min or prob < _HOPELESS:
                 break
-            found.append((token, survival))
+            found.append((token, prob))
             length += 1
         return found
 
 
-def _assumed(length: int, hits: int, times: int, foretold: float) -> float:
-    """The chance that a token is right where nothing is known yet.
+def _assumed(length: int, hits: int, times: int, predicted: float) -> float:
+    """Return the chance that a token is right where nothing is known yet.
 
     After a match of n tokens that was followed by it `hits` of `times`:
     (hits / times)^2 * (n + times - 1) / (n + times + 0.5). That was read off the greedy answers
@@ -221,15 +222,24 @@ def _assumed(length: int, hits: int, times: int, foretold: float) -> float:
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
-    copying: float = (max(foretold, 0.02) / (1.02 - foretold) / 1.5) ** 0.3
+    copying: float = (max(predicted, 0.02) / (1.02 - predicted) / 1.5) ** 0.3
     odds = chance / (1 - chance) * copying
     return odds / (1 + odds)
 
 
-def _kind(length: int, hits: int, times: int, foretold: float) -> tuple[int, int, int]:
-    """Evidence in classes: the match's length, how it was followed before, and how much of the
-    answer is copied.
+def _kind(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
+    """Return the class of the evidence: the match's length, how it was followed before, and how
+    much of the answer is copied.
     """
     classes = (1, 2, 3, 4, 6, 8, 12, 20, 40)
     followed = 3 if hits == times == 1 else 4 * hits // times if hits < times else 4
-    return bisect.bisect_left(classes, length), followed, bisect.bisect(_COPYING, foretold)
+    return bisect.bisect_left(classes, length), followed, bisect.bisect(_COPYING, predicted)
+
+
+@register("suffix", "prompt lookup", aliases=("ngram",), automatic=True)
+def make(context: DrafterContext) -> SuffixDrafter:
+    """Make the drafter of method "suffix"."""
+    config, target = context.config, context.target
+    free = target is not None and target.capabilities.min_tokens > 1  # a draft of one token is
+    _, p_min = config.fixed or (0, 0.0)
+    return SuffixDrafter(config.prompt_lookup_min or (1 if free else 2), p_min)

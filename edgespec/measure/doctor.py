@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..config import EngineConfig, SamplingParams, build
+from ..config import EngineConfig, RemoteConfig, SamplingParams, build
 from ..errors import ConfigError, EdgeSpecError, EngineMissing, VerifierUnavailable
-from ..loading.local import Reference
-from ..loading.remote import reached
+from ..loading.connect import connected
+from ..loading.models import Reference
 from .findings import Finding
 from .machine_checks import check_machine
 from .model_checks import check_model
@@ -52,18 +52,19 @@ def _less_certain(finding: Finding) -> Finding:
 
 
 def diagnose_verifier(
-    url: str, draft: Reference | None = None, *, local: Reference | None = None, **arguments: Any
+    remote: str | RemoteConfig, draft: Reference | None = None, **arguments: Any
 ) -> list[Finding]:
     """Return findings about this machine and about a target on another one.
 
     Arguments are those of `connect`. Raises ConfigError for impossible options; whatever else
     goes wrong is a finding.
     """
+    remote = RemoteConfig(remote) if isinstance(remote, str) else remote
     found: list[Finding] = []
     try:
         found += check_machine()
-        with reached(url, draft, local=local, make_copy=False, **arguments) as connection:
-            return [*found, *check_verifier(connection, url)]
+        with connected(remote, draft, make_copy=False, **arguments) as parts:
+            return [*found, *check_verifier(parts, remote.url)]
     except ConfigError:
         raise
     except VerifierUnavailable as error:

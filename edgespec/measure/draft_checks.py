@@ -11,7 +11,8 @@ from ..backends.base import FileModel
 from ..config import EngineConfig
 from ..costs.profile import READING, Curve, Profile
 from ..errors import VocabularyMismatch
-from ..loading.local import Reference, load_draft, model_path
+from ..loading.drafts import load_draft
+from ..loading.models import Reference, model_path
 from .findings import Finding
 from .gains import LIKELY, SHORT_CACHE, break_even, conditions
 from .inspection import fitting_drafts

@@ -24,7 +24,8 @@ from ..backends.base import Model
 from ..config import EngineConfig
 from ..costs.profile import fill, timed
 from ..errors import EdgeSpecError
-from ..loading.local import open_model, tuned_options
+from ..loading.models import open_model
+from ..loading.tuned import tuned_options
 
 logger = logging.getLogger("edgespec.measure.formats")
 

@@ -10,9 +10,9 @@ from typing import Any
 from .. import backends, hub
 from ..backends import files
 from ..backends.base import Tokenizer
-from ..drafters.model import check_vocabulary
+from ..drafters.vocabulary import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
-from ..loading.local import model_path
+from ..loading.models import model_path
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",

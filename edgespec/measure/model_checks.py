@@ -12,7 +12,9 @@ from ..config import EngineConfig
 from ..costs.profile import QUICK, timed
 from ..device import available_memory, thread_counts
 from ..errors import ConfigError, EdgeSpecError
-from ..loading.local import Reference, draft_path, model_path, open_model, tuned_options
+from ..loading.drafts import draft_path
+from ..loading.models import Reference, model_path, open_model
+from ..loading.tuned import tuned_options
 from .draft_checks import check_draft
 from .findings import Finding, count, gib
 from .inspection import ModelInfo, inspect

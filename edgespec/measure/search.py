@@ -15,7 +15,7 @@ from ..backends.base import FileModel, Threaded
 from ..costs.profile import timed
 from ..device import available_memory, thread_counts
 from ..errors import ModelError
-from ..loading.local import open_model
+from ..loading.models import open_model
 from .interleaving import MIN_ROUNDS, Clock, candidate, decide, interleave
 from .results import Choice, tokens_at_once
 

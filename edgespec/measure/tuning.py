@@ -14,16 +14,9 @@ from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig, build
 from ..costs.profile import READING, WIDTHS, Curve, Profile, keep, measure, store
-from ..loading.local import (
-    Reference,
-    draft_path,
-    explicit,
-    load_draft,
-    model_path,
-    open_model,
-    tuned_options,
-    tuning_key,
-)
+from ..loading.drafts import draft_path, load_draft
+from ..loading.models import Reference, model_path, open_model
+from ..loading.tuned import explicit, tuned_options, tuning_key
 from .formats import Format, compare, formats, recommend
 from .gains import SHORT_CACHE
 from .results import Choice, Tuning

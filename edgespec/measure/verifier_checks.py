@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..costs.profile import Profile, curve_of
-from ..loading.remote import Reached, profile_of
+from ..loading.connect import RemoteParts, profile_of
 from ..verifiers.base import AsyncVerifier
 from .findings import Finding
 from .gains import LIKELY, break_even, conditions
 
 
-def check_verifier(connection: Reached, url: str) -> Iterator[Finding]:
+def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
     """Yield what the verifier is, how fast it decodes, and whether drafting for it pays."""
-    remote = connection.far
+    remote = parts.remote
     if remote is None:
         yield Finding(
             "problem",
@@ -22,7 +22,7 @@ def check_verifier(connection: Reached, url: str) -> Iterator[Finding]:
             "the local model answers meanwhile",
         )
         return
-    profile = profile_of(connection)
+    profile = profile_of(parts)
     name = getattr(remote, "model", getattr(remote, "name", "a model"))
     trip = ""
     if isinstance(remote, AsyncVerifier):
@@ -31,8 +31,8 @@ def check_verifier(connection: Reached, url: str) -> Iterator[Finding]:
     plain = profile.target(1)
     yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")
     yield check_drafting(profile)
-    if connection.local:
-        here = curve_of(connection.local)(1)
+    if parts.local:
+        here = curve_of(parts.local)(1)
         which = "the local model" if here < plain else "the server"
         yield Finding("ok", "local plain", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
 

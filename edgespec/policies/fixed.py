@@ -1,15 +1,17 @@
-"""The same depth every step."""
+"""Drafts of the same depth at every step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import PLAIN, Budget, Offer, Plan, StepStats
+from ..sampling.base import Request
+from ..types import PLAIN, Budget, Plan, StepStats
+from .base import Ask
 
 
 class FixedDepth:
-    """Drafts `depth` tokens from the best offer, fewer where the offer or the budget ends;
-    plain where less than `at_least` would be drafted. Depth 0 is plain decoding.
+    """Drafts `depth` tokens from the most promising source, fewer if it has fewer or the budget
+    ends; decodes plainly if less than `at_least` would be drafted. Depth 0 is plain decoding.
     """
 
     reason = "nothing to draft"
@@ -18,21 +20,24 @@ class FixedDepth:
         self.depth = depth
         self.at_least = max(1, at_least)
 
-    def choose(self, offers: Sequence[Offer], budget: Budget) -> Plan:
-        """Which offer, and how deep."""
+    def begin(self, request: Request) -> None:
+        """Begin a request; nothing is remembered of others."""
+
+    def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
+        """Return the source with the largest expected number of accepted tokens."""
         limit = min(self.depth, budget.limit)
-        if not offers or limit <= 0:
+        if not sources or limit <= 0:
             return PLAIN
-        if len(offers) == self.at_least == 1:
+        if len(sources) == self.at_least == 1:
             return Plan(0, limit)  # it drafts what it has
-        asked = list(offers)
-        index = max(range(len(asked)), key=lambda i: asked[i].expected(limit))
-        depth = min(limit, len(asked[index].survival))
-        return Plan(index, depth) if depth >= self.at_least else PLAIN
+        estimates = [ask() for ask in sources]
+        best = max(range(len(estimates)), key=lambda i: estimates[i].expected(limit))
+        depth = min(limit, len(estimates[best].acceptance_probs))
+        return Plan(best, depth) if depth >= self.at_least else PLAIN
+
+    def observe(self, step: StepStats) -> None:
+        """Learn nothing."""
 
     def plain_s(self, n_past: int) -> float | None:
-        """Not measured."""
+        """Return None: nothing is measured."""
         return None
-
-    def observe(self, stats: StepStats) -> None:
-        """Nothing to learn."""

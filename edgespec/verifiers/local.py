@@ -89,7 +89,6 @@ class LocalVerifier:
         return Verdict(
             tokens,
             n_accepted,
-            rows,
             self._verification.logprobs(rows, tokens),
             len(pending) + len(draft.tokens),
             seconds,

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import edgespec
 from edgespec import EngineConfig
 from edgespec.costs.profile import fill, timed
-from edgespec.loading.local import open_model
+from edgespec.loading.models import open_model
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 WIDTHS, BEHIND, ROUNDS, N_TOKENS = (1, 2, 4, 8, 16), 256, 9, 64

@@ -22,7 +22,7 @@ import numpy as np
 
 from edgespec import EngineConfig
 from edgespec.backends import files
-from edgespec.loading.local import open_model
+from edgespec.loading.models import open_model
 from tests.helpers.benchmarks import model, save
 
 N_PROMPT, N_STEPS = 2000, 100

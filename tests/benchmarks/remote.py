@@ -76,8 +76,10 @@ def equality(name, target, draft=None, *, file):
         load_fixed(target, **options) as local,
         contextlib.closing(
             edgespec.connect(
-                f"ws://127.0.0.1:{port}", draft and model(draft), tokenizer=words,
-                speculative_config=config, n_ctx=4096,
+                edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=words),
+                draft and model(draft),
+                speculative_config=config,
+                n_ctx=4096,
             )
         ) as far,
     ):  # fmt: skip
@@ -163,7 +165,7 @@ def trips(name, target, draft, *, file):
                     edgespec.connect(url, model(draft), speculative_config=config, **alone)
                 ) as far:
                     if how:
-                        far._session._ahead = []
+                        far._session._drafting_ahead = []
                     far.generate(prompts[0][1], max_tokens=8)
                     row[way] = answers(far, prompts)
                 print(trip, way, row[way], file=sys.stderr)
@@ -185,7 +187,8 @@ def devices(name, target, *, file):
             for way, config in (("lookup", {"method": "suffix"}), ("plain", {"method": "none"})):
                 engines = [
                     edgespec.connect(
-                        f"ws://127.0.0.1:{port}", tokenizer=model(target), speculative_config=config
+                        edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=model(target)),
+                        speculative_config=config,
                     )
                     for _ in range(n)
                 ]

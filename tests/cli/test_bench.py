@@ -14,7 +14,7 @@ import pytest
 import edgespec
 from edgespec.bench import peers, reports, runner, traces, workloads
 from edgespec.errors import DecodeError
-from edgespec.loading import local as loading
+from edgespec.loading import drafts
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
@@ -227,7 +227,7 @@ def test_recording_keeps_what_it_has(edgespec_cli, monkeypatch):
         return [one]
 
     first = workloads.edge()
-    monkeypatch.setattr(loading, "pair", lambda *_, **__: contextlib.nullcontext((None, None)))
+    monkeypatch.setattr(drafts, "pair", lambda *_, **__: contextlib.nullcontext((None, None)))
     monkeypatch.setattr(traces, "record_question", record_question)
     done = edgespec_cli("bench", "record", "out.gz", "-m", "a.gguf", "-md", "b.gguf")
     assert done.exit_code == 130

@@ -6,7 +6,7 @@ import pytest
 from edgespec import ContextFull, EngineConfig
 from edgespec.backends.base import BatchItem
 from edgespec.backends.separate import SeparateModels
-from edgespec.loading.local import open_model
+from edgespec.loading.models import open_model
 from tests.helpers.serving import Shared, toy
 
 ONNX = {

@@ -8,10 +8,11 @@ import pytest
 
 from edgespec import EngineConfig, SamplingParams, ToyModel
 from edgespec.drafters.cascade import Cascade
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
+from edgespec.types import Verified
 
 PROMPT = [0, 1, 2, 0, 1, 2, 0]
 
@@ -22,8 +23,24 @@ def toy(n_ctx=64, truncate=True):
     return ToyModel(table, n_ctx=n_ctx, truncate=truncate)
 
 
-def extended(first, second):
-    return Cascade(first, second, [first, second])
+class Joined(Cascade):
+    """A cascade that tells its drafters what a session would tell them."""
+
+    def __init__(self, first, second):
+        super().__init__(first, second)
+        self._drafters = [first, second]
+
+    def begin(self, request):
+        for drafter in self._drafters:
+            drafter.begin(request)
+
+    def accept(self, verified):
+        for drafter in self._drafters:
+            drafter.accept(verified)
+
+    def close(self):
+        for drafter in self._drafters:
+            drafter.close()
 
 
 def table():
@@ -47,8 +64,8 @@ MAKERS = {
     "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
     "onnx": lambda: ModelDrafter(table(), 3),
     "onnx, coupled": lambda: ModelDrafter(table(), 3, acceptance="coupled"),
-    "model, then suffix": lambda: extended(ModelDrafter(toy(), 3), SuffixDrafter(1)),
-    "suffix, then model": lambda: extended(SuffixDrafter(1), ModelDrafter(toy(), 3)),
+    "model, then suffix": lambda: Joined(ModelDrafter(toy(), 3), SuffixDrafter(1)),
+    "suffix, then model": lambda: Joined(SuffixDrafter(1), ModelDrafter(toy(), 3)),
 }
 
 
@@ -69,27 +86,27 @@ def begin(drafter, prompt=PROMPT, **params):
 def test_respects_the_limit(drafter, temperature):
     context = begin(drafter, temperature=temperature)
     for limit in (1, 2, 4):
-        offer = drafter.offer(context, limit)
+        estimate = drafter.estimate(context, limit)
         draft = drafter.propose(context, limit)
         assert len(draft.tokens) <= limit
-        assert len(offer.survival) <= limit
+        assert len(estimate.acceptance_probs) <= limit
         assert all(0 <= t < 3 for t in draft.tokens)
         assert draft.probs is None or len(draft.probs) == len(draft.tokens)
-        drafter.accept([1], None)
+        drafter.accept(Verified((1,)))
         context.append(1)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_survival_is_a_falling_probability(drafter, temperature):
+def test_acceptance_is_a_falling_probability(drafter, temperature):
     context = begin(drafter, temperature=temperature)
-    survival = drafter.offer(context, 5).survival
-    assert all(0 <= s <= 1 for s in survival)
-    assert list(survival) == sorted(survival, reverse=True)
+    probs = drafter.estimate(context, 5).acceptance_probs
+    assert all(0 <= p <= 1 for p in probs)
+    assert list(probs) == sorted(probs, reverse=True)
 
 
 def test_probs_are_what_was_drawn_from(drafter):
     context = begin(drafter, temperature=0.7, top_k=2)
-    drafter.offer(context, 3)
+    drafter.estimate(context, 3)
     draft = drafter.propose(context, 3)
     for token, q in zip(draft.tokens, draft.probs or (), strict=draft.probs is not None):
         assert q.prob(token) > 0
@@ -99,7 +116,7 @@ def test_probs_are_what_was_drawn_from(drafter):
 
 def test_greedy_drafts_carry_no_probabilities(drafter):
     context = begin(drafter)
-    drafter.offer(context, 3)
+    drafter.estimate(context, 3)
     assert drafter.propose(context, 3).probs is None
 
 
@@ -108,11 +125,11 @@ def test_follows_rejections_and_full_acceptance(drafter):
     context = begin(drafter)
     rng = np.random.default_rng(0)
     for _ in range(12):
-        drafter.offer(context, 3)
+        drafter.estimate(context, 3)
         draft = drafter.propose(context, 3)
         n = int(rng.integers(len(draft.tokens) + 1))
         emitted = [*draft.tokens[:n], int(rng.integers(3))]
-        drafter.accept(emitted, None)
+        drafter.accept(Verified(tuple(emitted)))
         context += emitted
         if isinstance(drafter, ModelDrafter) and drafter._model.n_ctx >= 64 and len(context) < 56:
             expected = [(context[-1] + i) % 3 for i in range(1, 4)]
@@ -121,13 +138,13 @@ def test_follows_rejections_and_full_acceptance(drafter):
 
 def test_a_new_request_forgets_the_old_one(drafter):
     begin(drafter)
-    drafter.accept([2, 2, 2], None)
+    drafter.accept(Verified((2, 2, 2)))
     fresh = [2, 1, 2, 1, 2]
     begin(drafter, fresh)
-    drafter.offer(fresh, 2)
+    drafter.estimate(fresh, 2)
     again = drafter.propose(fresh, 2)
     begin(drafter, fresh)
-    drafter.offer(fresh, 2)
+    drafter.estimate(fresh, 2)
     assert drafter.propose(fresh, 2).tokens == again.tokens
 
 
@@ -138,7 +155,7 @@ def test_context_longer_than_the_drafts():
         draft = drafter.propose(context, 3)
         assert list(draft.tokens) == [(context[-1] + i) % 3 for i in (1, 2, 3)]
         emitted = [*draft.tokens[:2], (draft.tokens[1] + 1) % 3]
-        drafter.accept(emitted, None)
+        drafter.accept(Verified(tuple(emitted)))
         context += emitted
 
 

@@ -16,7 +16,7 @@ from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.ahead import AheadDrafter
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import Sessions

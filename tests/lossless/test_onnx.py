@@ -6,7 +6,7 @@ import pytest
 from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.costs.online import Costs
 from edgespec.costs.profile import Curve, Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.cascade import Cascade, sources
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.cascade import Cascade, cascades
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
@@ -42,34 +43,35 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
 
     lookup = SuffixDrafter(1)
-    model = ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min)
-    drafters = {
+    costs = Costs(CHEAP, depth) if kind == "auto" else None
+    model = ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min, costs=costs)
+    sources = {
         "none": [],
         "suffix": [lookup],
         "model": [model],
         "both": [lookup, model],
-        "model, then suffix": [Cascade(model, lookup, [model, lookup])],
-        "suffix, then model": [Cascade(lookup, model, [lookup, model])],
-        "thresholds": [Cascade(model, lookup, [model, lookup])],
-        "auto": sources(lookup, model),
-    }
-    policy = {"auto": Adaptive(CHEAP, depth), "thresholds": Floored(depth)}.get(
-        kind, FixedDepth(depth)
-    )
+        "model, then suffix": [Cascade(model, lookup)],
+        "suffix, then model": [Cascade(lookup, model)],
+        "thresholds": [Cascade(model, lookup)],
+        "auto": cascades([lookup], model),
+    }[kind]
+    drafters = {"none": [], "suffix": [lookup], "model": [model]}.get(kind, [lookup, model])
+    other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
+    policy = Adaptive(costs) if costs else other
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
     verifier = LocalVerifier(toy(1), acceptance, clock)
-    return Session(verifier, drafters[kind], policy, clock)
+    return Session(verifier, drafters, policy, sources=sources, clock=clock)
 
 
 CHEAP = Profile(Curve((1,), (1, 8), ((1e-3, 1.1e-3),)), Curve((1,), (1, 8), ((1e-4, 1.1e-4),)))
 
 
-class Floored(FixedDepth):
-    """Ends drafts where rows and learned survivals are low."""
+class WithThresholds(FixedDepth):
+    """Ends drafts where rows and learned acceptance probabilities are low."""
 
-    def choose(self, offers, budget):
-        plan = super().choose(offers, budget)
+    def choose(self, sources, budget):
+        plan = super().choose(sources, budget)
         return plan._replace(thresholds=Thresholds((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
 
 

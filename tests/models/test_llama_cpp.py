@@ -28,7 +28,7 @@ from edgespec import (
 )
 from edgespec.backends import llama_cpp
 from edgespec.decoding.engine import Interrupt
-from edgespec.loading.local import open_model
+from edgespec.loading.models import open_model
 
 pytest.importorskip("llama_cpp")
 
@@ -390,7 +390,7 @@ def test_wrong_draft_vocabulary(smollm2, gemma):
 
 def test_padded_vocabularies_are_no_difference(qwen_pair):
     from edgespec.backends.llama_cpp import vocabulary
-    from edgespec.drafters.model import check_vocabulary
+    from edgespec.drafters.vocabulary import check_vocabulary
 
     class Padded:
         def __init__(self, tokenizer):

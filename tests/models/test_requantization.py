@@ -14,7 +14,8 @@ from edgespec.cache import requantization
 from edgespec.config import EngineConfig
 from edgespec.costs.profile import Curve
 from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory, VocabularyMismatch
-from edgespec.loading.local import load_draft, open_draft, open_model
+from edgespec.loading.drafts import load_draft, open_draft
+from edgespec.loading.models import open_model
 
 
 @pytest.fixture(autouse=True)

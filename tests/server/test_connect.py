@@ -66,7 +66,7 @@ def test_auto_drafts_ahead(server, smollm2):
 
 
 def test_only_the_vocabulary_of_a_file(server, smollm2):
-    with edgespec.connect(server.url, tokenizer=smollm2) as there:
+    with edgespec.connect(edgespec.RemoteConfig(server.url, tokenizer=smollm2)) as there:
         assert there.generate("Hi", max_tokens=3).token_ids
         assert there.describe()["model"] is there.describe()["draft"] is None
 
@@ -78,7 +78,9 @@ def test_several_at_once_on_one_context(server, target, smollm2):
     found = {}
 
     def run(i):
-        with edgespec.connect(server.url, tokenizer=smollm2, timeout_s=60) as there:
+        with edgespec.connect(
+            edgespec.RemoteConfig(server.url, tokenizer=smollm2, timeout_s=60)
+        ) as there:
             found[i] = there.generate(prompts[i], **DRAWN).token_ids
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(prompts))]
@@ -92,7 +94,9 @@ def test_several_at_once_on_one_context(server, target, smollm2):
 def test_a_local_target_takes_over(target, smollm2):
     server = Server(lambda: serving(target, name="smollm2-135m.gguf", n_slots=2))
     with edgespec.connect(
-        server.url, local=smollm2, timeout_s=0.5, n_ctx=1024, batch_invariant=True
+        edgespec.RemoteConfig(server.url, local=smollm2, timeout_s=0.5),
+        n_ctx=1024,
+        batch_invariant=True,
     ) as there:
         expected = there.generate(PROMPTS[0], **DRAWN).token_ids
         assert not there._session._verifier.is_local
@@ -112,12 +116,15 @@ def test_what_cannot_be_connected(smollm2, small_draft):
     with pytest.raises(VerifierUnavailable, match="no verification server"):
         edgespec.connect(f"ws://127.0.0.1:{free_port()}", small_draft)
     with pytest.raises(VerifierUnavailable):
-        edgespec.connect(f"openai+http://127.0.0.1:{free_port()}", small_draft, timeout_s=0.3)
+        edgespec.connect(
+            edgespec.RemoteConfig(f"openai+http://127.0.0.1:{free_port()}", timeout_s=0.3),
+            small_draft,
+        )
 
 
 def test_a_draft_of_another_family(smollm2, qwen_pair):
     with pytest.raises(VocabularyMismatch):
-        edgespec.connect("ws://127.0.0.1:9", qwen_pair[1], tokenizer=smollm2)
+        edgespec.connect(edgespec.RemoteConfig("ws://127.0.0.1:9", tokenizer=smollm2), qwen_pair[1])
 
 
 # --- bench and doctor ---
@@ -128,19 +135,24 @@ def test_doctor_looks_at_the_server(server, smollm2, small_draft):
     assert "smollm2-135m.gguf answers, 1024 tokens" in found["verifier"].text
     assert "tokens/s" in found["remote plain"].text
     assert "the draft model" in found["drafting"].text
-    found = {f.subject: f for f in edgespec.diagnose_verifier(server.url, local=smollm2)}
+    found = {
+        f.subject: f
+        for f in edgespec.diagnose_verifier(edgespec.RemoteConfig(server.url, local=smollm2))
+    }
     assert "decodes faster" in found["local plain"].text
     assert "lookup" in found["drafting"].text
 
 
 def test_doctor_says_what_is_wrong(server, smollm2):
     away = f"ws://127.0.0.1:{free_port()}"
-    *_, problem = edgespec.diagnose_verifier(away, tokenizer=smollm2)
+    *_, problem = edgespec.diagnose_verifier(edgespec.RemoteConfig(away, tokenizer=smollm2))
     assert problem.broken
     assert "no verification server" in problem.text
-    *_, problem = edgespec.diagnose_verifier(away, local=smollm2)
+    *_, problem = edgespec.diagnose_verifier(edgespec.RemoteConfig(away, local=smollm2))
     assert problem.remedy == "the local model answers meanwhile"
-    *_, problem = edgespec.diagnose_verifier(server.url, tokenizer=smollm2, model="another")
+    *_, problem = edgespec.diagnose_verifier(
+        edgespec.RemoteConfig(server.url, tokenizer=smollm2, model="another")
+    )
     assert problem.broken
     assert "not 'another'" in problem.text
     with pytest.raises(ConfigError):
@@ -152,7 +164,7 @@ def test_bench_measures_a_target_far_away(server, smollm2):
     from edgespec.bench.summary import summary
 
     questions = [q for q in workloads.edge() if q.category == "file_editing"][:1]
-    with edgespec.connect(server.url, tokenizer=smollm2) as there:
+    with edgespec.connect(edgespec.RemoteConfig(server.url, tokenizer=smollm2)) as there:
         answers = list(runner.run(there, questions, runner.RunOptions(max_tokens=16)))
     assert {row["mode"] for row in summary(answers)} >= {"auto", "plain"}
 

@@ -47,8 +47,8 @@ def test_impossible_sampling(options):
 
 
 @pytest.mark.parametrize("options", [
-    {"method": "magic"}, {"acceptance": "hope"}, {"num_speculative_tokens": 99},
-    {"draft_p_min": 2}, {"method": "suffix", "model": "x"}, {"prompt_lookup_min": 0},
+    {"method": 1}, {"options": 1}, {"acceptance": "hope"}, {"num_speculative_tokens": 99},
+    {"draft_p_min": 2}, {"prompt_lookup_min": 0},
 ])  # fmt: skip
 def test_impossible_speculation(options):
     with pytest.raises(ConfigError):

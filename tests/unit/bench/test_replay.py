@@ -10,7 +10,7 @@ from edgespec.bench import replay, traces
 from edgespec.bench.replay import Fixed, Replay, dense, rates
 from edgespec.bench.traces import AFTER_A_MISS, DEPTH, Trace, record
 from edgespec.costs.profile import Curve, Profile
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.sampling.base import Request
 
 N = 64

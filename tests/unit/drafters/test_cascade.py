@@ -2,13 +2,25 @@
 
 import pytest
 
-from edgespec import SamplingParams, ToyModel
-from edgespec.drafters.cascade import Cascade, sources
-from edgespec.drafters.model import ModelDrafter
+from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
+from edgespec.drafters.cascade import Cascade, cascades
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter, _assumed
+from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import NO_THRESHOLDS, Distribution, Draft, Offer, Thresholds
+from edgespec.types import (
+    NO_THRESHOLDS,
+    Distribution,
+    Draft,
+    DraftEstimate,
+    Extension,
+    Stats,
+    Thresholds,
+)
+from edgespec.verifiers.local import LocalVerifier
 
 HALF = Distribution([1, 2], [0.5, 0.5])
 THIRD = Distribution([1, 3], [1 / 3, 2 / 3])
@@ -17,25 +29,25 @@ THIRD = Distribution([1, 3], [1 / 3, 2 / 3])
 class Says:
     """Drafts what it is told to and notes what it is asked."""
 
-    def __init__(self, name, draft=(), survival=1.0, offer=None):
-        self.name, self.survival, self.log = name, survival, []
+    def __init__(self, name, draft=(), acceptance_prob=1.0, estimate=None):
+        self.name, self.acceptance_prob, self.log = name, acceptance_prob, []
         self.draft = [(t, None) if isinstance(t, int) else t for t in draft]
-        self.made = offer or Offer(name)
+        self.made = estimate or DraftEstimate(name)
 
     def begin(self, request):
         self.log.append(("begin", request))
 
-    def offer(self, context, limit):
+    def estimate(self, context, limit):
         return self.made
 
     def propose(self, context, limit, thresholds=NO_THRESHOLDS):
         self.log.append((tuple(context), limit, thresholds))
         tokens = tuple(t for t, _ in self.draft[:limit])
         probs = tuple(q for _, q in self.draft[:limit])
-        return Draft(tokens, self.name, probs if any(probs) else None, self.survival)
+        return Draft(tokens, self.name, probs if any(probs) else None, self.acceptance_prob)
 
-    def accept(self, tokens, rows):
-        self.log.append(("accept", tuple(tokens)))
+    def accept(self, verified):
+        self.log.append(("accept", verified.tokens))
 
     def close(self):
         self.log.append("close")
@@ -81,40 +93,40 @@ def test_nothing_behind_it_is_the_first_ones_own():
     assert draft == Draft((1,), "one", (HALF,), 0.5)
 
 
-def test_offers():
-    model = Offer("m", (0.8, 0.6), 30, ((1.0, 0.8),), 0.7)
-    lookup = Offer("l", (0.9, 0.5, 0.4), n_known=3)
-    one, two = Says("m", offer=model), Says("l", offer=lookup)
-    expected = Offer("m+l", (0.8, 0.6), 30, ((1.0, 0.8),), 0.7)
-    assert Cascade(one, two).offer([1], 9) == expected
-    expected = Offer("l+m", (0.9, 0.5, 0.4), 30, ((1.0, 0.8),), 0.7, 3)
-    assert Cascade(two, one).offer([1], 9) == expected
-    two.made = Offer("l")
-    assert Cascade(two, one).offer([1], 9) == Offer("l+m")
+def test_estimates():
+    extension = Extension(((1.0, 0.8),), 0.7, 0.1, lambda n_known: 3.0 + 0.1 * n_known)
+    model = DraftEstimate("m", (0.8, 0.6), 0, extension)
+    lookup = DraftEstimate("l", (0.9, 0.5, 0.4), n_known=3)
+    one, two = Says("m", estimate=model), Says("l", estimate=lookup)
+    expected = DraftEstimate("m+l", (0.8, 0.6), 0, extension)
+    assert Cascade(one, two).estimate([1], 9) == expected
+    expected = DraftEstimate("l+m", (0.9, 0.5, 0.4), 3, extension)
+    assert Cascade(two, one).estimate([1], 9) == expected
+    two.made = DraftEstimate("l")
+    assert Cascade(two, one).estimate([1], 9) == DraftEstimate("l+m")
 
 
-def test_each_is_told_once():
+def test_each_drafter_is_told_once():
     lookup, model = Says("suffix"), Says("draft_model")
-    request = Request([1], SamplingParams(), None)
-    made = sources(lookup, model)
+    request = Request([0], SamplingParams(max_tokens=1), SeededRandomness(1))
+    made = cascades([lookup], model)
     assert [source.name for source in made] == [
         "suffix", "draft_model+suffix", "suffix+draft_model",
     ]  # fmt: skip
-    for source in made:
-        source.begin(request)
-    for source in made:
-        source.accept([2, 3], None)
-    for source in made:
-        source.close()
-    told = [("begin", request), ("accept", (2, 3)), "close"]
+    verifier = LocalVerifier(ToyModel([[0.0, 1.0], [0.0, 1.0]]))
+    session = Session(verifier, [lookup, model], FixedDepth(2), sources=made)
+    output = Output(ToyTokenizer(["a", "b"]), request.params)
+    list(session.generate(request, output, Stats()))
+    session.close()
+    told = [("begin", request), ("accept", (1,)), "close"]
     assert lookup.log == model.log == told
 
 
 def test_sources_of_one():
     lookup, model = Says("suffix"), Says("draft_model")
-    assert sources(lookup, None) == [lookup]
-    assert sources(None, model) == [model]
-    assert sources(None, None) == []
+    assert cascades([lookup], None) == [lookup]
+    assert cascades([], model) == [model]
+    assert cascades([], None) == []
 
 
 PROMPT = [0, 1, 2, 3, 4, 0, 1]
@@ -137,7 +149,10 @@ def real(temperature):
 
 def test_real_drafters_greedily():
     lookup, model = real(0.0)
-    known, sure = lookup.offer(PROMPT, 3).survival, 0.91  # of the model's class, at first
+    known, sure = (
+        lookup.estimate(PROMPT, 3).acceptance_probs,
+        0.91,
+    )  # of the model's class, at first
     draft = Cascade(lookup, model).propose(PROMPT, 6, Thresholds((0.26,)))
     assert draft == Draft(
         (2, 3), "suffix", None, known[1], (9,)
@@ -146,7 +161,7 @@ def test_real_drafters_greedily():
     assert draft == Draft((2, 3, 4), "suffix+draft_model", None, known[1] * sure, (1, 1))
     draft = Cascade(model, lookup).propose(PROMPT, 6, Thresholds((0.35,)))
     assert draft.tokens == (2, 3, 4, 0, 1)  # behind 4 the model is unsure, lookup knows
-    assert draft.survival == pytest.approx(
+    assert draft.acceptance_prob == pytest.approx(
         sure**3 * _assumed(5, 1, 1, 0.3) * _assumed(6, 1, 1, 0.3)
     )
     assert draft.probs is None
@@ -162,7 +177,7 @@ def test_real_drafters_with_chance():
         assert 0 < q.prob(token) < 1
 
 
-def test_floors_beyond_their_ends():
+def test_thresholds_beyond_their_ends():
     thresholds = Thresholds((0.2, 0.4), (0.1, 0.3))
     assert [thresholds.keeps(i, 0.3) for i in range(4)] == [True, False, False, False]
     assert [thresholds.extends(i, 0.2) for i in range(4)] == [True, False, False, False]
@@ -172,9 +187,9 @@ def test_floors_beyond_their_ends():
     assert NO_THRESHOLDS.extends(3, 0.0)
 
 
-def test_floors_of_a_draft_that_has_begun():
+def test_thresholds_of_a_draft_that_has_begun():
     thresholds = Thresholds((0.2, 0.4, 0.6), (0.1, 0.3, 0.5))
-    assert thresholds.behind(1, 0.5) == Thresholds((0.8, 1.2), (0.6, 1.0))
-    assert thresholds.behind(9, 0.5) == Thresholds((1.2,), (1.0,))
-    assert NO_THRESHOLDS.behind(2, 0.5) == NO_THRESHOLDS
-    assert not thresholds.behind(0, 0.0).keeps(0, 1.0)
+    assert thresholds.after(1, 0.5) == Thresholds((0.8, 1.2), (0.6, 1.0))
+    assert thresholds.after(9, 0.5) == Thresholds((1.2,), (1.0,))
+    assert NO_THRESHOLDS.after(2, 0.5) == NO_THRESHOLDS
+    assert not thresholds.after(0, 0.0).keeps(0, 1.0)

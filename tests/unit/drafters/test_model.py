@@ -7,13 +7,14 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.drafters.cascade import Cascade
-from edgespec.drafters.model import _ASSUMED, _STARTS, ModelDrafter, _kind
+from edgespec.drafters.confidence import _ACCEPTED, _DRAFTS, Confidence, confidence_class
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
-from edgespec.types import Thresholds
+from edgespec.types import Thresholds, Verified
 
 PROMPT = [0, 1, 2]
-SHOW = Thresholds((0.0,), (0.0,))  # no floor, but how sure it is counts
+SHOW = Thresholds((0.0,), (0.0,))  # nothing ends a draft, but how sure it is counts
 
 
 def sureness(token):
@@ -27,40 +28,58 @@ def counts_on(tokens):
     return row
 
 
+class Counting:
+    """Costs of one second a token."""
+
+    draft_token_s = 1.0
+
+    def draft(self, n, n_past):
+        return float(n)
+
+
 def made(prompt=PROMPT, **options):
-    drafter = ModelDrafter(ToyModel(counts_on, vocab_size=64), 64, **options)
+    drafter = ModelDrafter(ToyModel(counts_on, vocab_size=64), 64, costs=Counting(), **options)
     drafter.begin(Request(prompt, SamplingParams(), None))
     return drafter
 
 
-def starts(drafter):
-    return {kind: survival for kind, (_, survival) in enumerate(drafter.offer(PROMPT, 1).starts)}
+def histogram(drafter):
+    return drafter.estimate(PROMPT, 1).extension.confidence_histogram
+
+
+def probs(drafter):
+    return {kind: prob for kind, (_, prob) in enumerate(histogram(drafter))}
 
 
 def shares(drafter):
-    return [share for share, _ in drafter.offer(PROMPT, 1).starts]
+    return [share for share, _ in histogram(drafter)]
 
 
-SURE, UNSURE = _kind(0.99), _kind(0.5)
+def n_unread(drafter, context):
+    """How many tokens it would have to read."""
+    return 1 + drafter.estimate(context, 2).extension.catch_up_s(0)
+
+
+SURE, UNSURE = confidence_class(0.99), confidence_class(0.5)
 
 
 def test_classes():
     assert (SURE, UNSURE) == (9, 2)
-    assert [_kind(p) for p in (0.0, 0.29, 0.31, 0.999, 1.0)] == [0, 0, 1, 10, 10]
+    assert [confidence_class(p) for p in (0.0, 0.29, 0.31, 0.999, 1.0)] == [0, 0, 1, 10, 10]
 
 
 def test_before_anything_is_learned():
-    offer = made().offer(PROMPT, 3)
-    assert [share for share, _ in offer.starts] == pytest.approx(
-        [n / sum(_STARTS) for n in _STARTS]
-    )
-    assert [survival for _, survival in offer.starts] == list(_ASSUMED)
-    first = sum(n * s for n, s in zip(_STARTS, _ASSUMED, strict=True)) / sum(_STARTS)
-    assert offer.survival == pytest.approx([first, 0.85 * first, 0.7225 * first])
-    assert (offer.follow, offer.n_pending, offer.n_known) == (0.85, 3, 0)
+    drafter = made()
+    estimate = drafter.estimate(PROMPT, 3)
+    assert shares(drafter) == pytest.approx([n / sum(_DRAFTS) for n in _DRAFTS])
+    assert list(probs(drafter).values()) == list(_ACCEPTED)
+    first = sum(n * s for n, s in zip(_DRAFTS, _ACCEPTED, strict=True)) / sum(_DRAFTS)
+    assert estimate.acceptance_probs == pytest.approx([first, 0.85 * first, 0.7225 * first])
+    assert (estimate.extension.conditional_acceptance_rate, estimate.n_known) == (0.85, 0)
+    assert n_unread(drafter, PROMPT) == 3
 
 
-def test_starts_shift_to_what_it_was_of_late():
+def test_shares_shift_to_what_it_was_of_late():
     drafter = made()
     before = shares(drafter)
     drafter.propose(PROMPT, 1, SHOW)  # behind 2 it is sure
@@ -71,7 +90,8 @@ def test_starts_shift_to_what_it_was_of_late():
     for _ in range(24):
         drafter.propose([*PROMPT, 3], 1, SHOW)
     assert shares(drafter)[UNSURE] > 0.6
-    general = [n / sum(drafter._starts) for n in drafter._starts]
+    counts = drafter._confidence._all
+    general = [n / sum(counts) for n in counts]
     assert general[SURE] > 0.6 > 0.3 > general[UNSURE]
     drafter.begin(Request(PROMPT, SamplingParams(), None))  # a new answer: nearer to any other
     between = zip(before, general, strict=True)
@@ -84,12 +104,12 @@ def test_how_often_it_agrees_is_forgotten_soon():
         for _ in range(n):
             drafter.begin(Request(PROMPT, SamplingParams(), None))
             guess = drafter.propose(PROMPT, 1, SHOW).tokens[0]
-            drafter.accept([guess if right else guess ^ 1], None)
-        survival = drafter.offer(PROMPT, 1).starts[SURE][1]
-        assert survival > 0.95 if right else survival < 0.5
+            drafter.accept(Verified((guess if right else guess ^ 1,)))
+        prob = probs(drafter)[SURE]
+        assert prob > 0.95 if right else prob < 0.5
 
 
-def test_only_first_tokens_are_starts():
+def test_only_first_tokens_count_as_drafts():
     drafter = made()
     for _ in range(50):
         drafter.propose(PROMPT, 2, SHOW)
@@ -97,15 +117,15 @@ def test_only_first_tokens_are_starts():
 
 
 def test_learns_of_the_class_that_it_drafted_from():
-    assumed = dict(enumerate(_ASSUMED))
+    assumed = dict(enumerate(_ACCEPTED))
     for emitted, expected in (
-        ([3, 50], {SURE: (8 * _ASSUMED[SURE] + 1) / 9, UNSURE: 8 * _ASSUMED[UNSURE] / 9}),
-        ([50], {SURE: 8 * _ASSUMED[SURE] / 9}),  # what stood behind a miss teaches nothing
+        ([3, 50], {SURE: (8 * _ACCEPTED[SURE] + 1) / 9, UNSURE: 8 * _ACCEPTED[UNSURE] / 9}),
+        ([50], {SURE: 8 * _ACCEPTED[SURE] / 9}),  # what stood behind a miss teaches nothing
     ):
         drafter = made()
         assert drafter.propose(PROMPT, 2, SHOW).tokens == (3, 4)
-        drafter.accept(emitted, None)
-        assert starts(drafter) == pytest.approx(assumed | expected)
+        drafter.accept(Verified(tuple(emitted)))
+        assert probs(drafter) == pytest.approx(assumed | expected)
 
 
 @pytest.mark.parametrize(("emitted", "follow"), [
@@ -115,19 +135,20 @@ def test_learns_of_the_class_that_it_drafted_from():
 def test_learns_how_tokens_follow(emitted, follow):
     drafter = made()
     assert drafter.propose(PROMPT, 3, SHOW).tokens == (3, 4, 5)
-    drafter.accept(emitted, None)
-    assert drafter.offer([*PROMPT, *emitted], 1).follow == pytest.approx(follow, abs=2e-3)
+    drafter.accept(Verified(tuple(emitted)))
+    extension = drafter.estimate([*PROMPT, *emitted], 1).extension
+    assert extension.conditional_acceptance_rate == pytest.approx(follow, abs=2e-3)
 
 
 def test_learns_nothing_from_what_others_drafted():
     drafter = made()
-    before = drafter.offer(PROMPT, 4).starts
-    drafter.accept([3, 4, 5], None)
-    assert drafter.offer(PROMPT, 4).starts == before
+    before = histogram(drafter)
+    drafter.accept(Verified((3, 4, 5)))
+    assert histogram(drafter) == before
     drafter.propose([*PROMPT, 3, 4, 5], 1, SHOW)
     drafter.begin(Request(PROMPT, SamplingParams(), None))  # the verdict never came
-    drafter.accept([8], None)
-    assert list(starts(drafter).values()) == list(_ASSUMED)
+    drafter.accept(Verified((8,)))
+    assert list(probs(drafter).values()) == list(_ACCEPTED)
 
 
 @pytest.mark.parametrize(("emitted", "sure", "unsure"), [
@@ -136,27 +157,27 @@ def test_learns_nothing_from_what_others_drafted():
 ])  # fmt: skip
 def test_learns_behind_what_another_drafted(emitted, sure, unsure):
     """Its own two tokens stand behind 50 and 51, which lookup drafted."""
-    drafter, before = made(), dict(enumerate(_ASSUMED))
+    drafter, before = made(), dict(enumerate(_ACCEPTED))
     assert drafter.propose([*PROMPT, 50, 51], 2, SHOW).tokens == (52, 53)
-    drafter.accept(emitted, None)
-    after = starts(drafter)
+    drafter.accept(Verified(tuple(emitted)))
+    after = probs(drafter)
     signs = {kind: (after[kind] > before[kind]) - (after[kind] < before[kind]) for kind in after}
     assert signs == dict.fromkeys(before, 0) | {SURE: sure, UNSURE: unsure}
 
 
-def test_survival_of_a_draft():
-    each = (_ASSUMED[SURE], _ASSUMED[UNSURE]) * 2
-    survivals = list(accumulate(each, mul))
-    found = [made().propose(PROMPT, n, SHOW).survival for n in range(1, 5)]
-    assert found == pytest.approx(survivals)
+def test_acceptance_of_a_draft():
+    each = (_ACCEPTED[SURE], _ACCEPTED[UNSURE]) * 2
+    expected = list(accumulate(each, mul))
+    found = [made().propose(PROMPT, n, SHOW).acceptance_prob for n in range(1, 5)]
+    assert found == pytest.approx(expected)
 
 
-def test_floors_end_a_draft():
-    survivals = [_ASSUMED[SURE], _ASSUMED[SURE] * _ASSUMED[UNSURE]]
+def test_thresholds_end_a_draft():
+    expected = [_ACCEPTED[SURE], _ACCEPTED[SURE] * _ACCEPTED[UNSURE]]
     for keep, extend, n_drafted, n_evaluated in (
         ((0.0,), (1.1,), 0, 0), ((1.0,), (0.0,), 0, 1),
         ((0.0,), (0.0, 1.0), 1, 1), ((0.0, 1.0), (0.0,), 1, 2),
-        ((0.0, survivals[1] - 0.01), (0.0, survivals[0] - 0.01, 1.0), 2, 2),
+        ((0.0, expected[1] - 0.01), (0.0, expected[0] - 0.01, 1.0), 2, 2),
     ):  # fmt: skip
         drafter = made()
         draft = drafter.propose(PROMPT, 4, Thresholds(keep, extend))
@@ -167,25 +188,25 @@ def test_floors_end_a_draft():
 
 def test_tokens_that_it_has_to_read():
     drafter, context = made(), [*PROMPT, 3, 4]
-    drafter.accept([3, 4], None)  # plain steps
-    assert drafter.offer(context, 2).n_pending == 5
+    drafter.accept(Verified((3, 4)))  # plain steps
+    assert n_unread(drafter, context) == 5
     drafter.propose(context, 1, SHOW)
-    drafter.accept([1, 2, 3], None)
-    few = drafter.offer([*context, 1, 2, 3], 2).n_pending
-    drafter.accept([4, 5], None)
-    assert drafter.offer([*context, 1, 2, 3, 4, 5], 2).n_pending == few + 2
+    drafter.accept(Verified((1, 2, 3)))
+    few = n_unread(drafter, [*context, 1, 2, 3])
+    drafter.accept(Verified((4, 5)))
+    assert n_unread(drafter, [*context, 1, 2, 3, 4, 5]) == few + 2
     drafter.begin(Request([*context, 8], SamplingParams(), None))
-    assert drafter.offer([*context, 8], 2).n_pending == 1
+    assert n_unread(drafter, [*context, 8]) == 1
 
 
 @pytest.mark.parametrize("emitted", [[50], [3, 50], [3, 4, 50], [3, 4, 5, 6]])
 def test_what_it_has_read_does_not_count(emitted):
     drafter, context = made(), [*PROMPT, *emitted]
     drafter.propose(PROMPT, 3, SHOW)
-    drafter.accept(emitted, None)
-    n_pending, before = drafter.offer(context, 1).n_pending, drafter._model.n_evaluated
+    drafter.accept(Verified(tuple(emitted)))
+    expected, before = n_unread(drafter, context), drafter._model.n_evaluated
     drafter.propose(context, 1, SHOW)
-    assert drafter._model.n_evaluated - before == n_pending
+    assert drafter._model.n_evaluated - before == expected
 
 
 def test_how_sure_it_is_in_any_vocabulary():
@@ -199,11 +220,12 @@ def test_how_sure_it_is_in_any_vocabulary():
 def test_reads_the_text_as_it_is_behind_a_rejected_lookup():
     prompt = [1, 2, 3, 4, 1, 2]
     lookup, drafter = SuffixDrafter(2), made(prompt)
-    both = Cascade(lookup, drafter, [lookup, drafter])
-    both.begin(Request(prompt, SamplingParams(), None))
+    both = Cascade(lookup, drafter)
+    lookup.begin(Request(prompt, SamplingParams(), None))
     assert both.propose(prompt, 5, Thresholds((0.2,), (0.0,))).tokens[:2] == (3, 4)
-    both.accept([9], None)
-    both.accept([8, 7, 6, 5], None)  # a step of another source
+    for emitted in ((9,), (8, 7, 6, 5)):  # the second by a step of another source
+        lookup.accept(Verified(emitted))
+        drafter.accept(Verified(emitted))
     context = [*prompt, 9, 8, 7, 6, 5]
     drafter.propose(context, 1)
     assert drafter._model._tokens == context
@@ -213,9 +235,11 @@ def test_what_ended_the_answer_was_right_nevertheless():
     """An end of text that was drafted, or a stop string: what stands behind it is unknown."""
     drafter = made()
     assert drafter.propose(PROMPT, 4, SHOW).tokens == (3, 4, 5, 6)
-    drafter.accept([3, 4], None)
-    assert drafter._calibration._seen[SURE] == pytest.approx([1, 1])
-    assert drafter._calibration._seen[UNSURE] == pytest.approx([1, 1])
+    drafter.accept(Verified((3, 4)))
+    once = Confidence()
+    for kind in (SURE, UNSURE):
+        once.observe(kind, True, behind_accepted=False)
+    assert list(probs(drafter).values()) == once.probs
 
 
 def test_a_long_read_counts_as_a_whole():
@@ -234,9 +258,9 @@ def test_what_it_has_to_read_is_known_behind_a_look_ahead(length, emitted):
     drafter = made(prompt)
     ahead = drafter.look_ahead([*prompt, 3, 4, 5], 4, lambda: False)
     assert bool(ahead) == (length < 32)
-    drafter.accept(emitted, None)
+    drafter.accept(Verified(tuple(emitted)))
     context = [*prompt, *emitted]
-    n_pending, before = drafter.offer(context, 1).n_pending, drafter._model.n_evaluated
+    expected, before = n_unread(drafter, context), drafter._model.n_evaluated
     drafter.propose(context, 1, SHOW)
-    assert drafter._model.n_evaluated - before == n_pending
+    assert drafter._model.n_evaluated - before == expected
     assert drafter._model._tokens[: len(context)] == context

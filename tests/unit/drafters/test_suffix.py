@@ -7,7 +7,7 @@ import pytest
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, _assumed
 from edgespec.sampling.base import Request
-from edgespec.types import Thresholds
+from edgespec.types import Thresholds, Verified
 
 
 def longest_repeated_ending(text):
@@ -56,15 +56,15 @@ def test_takes_the_latest_match_and_knows_the_counts():
     drafter = SuffixDrafter(2)
     drafter.begin(request([1, 2, 3, 9, 1, 2, 4, 9, 1, 2]))
     assert drafter.propose([], 1).tokens == (4,)
-    (survival,) = drafter.offer([], 1).survival
+    (prob,) = drafter.estimate([], 1).acceptance_probs
     drafter.begin(request([1, 2, 4, 9, 1, 2, 4, 9, 1, 2]))
-    assert drafter.offer([], 1).survival[0] > survival
+    assert drafter.estimate([], 1).acceptance_probs[0] > prob
 
 
-def test_no_match_no_offer():
+def test_no_match_no_draft():
     drafter = SuffixDrafter(2)
     drafter.begin(request([1, 2, 3, 4]))
-    assert drafter.offer([], 4).survival == ()
+    assert drafter.estimate([], 4).acceptance_probs == ()
     assert drafter.propose([], 4).tokens == ()
 
 
@@ -79,7 +79,7 @@ def test_min_match():
 def test_reads_only_what_is_new_of_a_continued_chat():
     drafter = SuffixDrafter(2)
     drafter.begin(request([1, 2, 3]))
-    drafter.accept([4, 5], None)
+    drafter.accept(Verified((4, 5)))
     automaton = drafter._automaton
     drafter.begin(request([1, 2, 3, 4, 5, 6, 1, 2]))
     assert drafter._automaton is automaton
@@ -96,20 +96,20 @@ def test_earlier_turns_are_looked_up_but_no_separator_is_drafted():
 def test_p_min_ends_a_draft():
     drafter = SuffixDrafter(1, p_min=0.9)
     drafter.begin(request([1, 2, 3, 1, 2]))
-    assert drafter.offer([], 3).survival == ()
+    assert drafter.estimate([], 3).acceptance_probs == ()
 
 
 ONCE = _assumed(2, 1, 1, 0.3)
 
 
 def learned(prompt, *answers):
-    """The survival that is offered for the first token after these answers to the prompt."""
+    """The acceptance probability of the first token after these answers to the prompt."""
     drafter = SuffixDrafter(2)
     for answer in answers:
         drafter.begin(request(prompt))
-        drafter.accept(answer, None)
+        drafter.accept(Verified(tuple(answer)))
     drafter.begin(request(prompt))
-    return drafter.offer(prompt, 1).survival[0]
+    return drafter.estimate(prompt, 1).acceptance_probs[0]
 
 
 def test_learns_from_text_that_it_did_not_draft():
@@ -131,15 +131,15 @@ def test_counts_what_it_would_have_had_right_in_a_row():
 
     def accept(*tokens):
         context.extend(tokens)
-        drafter.accept(tokens, None)
-        return drafter.offer(context, 4).streak
+        drafter.accept(Verified(tuple(tokens)))
+        return drafter.estimate(context, 4).streak
 
     assert [accept(token) for token in (5, 6, 7, 8)] == [0, 0, 1, 2]  # a match has two tokens
     assert accept(9, 10, 11) == 5
     assert accept(12, 3) == 0
     assert accept(4, 5, 6) == 2
     drafter.begin(Request(context, SamplingParams(), None))
-    assert drafter.offer(context, 4).streak == 0
+    assert drafter.estimate(context, 4).streak == 0
 
 
 def test_what_is_assumed():
@@ -155,11 +155,11 @@ def test_an_answer_that_copies_is_expected_to_go_on():
     prompt = list(range(100, 160))
     drafter = SuffixDrafter(2)
     drafter.begin(request(prompt))
-    drafter.accept(prompt[5:9], None)
-    before = drafter.offer([*prompt, *prompt[5:9]], 8).survival
-    drafter.accept(prompt[9:30], None)
-    drafter.accept([7, *prompt[31:35]], None)
-    after = drafter.offer([*prompt, *prompt[5:30], 7, *prompt[31:35]], 8).survival
+    drafter.accept(Verified(tuple(prompt[5:9])))
+    before = drafter.estimate([*prompt, *prompt[5:9]], 8).acceptance_probs
+    drafter.accept(Verified(tuple(prompt[9:30])))
+    drafter.accept(Verified((7, *prompt[31:35])))
+    after = drafter.estimate([*prompt, *prompt[5:30], 7, *prompt[31:35]], 8).acceptance_probs
     assert all(a > b for a, b in zip(after, before, strict=True))
 
 
@@ -167,36 +167,36 @@ def test_learns_by_kinds_of_evidence():
     short, long = [1, 2, 3, 9, 1, 2], [1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3, 4, 5, 6]
     drafter = SuffixDrafter(2)
     drafter.begin(request(long))
-    before = drafter.offer(long, 1)
+    before = drafter.estimate(long, 1)
     for _ in range(5):
         drafter.begin(request(short))
-        drafter.accept([8], None)
+        drafter.accept(Verified((8,)))
     drafter.begin(request(long))
-    assert drafter.offer(long, 1) == before
+    assert drafter.estimate(long, 1) == before
 
 
-def test_survival_of_a_depth_includes_those_before_it():
+def test_acceptance_of_a_depth_includes_those_before_it():
     drafter = SuffixDrafter(2)
     prompt = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.begin(request(prompt))
-    offer = drafter.offer(prompt, 3)
+    estimate = drafter.estimate(prompt, 3)
     each = [_assumed(n, 1, 1, 0.3) for n in (2, 3, 4)]  # ever longer matches, seen once
     expected = [each[0], each[0] * each[1], each[0] * each[1] * each[2]]
-    assert offer.survival == pytest.approx(expected)
-    assert (offer.n_known, offer.n_pending) == (3, None)
-    assert drafter.propose(prompt, 3).survival == pytest.approx(expected[2])
+    assert estimate.acceptance_probs == pytest.approx(expected)
+    assert (estimate.n_known, estimate.extension) == (3, None)
+    assert drafter.propose(prompt, 3).acceptance_prob == pytest.approx(expected[2])
 
 
 def test_floors_end_a_draft():
     drafter = SuffixDrafter(2)
     prompt = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.begin(request(prompt))
-    survival = drafter.offer(prompt, 3).survival
+    probs = drafter.estimate(prompt, 3).acceptance_probs
     for n in range(4):
-        thresholds = Thresholds((*survival[:n], 1.0))
+        thresholds = Thresholds((*probs[:n], 1.0))
         draft = drafter.propose(prompt, 3, thresholds)
         assert draft.tokens == (3, 4, 5)[:n]
-        assert draft.survival == (survival[n - 1] if n else 1)
+        assert draft.acceptance_prob == (probs[n - 1] if n else 1)
 
 
 def test_a_context_that_runs_ahead_is_followed():
@@ -207,14 +207,17 @@ def test_a_context_that_runs_ahead_is_followed():
     assert drafter.propose([*prompt, 3], 2).tokens == (4, 5)
     assert drafter.propose([*prompt, 3, 4, 5], 1).tokens == (6,)  # as behind 1, 2, 3, 4, 5
     assert drafter.propose([*prompt, 4, 5], 1).tokens == (7,)  # as behind 4, 5 the last time
-    assert drafter.offer([*prompt, 3], 1).survival > drafter.offer(prompt, 1).survival
+    assert (
+        drafter.estimate([*prompt, 3], 1).acceptance_probs
+        > drafter.estimate(prompt, 1).acceptance_probs
+    )
     for ahead in ([3], [3, 4], [4, 5], [9, 4, 5]):
         fresh = SuffixDrafter(2)
         fresh.begin(request([*prompt, *ahead]))
-        assert drafter.offer([*prompt, *ahead], 3) == fresh.offer([*prompt, *ahead], 3)
-    assert drafter.offer([*prompt, 8], 2).survival == ()
+        assert drafter.estimate([*prompt, *ahead], 3) == fresh.estimate([*prompt, *ahead], 3)
+    assert drafter.estimate([*prompt, 8], 2).acceptance_probs == ()
     assert drafter.propose([*prompt, 3, 8], 2).tokens == ()
     assert drafter.propose(prompt, 2).tokens == (3, 4)  # nothing of it was read for good
-    drafter.accept([3], None)
+    drafter.accept(Verified((3,)))
     assert drafter.propose([*prompt, 3], 2).tokens == (4, 5)
     assert drafter.propose([*prompt, 3, 4, 5], 1).tokens == (6,)

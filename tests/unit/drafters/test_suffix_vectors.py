@@ -12,6 +12,7 @@ import pytest
 from edgespec import SamplingParams
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
+from edgespec.types import Verified
 
 ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests" / "data" / "drafter_vectors.json"
@@ -34,13 +35,14 @@ class Recording:
 
     def propose(self, limit):
         tokens = self._drafter.propose(self._context, limit).tokens
-        survival = [float(f"{s:.12g}") for s in self._drafter.offer(self._context, limit).survival]
+        probs = self._drafter.estimate(self._context, limit).acceptance_probs
+        survival = [float(f"{p:.12g}") for p in probs]
         self._steps.append({"propose": limit, "tokens": list(tokens), "survival": survival})
         return tokens
 
     def accept(self, tokens):
         self._context.extend(tokens)
-        self._drafter.accept(tokens, None)
+        self._drafter.accept(Verified(tuple(tokens)))
         self._steps.append({"accept": list(tokens)})
         return self
 

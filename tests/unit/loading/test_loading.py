@@ -1,11 +1,15 @@
 """Which draft model is taken, and who closes it: no weights are loaded."""
 
+import re
+
 import pytest
 
 from edgespec import ToyModel, ToyTokenizer, hub
 from edgespec.config import EngineConfig
-from edgespec.errors import ModelNotFound
-from edgespec.loading import local as loading
+from edgespec.errors import ConfigError, ModelNotFound
+from edgespec.loading import load as loading
+from edgespec.loading.assembly import assemble, configured
+from edgespec.loading.drafts import draft_path
 
 pytest.importorskip("llama_cpp")
 TARGET, DRAFTS = "qwen2.5-coder-7b", hub.entries()["qwen2.5-coder-7b"].drafts
@@ -44,7 +48,7 @@ def disk(tmp_path, monkeypatch):
 
 def chosen(draft="auto", on_gpu=False, monkeypatch=None, spec=None):
     monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: on_gpu)
-    path = loading.draft_path(TARGET, draft, EngineConfig(), spec and loading._spec(spec, draft))
+    path = draft_path(TARGET, draft, EngineConfig(), spec and configured(spec, draft))
     return path and path.stem
 
 
@@ -64,10 +68,10 @@ def test_one_of_the_targets_own_format_first(disk, monkeypatch):
     pytest.importorskip("tokenizers")
     target, draft = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
     disk.update({target: 9000, f"{target}:ONNX-INT4": 9000, draft: 800})
-    paths = [loading.draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
+    paths = [draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
     assert [path.suffix for path in paths] == [".gguf", ".gguf"]
     disk[f"{draft}:ONNX-INT4"] = 800
-    paths = [loading.draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
+    paths = [draft_path(t, "auto", EngineConfig()) for t in (target, f"{target}:ONNX-INT4")]
     assert [path.suffix for path in paths] == [".gguf", ".onnx"]
 
 
@@ -84,7 +88,7 @@ def test_capitals_are_no_difference(disk, monkeypatch):
     disk.update({TARGET: 1000, DRAFTS[1]: 200})
     disk[TARGET.upper()] = 1000
     monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: False)
-    assert loading.draft_path(TARGET.upper(), "auto", EngineConfig()).stem == DRAFTS[1]
+    assert draft_path(TARGET.upper(), "auto", EngineConfig()).stem == DRAFTS[1]
 
 
 def test_a_draft_model_that_has_nothing_to_do(disk, monkeypatch):
@@ -93,7 +97,7 @@ def test_a_draft_model_that_has_nothing_to_do(disk, monkeypatch):
     assert chosen(DRAFTS[0], spec=spec, monkeypatch=monkeypatch) is None
     for config, kept in ((spec, False), ({"method": "suffix"}, False), ({}, True)):
         target, draft = (ClosingToy([[0.5, 0.5], [0.5, 0.5]]) for _ in range(2))
-        with loading.assemble(target, ToyTokenizer(["a", "b"]), draft, config):
+        with assemble(target, ToyTokenizer(["a", "b"]), draft, config):
             assert (target.closed, draft.closed) == (False, not kept)
         assert (target.closed, draft.closed) == (True, True)
 
@@ -108,6 +112,23 @@ def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
     with pytest.raises(AttributeError):  # toys have no settings of a file
         loading.load("any")
     assert (target.closed, draft.closed) == (True, True)
+
+
+@pytest.mark.parametrize(("spec", "says"), [
+    ({"method": "sufix"}, "unknown speculative method 'sufix'; did you mean 'suffix'?"),
+    ({"method": "suffix,magic"}, "unknown speculative method 'magic'; known: auto, none, "),
+    ({"method": "suffix", "model": "x"}, "method 'suffix' uses no draft model, but 'x' was given"),
+])  # fmt: skip
+def test_impossible_methods(spec, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        configured(spec)
+
+
+def test_options_that_no_drafter_takes():
+    target = ToyModel([[0.5, 0.5], [0.5, 0.5]])
+    spec = {"method": "suffix", "options": {"depth": 3}}
+    with pytest.raises(ConfigError, match="unknown option 'depth' of the drafters; they have none"):
+        assemble(target, ToyTokenizer(["a", "b"]), None, spec)
 
 
 def test_none_on_disk(disk, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import edgespec
 from edgespec import EngineConfig
 from edgespec.costs.profile import Curve, Profile, keep, kept, timed
-from edgespec.loading import local as loading
+from edgespec.loading import models
 from edgespec.measure import search, tuning
 from edgespec.measure.gains import break_even, speedup
 from edgespec.measure.interleaving import MAX_ROUNDS, decide, interleave
@@ -165,7 +165,7 @@ def file(tmp_path, monkeypatch) -> Path:
 
 
 def test_options_that_a_user_gives_win(file):
-    from edgespec.loading.local import tuned_options, tuning_key
+    from edgespec.loading.tuned import tuned_options, tuning_key
 
     config = EngineConfig()
     assert tuned_options(file, config) == {}
@@ -184,7 +184,7 @@ def test_options_that_a_user_gives_win(file):
 
 @pytest.mark.parametrize("options", [{"n_threads": -3}, {"flash_attn": "maybe"}, 5, None])
 def test_what_makes_no_sense_is_not_used(file, options):
-    from edgespec.loading.local import tuned_options, tuning_key
+    from edgespec.loading.tuned import tuned_options, tuning_key
 
     config = EngineConfig()
     keep(tuning_key(file, config), {"options": options})
@@ -194,7 +194,7 @@ def test_what_makes_no_sense_is_not_used(file, options):
 def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
     from edgespec.costs.profile import stored
-    from edgespec.loading.local import tuned_options, tuning_key
+    from edgespec.loading.tuned import tuned_options, tuning_key
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     steps: list[str] = []
@@ -238,7 +238,7 @@ def test_what_is_chosen_is_what_is_measured(fails, smollm2, small_draft, tmp_pat
     def open_model(path, config):
         if fails and opened:
             raise edgespec.ModelError("it has gone")
-        opened.append(loading.open_model(path, config))
+        opened.append(models.open_model(path, config))
         return opened[-1]
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))

@@ -1,12 +1,14 @@
-"""What the controller learns from its steps, and the accounts it keeps: no clock."""
+"""What the controller learns from its steps, and the budgets it keeps: no clock."""
 
 from functools import partial
 
 import pytest
 
+from edgespec.costs.online import Costs
 from edgespec.costs.profile import Curve, Profile
-from edgespec.policies.adaptive import EXPLORE, LENT, NEW, RISK, Adaptive
-from edgespec.types import Budget, Offer, StepStats
+from edgespec.policies.adaptive import EXPLORE, LEAST_LOSS_BUDGET, MOST_REFUND, RISK, Adaptive
+from edgespec.types import Budget, StepStats
+from tests.helpers.policies import Model, asks, begin, lookup
 
 
 def line(first, each):
@@ -15,17 +17,13 @@ def line(first, each):
 
 def policy(slope=0.01, draft=None):
     """Behind its first step, which is plain and took one second."""
-    made = Adaptive(Profile(line(1.0, slope), draft and line(draft, 0.0), 0.0))
+    made = Adaptive(Costs(Profile(line(1.0, slope), draft and line(draft, 0.0), 0.0)))
     made.observe(a_step())
     return made
 
 
-def lookup(*survival):
-    return Offer("suffix", survival, n_known=len(survival))
-
-
-def choose(made, *offers, n_emitted=50):
-    return made.choose(offers, Budget(31, 100, n_emitted))
+def choose(made, *estimates, n_emitted=50):
+    return made.choose(asks(made.costs, estimates), Budget(31, 100, n_emitted))
 
 
 def a_step(n_drafted=0, n_accepted=0, slope=0.01, slow=1.0, **changes):
@@ -35,8 +33,8 @@ def a_step(n_drafted=0, n_accepted=0, slope=0.01, slow=1.0, **changes):
 
 
 @pytest.mark.parametrize("unit", [1.0, 0.1])
-def test_an_answer_does_not_lose_more_than_its_purse(unit):
-    made, risky = Adaptive(Profile(line(unit, 0.2 * unit), None, 0.0)), lookup(*[0.3] * 8)
+def test_an_answer_does_not_lose_more_than_its_loss_budget(unit):
+    made, risky = Adaptive(Costs(Profile(line(unit, 0.2 * unit), None, 0.0))), lookup(*[0.3] * 8)
     step = partial(a_step, slope=0.2, slow=unit)
     for _ in range(4):  # plain decoding is measured before anything else
         made.observe(step())
@@ -57,7 +55,7 @@ def test_an_answer_does_not_lose_more_than_its_purse(unit):
     assert choose(made, risky, n_emitted=60).depth == 8
 
 
-def test_the_purse_outlives_an_answer():
+def test_the_loss_budget_outlives_an_answer():
     made, risky = policy(0.2), lookup(*[0.3] * 8)
     for _ in range(4):
         made.observe(a_step())
@@ -66,19 +64,21 @@ def test_the_purse_outlives_an_answer():
     assert choose(made, risky, n_emitted=8).depth == 2
     made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=9).depth == 0
+    begin(made)
     assert choose(made, risky, n_emitted=0).depth == 8  # another answer
     made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=1).depth == 0  # it began with less
     made.observe(a_step(31, 31, slope=0.2))  # gains 24.8
     assert choose(made, risky, n_emitted=33).depth == 8
+    begin(made)
     choose(made, n_emitted=0)
     for _ in range(2):
         made.observe(a_step(8, slope=0.2))
     assert choose(made, risky, n_emitted=1).depth == 2  # that was for another answer
 
 
-def empty_purse(slope=0.2):
-    """After 48 tokens an answer has lost what it may."""
+def used_up(slope=0.2):
+    """A policy whose answer has lost what it may, after 48 tokens."""
     made = policy(slope)
     for _ in range(3):
         made.observe(a_step())
@@ -89,89 +89,92 @@ def empty_purse(slope=0.2):
     return made
 
 
-def go_on(made, *streaks, n_emitted=50, n_pending=None):
+def go_on(made, *streaks, n_emitted=50, kind=lookup):
     """The depths chosen, one token after the other, with a source that was right so often."""
     depths = []
     for i, streak in enumerate(streaks):
-        depths.append(look(made, streak, n_emitted + i, n_pending))
+        depths.append(look(made, streak, n_emitted + i, kind))
         made.observe(a_step())
     return depths
 
 
-def look(made, streak, n_emitted, n_pending=None):
+def look(made, streak, n_emitted, kind=lookup):
     """The depth chosen for eight tokens that would cost 0.2 of a step each."""
-    offer = lookup(*[0.3] * 8)._replace(streak=streak, n_pending=n_pending)
-    return choose(made, offer, n_emitted=n_emitted).depth
+    return choose(made, kind(*[0.3] * 8, streak=streak), n_emitted=n_emitted).depth
 
 
-def test_an_answer_is_lent_what_a_forbidden_draft_would_have_won():
-    assert go_on(empty_purse(), *range(5, 13)) == [0] * 8
-    assert go_on(empty_purse(), *range(5, 14)) == [0] * 8 + [8]  # all eight were right
+def test_what_a_forbidden_draft_would_have_won_is_refunded():
+    assert go_on(used_up(), *range(5, 13)) == [0] * 8
+    assert go_on(used_up(), *range(5, 14)) == [0] * 8 + [8]  # all eight were right
     for n_right in (0, 1, 2, 3, 6):
-        made = empty_purse()
-        before = made._purse + EXPLORE * (n_right + 1)
+        made = used_up()
+        before = made._loss_budget + EXPLORE * (n_right + 1)
         assert go_on(made, *range(n_right + 1)) == [0] * (n_right + 1)
-        assert made._purse == pytest.approx(before)
+        assert made._loss_budget == pytest.approx(before)
         look(made, 0, 51 + n_right)
         won = n_right - RISK * 0.2 * 8  # two have to be right
-        assert made._purse == pytest.approx(before + min(max(won, 0), NEW - before))
+        assert made._loss_budget == pytest.approx(
+            before + min(max(won, 0), LEAST_LOSS_BUDGET - before)
+        )
         if n_right < 6:
             assert made._forbidden.n_emitted == 51 + n_right  # the next one is looked at
 
 
 def test_what_is_wrong_is_seen_in_steps_of_several_tokens_too():
-    made = empty_purse()
-    before = made._purse
+    made = used_up()
+    before = made._loss_budget
     look(made, 0, 50)
     look(made, 12, 62)  # all of it, and more
-    assert made._lent == pytest.approx(NEW - before)
+    assert made._refund == pytest.approx(LEAST_LOSS_BUDGET - before)
     for streak, said in ((5, 6), (0, 9), (8, 9)):
-        made = empty_purse()
+        made = used_up()
         look(made, streak, 50)
         look(made, streak and said - 1, 50 + said)  # the first one was wrong
-        assert made._lent == 0
+        assert made._refund == 0
         assert made._forbidden.n_emitted == 50 + said
-    made = empty_purse()
+    made = used_up()
     look(made, 3, 50)
     look(made, 7, 54)
     look(made, 6, 61)  # four were right, then one was not
-    assert made._lent == pytest.approx(4 - RISK * 0.2 * 8)
+    assert made._refund == pytest.approx(4 - RISK * 0.2 * 8)
 
 
-def test_what_was_lent_is_not_handed_on():
-    made = empty_purse()
+def test_a_refund_is_not_handed_on():
+    made = used_up()
     go_on(made, *range(10))
-    lent = made._lent
-    assert lent > 2
+    assert made._refund > 2
     made.observe(a_step(2, 2, slope=0.2))  # gains 1.6
-    assert made._purse > NEW
+    assert made._loss_budget > LEAST_LOSS_BUDGET
+    begin(made)
     choose(made, n_emitted=0)
-    assert made._purse == pytest.approx(NEW)
+    assert made._loss_budget == pytest.approx(LEAST_LOSS_BUDGET)
 
 
-def test_no_answer_is_lent_more_than_its_share():
-    made, lent = empty_purse(), 0.0
+def test_no_answer_is_refunded_more_than_its_share():
+    made, refunded = used_up(), 0.0
     for n in range(60, 360, 10):
-        before = made._purse
+        before = made._loss_budget
         go_on(made, *range(9), n_emitted=n)
-        lent += made._purse - before - 9 * EXPLORE
-        assert made._purse <= NEW + 9 * EXPLORE
+        refunded += made._loss_budget - before - 9 * EXPLORE
+        assert made._loss_budget <= LEAST_LOSS_BUDGET + 9 * EXPLORE
         made.observe(a_step(16, slope=0.2))
         made.observe(a_step())
-    assert lent == pytest.approx(LENT)
-    assert made._lent == pytest.approx(LENT)
+    assert refunded == pytest.approx(MOST_REFUND)
+    assert made._refund == pytest.approx(MOST_REFUND)
+    begin(made)
     choose(made, n_emitted=0)
-    assert made._lent == 0
+    assert made._refund == 0
 
 
-def test_a_draft_model_is_not_lent_anything():
-    made = empty_purse()
-    assert go_on(made, *range(12), n_pending=1) == [0] * 12
-    assert made._lent == 0
+def test_a_draft_model_is_refunded_nothing():
+    made = used_up()
+    kind = lambda *known, streak: Model(0.0, 0.0, known=known, streak=streak)  # noqa: E731
+    assert go_on(made, *range(12), kind=kind) == [0] * 12
+    assert made._refund == 0
 
 
 def test_trying_costs_no_more_than_was_saved_for_it():
-    made, unsure, spent = policy(0.02, draft=0.4), Offer("m", (0.2,), 1, ((1.0, 0.2),), 0.5), 0.0
+    made, unsure, spent = policy(0.02, draft=0.4), Model(0.2, 0.5, probs=(0.2,)), 0.0
     for n in range(3000):
         plan = choose(made, unsure, n_emitted=n)
         assert plan.gain <= 0
@@ -187,9 +190,9 @@ def test_trying_costs_no_more_than_was_saved_for_it():
 
 
 def test_what_could_not_pay_is_never_tried():
-    made, offer = policy(0.02, draft=1.5), Offer("m", (0.9,), 1, ((1.0, 0.9),), 0.9)
+    made, estimate = policy(0.02, draft=1.5), Model(0.9, 0.9, probs=(0.9,))
     for n in range(1000):
-        assert choose(made, offer, n_emitted=n).depth == 0
+        assert choose(made, estimate, n_emitted=n).depth == 0
         made.observe(a_step())
     assert made.reason == "draft too slow"
 
@@ -226,38 +229,38 @@ def test_speed_follows_the_device():
 
 
 def test_speed_of_a_draft_model_is_its_own():
-    made, offer = policy(0.02, draft=0.1), Offer("m", (0.8,), 1, ((1.0, 0.8),), 0.8)
+    made, estimate = policy(0.02, draft=0.1), Model(0.8, 0.8, probs=(0.8,))
     for _ in range(4):
         made.observe(a_step())
-    assert choose(made, offer).gain > 0.5
+    assert choose(made, estimate).gain > 0.5
     for _ in range(9):
         made.observe(a_step(4, 2, slope=0.02, draft_s=3.6, draft_evaluated=(1, 1, 1, 1)))
     made.observe(a_step())
-    assert choose(made, offer).gain <= 0  # nine tenths of a plain step a token
+    assert choose(made, estimate).gain <= 0  # nine tenths of a plain step a token
     made.observe(a_step(4, 4, slope=0.02, draft_s=9.0, draft_evaluated=(90, 1)))  # it read
     for _ in range(30):
         made.observe(a_step(9, 9, slope=0.02, draft_s=0.9, draft_evaluated=(1,) * 9))
     for _ in range(200):  # nothing else emits so much
         made.observe(a_step())
-    assert choose(made, offer, n_emitted=90).gain > 0.3
+    assert choose(made, estimate, n_emitted=90).gain > 0.3
 
 
 def test_costs_are_those_of_the_length():
-    made = Adaptive(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0))
+    made = Adaptive(Costs(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0)))
     made.observe(a_step(3, 3, n_past=104, verify_s=2.0))  # it began behind 100
     assert [made.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
 
 
 def test_the_first_step_is_plain():
-    costs, risky = Profile(line(1.0, 0.2), None, 0.0), lookup(*[0.3] * 8)
-    made = Adaptive(costs)
+    profile, risky = Profile(line(1.0, 0.2), None, 0.0), lookup(*[0.3] * 8)
+    made = Adaptive(Costs(profile))
     assert choose(made, risky).depth == 0
     assert made.reason == "measuring plain decoding"
     made.observe(a_step(n_evaluated=300))  # it ended the prefill as well
     assert choose(made, risky, n_emitted=51).depth == 0
     made.observe(a_step(slow=0.4))  # the profile was measured in a bad moment
     assert choose(made, risky, n_emitted=52).depth == 0
-    made = Adaptive(costs)
+    made = Adaptive(Costs(profile))
     made.observe(a_step())
     assert choose(made, risky).depth > 0
 
@@ -272,16 +275,18 @@ def test_the_end_of_a_prefill_teaches_nothing():
 
 
 def test_reading_that_was_not_won_back_is_put_off():
-    costs = Profile(line(1.0, 0.02), Curve((1,), (1, 641), ((0.1, 64.1),)), 0.0)
-    made, reading = Adaptive(costs), Offer("m", (0.8,), 641, ((1.0, 0.8),), 0.8)
+    profile = Profile(line(1.0, 0.02), Curve((1,), (1, 641), ((0.1, 64.1),)), 0.0)
+    made, reading = Adaptive(Costs(profile)), Model(0.8, 0.8, 641, probs=(0.8,))
     for _ in range(4):
         made.observe(a_step())
 
     def begins():
         """Tokens of an answer before a draft model reads 640 others, after two answers of 60."""
         for _ in range(2):
+            begin(made)
             choose(made, n_emitted=0)
             choose(made, n_emitted=60)
+        begin(made)
         return next((n for n in range(60) if choose(made, reading, n_emitted=n).depth), 60)
 
     def step():

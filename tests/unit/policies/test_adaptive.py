@@ -1,14 +1,16 @@
-"""The controller, by hand-made offers, profiles and step statistics: no clock."""
+"""The controller, by hand-made estimates, profiles and step statistics: no clock."""
 
+from functools import partial
 from itertools import accumulate
 from operator import mul
 
 import pytest
 
-from edgespec.costs.corrections import Costs, Tail
+from edgespec.costs.online import Costs, FurtherTokens
 from edgespec.costs.profile import Curve, Profile
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
-from edgespec.types import Budget, Offer, StepStats
+from edgespec.types import Budget, DraftEstimate, StepStats
+from tests.helpers.policies import Model, asks, begin, lookup
 
 
 def line(first, each, n=200):
@@ -17,7 +19,7 @@ def line(first, each, n=200):
 
 def under_way(profile, **options):
     """A policy behind its first step, which is plain and took one second."""
-    made = Adaptive(profile, **options)
+    made = Adaptive(Costs(profile, **options))
     made.observe(StepStats("", 0, 0, 1, 1, 100, 0.0, 1.0, 1.0))
     return made
 
@@ -27,17 +29,8 @@ def policy(slope=0.01, draft=None, reading=0.0, **options):
     return under_way(Profile(line(1.0, slope), draft and line(draft, reading), 0.0), **options)
 
 
-def lookup(*survival):
-    return Offer("suffix", survival, n_known=len(survival))
-
-
 def falling(share, n=40):
     return lookup(*accumulate([share] * n, mul))
-
-
-def model(sure=0.9, follow=0.8, n_pending=1, known=()):
-    survival = known or tuple(sure * follow**i for i in range(8))
-    return Offer("draft_model", survival, n_pending, ((1.0, sure),), follow, len(known))
 
 
 @pytest.mark.parametrize("max_depth", [0, -1])
@@ -46,22 +39,22 @@ def test_no_depth_at_all_is_refused(max_depth):
         policy(max_depth=max_depth)
 
 
-def choose(made, *offers, limit=31, n_emitted=50, remaining=400):
-    return decide(made, offers, limit, n_emitted, remaining)
+def choose(made, *estimates, limit=31, n_emitted=50, remaining=400):
+    return decide(made, asks(made.costs, estimates), limit, n_emitted, remaining)
 
 
-def decide(made, offers, limit=31, n_emitted=50, remaining=400):
-    return made.choose(offers, Budget(limit, 100, n_emitted, remaining))
+def decide(made, sources, limit=31, n_emitted=50, remaining=400):
+    return made.choose(sources, Budget(limit, 100, n_emitted, remaining))
 
 
-def test_plain_when_nothing_is_offered():
-    for offers in ((), (lookup(),), (lookup(), Offer("other"))):
+def test_plain_when_there_is_nothing_to_draft():
+    for estimates in ((), (lookup(),), (lookup(), DraftEstimate("other"))):
         made = policy()
-        assert choose(made, *offers).depth == 0
+        assert choose(made, *estimates).depth == 0
         assert made.reason == "no match"
 
 
-def test_depth_of_a_lookup_grows_with_its_survival():
+def test_depth_of_a_lookup_grows_with_its_acceptance():
     plans = [choose(policy(), falling(share)) for share in (0.5, 0.7, 0.9)]
     assert [plan.depth for plan in plans] == [6, 12, 31]  # while share ** depth > 0.011
     cost = RISK * 0.01
@@ -87,61 +80,62 @@ def test_a_draft_ends_before_a_step_that_does_not_pay(share, depth):
     assert choose(made, falling(share, 7)).depth == depth
 
 
-@pytest.mark.parametrize("offer", [falling(0.99), model(0.99)], ids=["lookup", "model"])
-def test_depth_stays_in_its_limits(offer):
+@pytest.mark.parametrize("estimate", [falling(0.99), Model(0.99)], ids=["lookup", "model"])
+def test_depth_stays_in_its_limits(estimate):
     made = policy(0.0, draft=0.01, max_depth=5)
-    assert [choose(made, offer, limit=n).depth for n in (1, 3, 5, 9, 31)] == [1, 3, 5, 5, 5]
+    assert [choose(made, estimate, limit=n).depth for n in (1, 3, 5, 9, 31)] == [1, 3, 5, 5, 5]
 
 
 def test_the_better_source_is_taken():
     made = policy(0.02, draft=0.05)
-    assert choose(made, lookup(0.1), model(0.9)).offer == 1
-    assert choose(made, falling(0.95), model(0.6)).offer == 0
-    assert choose(made, model(0.6), falling(0.95)).offer == 1
+    assert choose(made, lookup(0.1), Model(0.9)).source == 1
+    assert choose(made, falling(0.95), Model(0.6)).source == 0
+    assert choose(made, Model(0.6), falling(0.95)).source == 1
 
 
 def test_a_draft_model_continues_what_is_known():
     known = tuple(accumulate([0.97] * 4, mul))
-    alone, both = lookup(*known), model(0.9, known=known)
+    alone, both = lookup(*known), Model(0.9, known=known)
     made = policy(0.02, draft=0.05)
     plan = choose(made, alone, both)
-    assert (plan.offer, plan.depth) == (1, 31)
+    assert (plan.source, plan.depth) == (1, 31)
     assert plan.thresholds.keep[:5] == (0, 0, 0, 0, pytest.approx(RISK * 0.02))
     assert plan.thresholds.extend[:5] == (0,) * 5 < plan.thresholds.extend[5:]
-    assert choose(policy(0.02, draft=0.9), alone, both).offer == 0
+    assert choose(policy(0.02, draft=0.9), alone, both).source == 0
     for known, index in (((0.2,), 0), ((0.95,), 1)):  # what stands behind it survives with it
-        assert choose(policy(0.02, 0.3), lookup(*known), model(0.9, known=known)).offer == index
+        assert choose(policy(0.02, 0.3), lookup(*known), Model(0.9, known=known)).source == index
 
 
 def test_a_draft_model_is_not_asked_behind_nothing():
     made, known = policy(0.1, draft=0.1, reading=0.02), (0.05,)
-    alone, both = model(0.9, n_pending=200), model(0.9, n_pending=200, known=known)
+    alone, both = Model(0.9, n_unread=200), Model(0.9, n_unread=200, known=known)
     plan = choose(made, lookup(*known), alone, both, n_emitted=30)
     assert plan.depth > 0
-    assert plan.offer == 1 or plan.thresholds.keeps(0, known[0])
+    assert plan.source == 1 or plan.thresholds.keeps(0, known[0])
 
 
-def test_reasons_against_a_draft_model():
+def test_reasons_against_a_draft_Model():
     for draft, sure, reason in (
         (1.5, 0.99, "draft too slow"), (0.95, 0.99, "draft too slow"),
         (0.5, 0.1, "drafts too unsure"),
     ):  # fmt: skip
         made = policy(0.02, draft=draft)
-        assert choose(made, model(sure)).depth == 0
+        assert choose(made, Model(sure)).depth == 0
         assert made.reason == reason
-    assert choose(policy(), model()).depth == 0  # its costs are not known
+    assert choose(policy(), Model()).depth == 0  # its costs are not known
 
 
 class Asked(list):
-    """Offers, and which of them were looked at."""
+    """Sources, and which of them were asked."""
 
-    def __init__(self, offers):
-        super().__init__(offers)
+    def __init__(self, made, estimates):
         self.seen = set()
+        for index, ask in enumerate(asks(made.costs, estimates)):
+            self.append(partial(self._ask, index, ask))
 
-    def __getitem__(self, index):
+    def _ask(self, index, ask):
         self.seen.add(index)
-        return super().__getitem__(index)
+        return ask()
 
 
 @pytest.mark.parametrize(("draft", "sure"), [(1.5, 0.99), (0.5, 0.1)])
@@ -149,65 +143,69 @@ def test_a_draft_model_that_does_not_pay_is_left_alone_for_a_while(draft, sure):
     made = policy(draft=draft)
     seen = []
     for n in range(40):
-        offers = Asked([lookup(), model(sure)])
-        assert decide(made, offers, n_emitted=50 + n).depth == 0
-        seen.append(offers.seen)
+        sources = Asked(made, [lookup(), Model(sure)])
+        assert decide(made, sources, n_emitted=50 + n).depth == 0
+        seen.append(sources.seen)
         assert made.reason == ("draft too slow" if draft > 1 else "drafts too unsure")
     assert [i for i, asked in enumerate(seen) if 1 in asked] == [0, 17, 34]
     assert all(0 in asked for asked in seen)
 
 
 def test_a_draft_model_is_asked_in_each_answer():
-    made, offers = policy(draft=0.5), Asked([lookup(), model(0.1)])
-    assert decide(made, offers).depth == 0
-    offers.seen.clear()
-    decide(made, offers, n_emitted=51)
-    assert offers.seen == {0}
-    decide(made, offers, n_emitted=0)
-    assert offers.seen == {0, 1}
+    made = policy(draft=0.5)
+    sources = Asked(made, [lookup(), Model(0.1)])
+    assert decide(made, sources).depth == 0
+    sources.seen.clear()
+    decide(made, sources, n_emitted=51)
+    assert sources.seen == {0}
+    begin(made)
+    decide(made, sources, n_emitted=0)
+    assert sources.seen == {0, 1}
 
 
-def test_what_a_draft_model_would_continue_is_looked_at_while_it_rests():
+def test_what_a_draft_model_would_continue_is_looked_at_while_it_pauses():
     made = policy(0.9, draft=0.5)
-    offers = Asked([lookup(0.2), model(0.1), model(0.1, known=(0.2,))])
-    assert decide(made, offers).depth == 0
-    offers.seen.clear()
-    decide(made, offers, n_emitted=51)
-    assert offers.seen == {0, 2}
+    sources = Asked(made, [lookup(0.2), Model(0.1), Model(0.1, known=(0.2,))])
+    assert decide(made, sources).depth == 0
+    sources.seen.clear()
+    decide(made, sources, n_emitted=51)
+    assert sources.seen == {0, 2}
 
 
-def test_lookup_drafts_while_a_draft_model_rests():
+def test_lookup_drafts_while_a_draft_model_pauses():
     made = policy(draft=1.5)
-    assert choose(made, lookup(), model(0.9)).depth == 0
-    offers = Asked([falling(0.9), model(0.9)])
-    assert decide(made, offers, n_emitted=51).offer == 0
-    assert offers.seen == {0}
-    assert choose(made, lookup(0.01), model(0.9), n_emitted=52).depth == 0
+    assert choose(made, lookup(), Model(0.9)).depth == 0
+    sources = Asked(made, [falling(0.9), Model(0.9)])
+    assert decide(made, sources, n_emitted=51).source == 0
+    assert sources.seen == {0}
+    assert choose(made, lookup(0.01), Model(0.9), n_emitted=52).depth == 0
     assert made.reason == "draft too slow"
 
 
 def test_a_draft_model_that_only_has_to_read_is_asked_at_every_step():
     made = policy(0.02, draft=0.1, reading=0.05)
     for n in (9, 10, 11):
-        offers = Asked([lookup(), model(0.9, n_pending=900)])
-        assert decide(made, offers, n_emitted=n).depth == 0
-        assert offers.seen == {0, 1}
+        sources = Asked(made, [lookup(), Model(0.9, n_unread=900)])
+        assert decide(made, sources, n_emitted=n).depth == 0
+        assert sources.seen == {0, 1}
 
 
 def test_reading_is_worth_it_in_long_answers_only():
-    made, late = policy(0.02, draft=0.1, reading=0.05), model(n_pending=150)
+    made, late = policy(0.02, draft=0.1, reading=0.05), Model(n_unread=150)
     assert choose(made, late, n_emitted=2).depth == 0
     assert choose(made, late, n_emitted=150).depth > 0
     assert choose(made, late, n_emitted=151, remaining=8).depth == 0
-    assert choose(made, model(n_pending=1), n_emitted=2).depth > 0
+    assert choose(made, Model(n_unread=1), n_emitted=2).depth > 0
 
 
 def test_an_answer_is_like_the_last_ones_as_far_as_it_can_be_seen():
     def begins(*answers):
-        made, reading = policy(0.02, draft=0.1, reading=0.05), model(n_pending=600)
+        made, reading = policy(0.02, draft=0.1, reading=0.05), Model(n_unread=600)
         for length in answers:
+            begin(made)
             choose(made, n_emitted=0)
             choose(made, n_emitted=length)
+        begin(made)
         return next(n for n in range(300) if choose(made, reading, n_emitted=n).depth)
 
     assert begins() == 43
@@ -217,8 +215,8 @@ def test_an_answer_is_like_the_last_ones_as_far_as_it_can_be_seen():
     assert begins(50, 300) == 7
 
 
-def test_floors():
-    plan = choose(policy(0.02, draft=0.2), model(0.95, 0.8))
+def test_thresholds():
+    plan = choose(policy(0.02, draft=0.2), Model(0.95, 0.8))
     keep, extend = plan.thresholds.keep, plan.thresholds.extend
     assert len(keep) == len(extend) == plan.depth
     assert min(*keep, *extend) >= 0
@@ -227,24 +225,24 @@ def test_floors():
     assert extend[1:] == pytest.approx([RISK * 0.22 / 0.8] * (plan.depth - 1))
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
     made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
-    keep = choose(made, model(0.95)).thresholds.keep
+    keep = choose(made, Model(0.95)).thresholds.keep
     assert keep[3] > 0.3 > keep[2] == keep[4] == 0  # the fourth drafted token is the fifth
 
 
-def test_floors_weigh_several_further_tokens():
+def test_thresholds_weigh_several_further_tokens():
     curve = Curve((1,), (1, 4, 5, 32), ((1.0, 1.0, 2.0, 2.0),))
     made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
-    keep = choose(made, model(0.95, follow=0.8)).thresholds.keep
+    keep = choose(made, Model(0.95, rate=0.8)).thresholds.keep
     # a row of its own costs a second, eight together no more: 1.7 seconds for 4.16 tokens
     assert keep[3] == pytest.approx(RISK * 1.7 / sum(0.8**i for i in range(8)))
 
 
 def test_a_draft_model_that_is_never_right_twice_is_asked_for_one_token():
-    thresholds = choose(policy(0.02, draft=0.2), model(0.95, follow=0.0)).thresholds
+    thresholds = choose(policy(0.02, draft=0.2), Model(0.95, rate=0.0)).thresholds
     assert min(thresholds.extend[1:]) > 5
 
 
-def test_costs_stay_as_they_are_within_noise():
+def test_costs_stay_as_they_are_within_the_tolerance():
     costs = Costs(Profile(line(1.0, 0.1), line(0.2, 0.0), 0.0), 31)
 
     def take(*ratios, draft=0.0):
@@ -254,28 +252,28 @@ def test_costs_stay_as_they_are_within_noise():
         return costs.target(100)
 
     table = costs.target(100)
-    tail = costs.tail(0.8)
+    further = costs.further(0.8, costs.draft_token_s)
     assert take(*[1.03, 0.98] * 10) is table
-    assert costs.tail(0.8) is tail
+    assert costs.further(0.8, costs.draft_token_s) is further
     assert take(*[1.3] * 60)[1] == pytest.approx(1.3, rel=0.05)
-    assert costs.tail(0.8).each == pytest.approx(0.26, rel=0.05)
+    assert costs.draft_token_s == pytest.approx(0.26, rel=0.05)
     take(*[1.3] * 60, draft=0.52)
-    assert costs.tail(0.8).each == pytest.approx(0.52, rel=0.1)
+    assert costs.draft_token_s == pytest.approx(0.52, rel=0.1)
     assert costs.target(100) is costs.target(127) is not costs.target(128)
 
 
 def test_no_more_is_drafted_than_may_be():
     curve = Curve((1,), (1, 2, 32), ((1.0, 1.9, 1.9),))
     made = under_way(Profile(curve, line(0.1, 0.0), overhead=0.0))
-    assert choose(made, model(0.95, 0.95)).depth > 1
-    assert choose(made, model(0.95, 0.95), limit=1).depth == 0  # one token alone is not worth 1 s
+    assert choose(made, Model(0.95, 0.95)).depth > 1
+    assert choose(made, Model(0.95, 0.95), limit=1).depth == 0  # one token alone is not worth 1 s
 
 
 def test_an_unsure_start_costs_its_evaluation_only():
-    tail = Tail(0.1, 0.8, [0.0, *(1.0 + 0.3 * i for i in range(40))])
+    further = FurtherTokens(0.1, 0.8, [0.0, *(1.0 + 0.3 * i for i in range(40))])
 
-    def worth(*starts):
-        return tail.worth(starts, 4, 1.0, 1.0)
+    def worth(*histogram):
+        return further.worth(histogram, 4, 1.0, 1.0)
 
     assert worth((1.0, 0.01)) == pytest.approx(-0.1)
     assert worth((1.0, 0.9)) > 0

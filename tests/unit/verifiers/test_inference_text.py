@@ -12,7 +12,7 @@ from edgespec import (
 )
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request

@@ -1,0 +1,77 @@
+"""How sure a draft model is of its tokens, and how often they are then accepted."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+from collections.abc import Sequence
+
+from .calibration import Calibration
+
+_CLASSES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)  # a row's largest probability
+_ACCEPTED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # prior, by class
+_CONDITIONAL = 0.85  # prior of a token behind accepted ones
+_DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
+_RECENT = 24  # drafts that the recent past consists of
+_PRIOR_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
+_REMEMBERED = 40  # outcomes of a class: how often it agrees depends on what the text is about
+
+
+class Confidence:
+    """Acceptance by class of confidence, learned from the outcomes of drafts.
+
+    A class is a range of the largest probability in the draft model's row. probs: acceptance
+    probability of each class. conditional_rate: acceptance rate of tokens behind accepted ones.
+    """
+
+    def __init__(self) -> None:
+        self._calibration = Calibration(memory=_REMEMBERED)
+        self.probs = list(_ACCEPTED)
+        self.conditional_rate = _CONDITIONAL
+        self._all = list(_DRAFTS)  # drafts that began with each class
+        self._recent = list(_DRAFTS)  # the same of this answer's last drafts
+        self._histogram: tuple[tuple[float, float], ...] = ()  # kept until something changes
+
+    def begin(self) -> None:
+        """Begin an answer, whose drafts are expected to be nearer to the prior than the last."""
+        prior = _PRIOR_SHARE * _RECENT / sum(_DRAFTS)
+        learned = (1 - _PRIOR_SHARE) * _RECENT / sum(self._all)
+        counts = zip(_DRAFTS, self._all, strict=True)
+        self._recent = [prior * n + learned * seen for n, seen in counts]
+        self._histogram = ()
+
+    @property
+    def histogram(self) -> tuple[tuple[float, float], ...]:
+        """(share of recent drafts, acceptance probability of their first token), by class."""
+        if not self._histogram:
+            total = sum(self._recent)
+            shares = [n / total for n in self._recent]
+            self._histogram = tuple(zip(shares, self.probs, strict=True))
+        return self._histogram
+
+    def acceptance_probs(self, classes: Sequence[int]) -> tuple[float, ...]:
+        """Return the acceptance probability up to each token of a draft with these classes."""
+        return tuple(itertools.accumulate([self.probs[c] for c in classes], operator.mul))
+
+    def count_draft(self, confidence: int) -> None:
+        """Count a draft by the class of its first token."""
+        self._all = [(1 - 1 / (8 * _RECENT)) * n for n in self._all]
+        self._recent = [(1 - 1 / _RECENT) * n for n in self._recent]
+        self._all[confidence] += 1
+        self._recent[confidence] += 1
+        self._histogram = ()
+
+    def observe(self, confidence: int, accepted: bool, *, behind_accepted: bool) -> None:
+        """Learn from the outcome of one drafted token."""
+        self._calibration.observe(confidence, accepted)
+        self.probs[confidence] = self._calibration.estimate(confidence, _ACCEPTED[confidence])
+        if behind_accepted:
+            self._calibration.observe("behind accepted", accepted)
+            self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
+        self._histogram = ()
+
+
+def confidence_class(prob: float) -> int:
+    """Return the class of a row whose largest probability is `prob`."""
+    return bisect.bisect_left(_CLASSES, prob)

@@ -1,0 +1,288 @@
+"""A small model that drafts for a large one with the same vocabulary."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+
+from ..backends.base import Model
+from ..cache.token_cache import TokenCache, common_prefix
+from ..config import Acceptance
+from ..costs.online import Costs
+from ..errors import ConfigError
+from ..sampling.base import Request
+from ..sampling.sampler import Sampler
+from ..types import (
+    NO_THRESHOLDS,
+    Distribution,
+    Draft,
+    DraftEstimate,
+    Extension,
+    Row,
+    Thresholds,
+    Verified,
+)
+from . import register
+from .base import Drafter, DrafterContext
+from .confidence import Confidence, confidence_class
+
+_UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
+
+Guess = tuple[int, int]
+"""A drafted token and the confidence class of its row."""
+
+
+class ModelDrafter:
+    """Drafts with a model under the request's own sampling.
+
+    At temperature 0, or with acceptance "deterministic", it proposes its likeliest token;
+    else it draws, and hands out what it drew from. It stops before a token whose row's
+    largest probability is below `p_min`: a decision from the row, made before drawing, so
+    the acceptance rules stay exact. Its context may be shorter than the target's: it then
+    sees the end of the text only. costs: what its evaluations cost; None: estimates say zero.
+
+    A request with a seed asks for the same text again. How much is drafted may depend on time,
+    so with "block" such a request is drafted for by coupled sampling: its text does not depend
+    on drafts at all.
+    """
+
+    name = "draft_model"
+
+    def __init__(
+        self,
+        model: Model,
+        target_vocab_size: int,
+        *,
+        p_min: float = 0.0,
+        acceptance: Acceptance = "block",
+        costs: Costs | None = None,
+    ) -> None:
+        self._cache = TokenCache(model)
+        self._model = model
+        self._vocab = min(model.vocab_size, target_vocab_size)
+        self._target_vocab = target_vocab_size
+        self._p_min = p_min
+        self._acceptance = acceptance
+        self._costs = costs
+        self._confidence = Confidence()
+        self._start = 0  # where its window of the context begins
+        self._known = 0  # so much of cache and window is known to be equal
+        self._guesses: list[Guess] = []  # the last draft
+        self._n_context = self._position = 0  # where the text ends, where the last draft began
+
+    def begin(self, request: Request) -> None:
+        """Begin a request; the cache is aligned when the first draft is asked for."""
+        self._request = request
+        self._coupled = self._acceptance == "coupled" or (
+            self._acceptance == "block" and request.params.seed is not None
+        )
+        self._greedy = request.params.temperature == 0 or self._acceptance == "deterministic"
+        self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
+        self._start = 0
+        self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
+        self._n_context = self._position = len(request.prompt)
+        self._guesses = []
+        self._confidence.begin()
+
+    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
+        """Return what its last drafts let expect: what it would draft is not known before."""
+        histogram, rate = self._confidence.histogram, self._confidence.conditional_rate
+        first = sum([share * prob for share, prob in histogram])
+        probs = tuple(
+            itertools.accumulate(itertools.repeat(rate, limit - 1), operator.mul, initial=first)
+        )
+        n_unread = max(1, len(context) - self._start - self._known)
+        return DraftEstimate(self.name, probs, 0, self.extension(n_unread, len(context)))
+
+    def extension(self, n_unread: int, n_context: int) -> Extension:
+        """Return what evaluating the model gives and costs, `n_unread` tokens behind the text."""
+        token_s = self._costs.draft_token_s if self._costs else 0.0
+        return Extension(
+            self._confidence.histogram,
+            self._confidence.conditional_rate,
+            token_s,
+            functools.partial(self._catch_up_s, n_unread, n_context),
+        )
+
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
+        """Draft up to `limit` tokens; fewer where it is unsure."""
+        self._guesses = []
+        self._position = len(context)
+        pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
+        if pending is None:
+            return Draft(source=self.name)
+        n_read = len(context) - self._start - self._known
+        probs: list[Distribution] = []
+        evaluated: list[int] = []
+        wants_prob = bool(thresholds.keep) or self._p_min > 0
+        tokens: list[int] = []
+        acceptance_prob = 1.0
+        while len(tokens) < limit and thresholds.extends(len(tokens), acceptance_prob):
+            row = self._evaluate(pending)
+            self._known = len(context) - self._start
+            evaluated.append(1 if tokens else n_read)
+            guess, sure, q = self._look(row, tokens, wants_prob)
+            confidence = confidence_class(sure)
+            if not tokens:
+                self._confidence.count_draft(confidence)
+            prob = acceptance_prob * self._confidence.probs[confidence]
+            if sure < self._p_min or not thresholds.keeps(len(tokens), prob):
+                break
+            if q is not None:
+                guess = self._draw(q, len(context) + len(tokens))
+                probs.append(q)
+            tokens.append(guess)
+            self._guesses.append((guess, confidence))
+            acceptance_prob = prob
+            pending = [guess]
+        drawn = None if self._greedy or self._coupled else tuple(probs)
+        return Draft(tuple(tokens), self.name, drawn, acceptance_prob, tuple(evaluated))
+
+    def look_ahead(
+        self, context: Sequence[int], limit: int, until: Callable[[], bool]
+    ) -> list[Guess]:
+        """Return what it would draft after `context`, which nobody has accepted yet, as far as it
+        gets before `until` returns True. Nothing is drawn but by coupled sampling.
+        """
+        found: list[Guess] = []
+        n = len(context) - self._start
+        near = n - self._known <= _UNREAD and n + limit <= self._model.n_ctx
+        can = near and (self._greedy or self._coupled)
+        pending = self._catch_up(context, limit) if can else None
+        if pending is None:
+            return found
+        while len(found) < limit and not until():
+            ahead = [token for token, _ in found]
+            row = self._evaluate(pending)
+            self._known = self._n_context - self._start  # the draft behind it may yet be rejected
+            token, sure = self._sampler.likeliest(row, ahead)
+            if not self._greedy:
+                q = self._sampler.distribution(row, ahead)
+                token = self._draw(q, len(context) + len(found))
+            if sure < self._p_min:
+                break
+            found.append((token, confidence_class(sure)))
+            pending = [token]
+        return found
+
+    def acceptance_probs(self, guesses: Sequence[Guess]) -> tuple[float, ...]:
+        """Return the acceptance probability up to each of the tokens that `look_ahead` found."""
+        return self._confidence.acceptance_probs([confidence for _, confidence in guesses])
+
+    def adopt(self, position: int, found: Sequence[Guess], *, continued: bool) -> None:
+        """Let tokens that `look_ahead` found begin the draft of this step; `continued`: those
+        that were proposed last stand behind them.
+        """
+        self._guesses = [*found, *(self._guesses if continued else ())]
+        self._position = position
+
+    def accept(self, verified: Verified) -> None:
+        """Learn from the outcome of its own draft, as far as the text goes."""
+        tokens = verified.tokens
+        self._sampler.accept(tokens)
+        self._known = self._n_read(tokens)
+        self._n_context += len(tokens)
+        skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
+        emitted = zip(self._guesses, tokens[skipped:], strict=False)
+        for i, ((guess, confidence), token) in enumerate(emitted):
+            self._confidence.observe(confidence, guess == token, behind_accepted=i > 0)
+            if guess != token:
+                break
+        self._guesses = []
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()
+
+    def _evaluate(self, pending: Sequence[int]) -> Row:
+        """Return the row behind `pending`, over the tokens that the target has, too."""
+        row: Row = self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
+        return row
+
+    def _look(
+        self, row: Row, ahead: Sequence[int], wants_prob: bool
+    ) -> tuple[int, float, Distribution | None]:
+        """Return (likeliest token, largest probability, what to draw from if it draws)."""
+        if not self._greedy:
+            q = self._sampler.distribution(row, ahead)
+            return -1, q.largest(), q
+        if wants_prob:
+            return *self._sampler.likeliest(row, ahead), None
+        return self._sampler.argmax(row, ahead), 1.0, None
+
+    def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
+        """Align the cache with the context. Return the tokens still to be evaluated, None if the
+        model cannot read them.
+        """
+        n_ctx = self._model.n_ctx
+        if len(context) - self._start + limit > n_ctx:
+            self._start = max(0, len(context) - n_ctx // 2)
+            self._known = 0
+        n = self._cache.align(context, offset=self._start, known=self._known)
+        self._known = n
+        pending = list(context[self._start + n :])
+        if len(pending) + limit > n_ctx or max(pending) >= self._model.vocab_size:
+            return None
+        step = self._model.capabilities.max_batch
+        while len(pending) > step:
+            self._cache.decode(pending[:step], 0, self._request.abort)
+            pending = pending[step:]
+        if not self._model.capabilities.truncate:
+            if len(pending) > 1:
+                self._cache.decode(pending[:-1], 0, self._request.abort)
+            self._cache.protect()
+            pending = pending[-1:]
+        return pending
+
+    def _catch_up_s(self, n_unread: int, n_context: int, n_known: int) -> float:
+        """Return the seconds to read `n_unread` tokens and `n_known` drafted ones, but the last."""
+        n = n_unread + n_known
+        if n == 1 or self._costs is None:
+            return 0.0
+        return self._costs.draft(n, n_context) - self._costs.draft(1, n_context)
+
+    def _n_read(self, tokens: Sequence[int]) -> int:
+        """Return how much of its window is in the cache, with `tokens` behind the context."""
+        n = self._n_context - self._start
+        if self._known < n:
+            return self._known
+        for cached, token in zip(self._cache.tokens[n:], tokens, strict=False):
+            if cached != token:
+                break
+            n += 1
+        return n
+
+    def _draw(self, q: Distribution, position: int) -> int:
+        randomness = self._request.randomness
+        if self._coupled:
+            return randomness.gumbel(position, q)
+        return randomness.draw(q)
+
+
+@register("draft_model", "draft model", uses_model=True, automatic=True)
+def make(context: DrafterContext) -> Drafter:
+    """Make the drafter of method "draft_model".
+
+    With a target on another machine it drafts by coupled sampling, since only ids travel, and
+    uses the time in which a draft is under way.
+    """
+    from .ahead import AheadDrafter
+
+    if context.draft_model is None:
+        raise ConfigError(
+            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
+            "this disk; name one (draft=…, or -md on the command line)"
+        )
+    _, p_min = context.config.fixed or (0, 0.0)
+    model = ModelDrafter(
+        context.draft_model,
+        context.vocab_size,
+        p_min=p_min,
+        acceptance="coupled" if context.is_remote else context.config.acceptance,
+        costs=context.costs,
+    )
+    return AheadDrafter(model) if context.is_remote else model

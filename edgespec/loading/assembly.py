@@ -1,0 +1,141 @@
+"""Drafters, policy and verifier become an engine: for targets here, elsewhere and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import drafters
+from ..backends.base import Model, Tokenizer
+from ..config import SpeculativeConfig, build
+from ..costs.online import Costs
+from ..costs.profile import QUICK, READING, Profile, measure
+from ..decoding.engine import Engine
+from ..decoding.session import Session
+from ..drafters.base import Drafter, DrafterContext, Source
+from ..drafters.cascade import cascades
+from ..errors import ConfigError
+from ..policies.adaptive import Adaptive
+from ..policies.base import Policy
+from ..policies.fixed import FixedDepth
+from ..verifiers.base import Verifier
+from ..verifiers.local import LocalVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """The parts that decide and draft. summary: what is drafted from, for people."""
+
+    drafters: Sequence[Drafter]
+    sources: Sequence[Source]
+    policy: Policy
+    summary: str
+
+    def session(self, verifier: Verifier, **options: Any) -> Session:
+        """Return the loop with a verifier; `options` as in Session."""
+        return Session(verifier, self.drafters, self.policy, sources=self.sources, **options)
+
+
+def speculate(context: DrafterContext, profile: Callable[[], Profile]) -> Speculation:
+    """Put together what a configuration asks for. profile: returns what evaluations cost; it is
+    asked only if each step is to decide by it.
+
+    Raises ConfigError for unknown drafters and options, and for a drafter that lacks its model.
+    """
+    config = context.config
+    if config.fixed:
+        depth, _ = config.fixed
+        made = _make(context) if depth else []
+        sources: Sequence[Source] = made
+        policy: Policy = FixedDepth(depth, config.min_speculative_tokens)
+    else:
+        costs = Costs(profile())
+        made = _make(replace(context, costs=costs))
+        sources, policy = _cascades(made, config), Adaptive(costs)
+    summary = " and ".join(entry.summary for entry in _entries(context)) if made else ""
+    return Speculation(made, sources, policy, summary or "off: not asked for")
+
+
+def _entries(context: DrafterContext) -> list[drafters.Entry]:
+    """Return the drafters asked for, but for one that lacks its draft model beside others."""
+    found = drafters.chosen(context.config.method)
+    without = [entry for entry in found if not entry.uses_model]
+    return found if context.draft_model or not without else without
+
+
+def _make(context: DrafterContext) -> list[Drafter]:
+    return drafters.make(_entries(context), context)
+
+
+def _cascades(made: Sequence[Drafter], config: SpeculativeConfig) -> list[Source]:
+    models = {entry.name for entry in drafters.chosen(config.method) if entry.uses_model}
+    model = next((drafter for drafter in made if drafter.name in models), None)
+    return cascades([drafter for drafter in made if drafter is not model], model)
+
+
+def uses_model(config: SpeculativeConfig) -> bool:
+    """Return whether a draft model has anything to do."""
+    depth, _ = config.fixed or (1, None)
+    return depth > 0 and any(entry.uses_model for entry in drafters.chosen(config.method))
+
+
+def configured(
+    given: SpeculativeConfig | Mapping[str, Any] | None, draft: str | None = None
+) -> SpeculativeConfig:
+    """Return the configuration, with a draft model named by `draft` in its `model`.
+
+    Raises ConfigError for unknown names, and for a draft model that nothing would use.
+    """
+    config = (
+        given if isinstance(given, SpeculativeConfig) else build(SpeculativeConfig, given or {})
+    )
+    used = any(entry.uses_model for entry in drafters.chosen(config.method))
+    if config.model and not used:
+        raise ConfigError(
+            f"method {config.method!r} uses no draft model, but {config.model!r} was given"
+        )
+    if draft in (None, "auto") or not used:
+        return config
+    if config.model and config.model != draft:
+        raise ConfigError(f"two draft models were named: {config.model!r} and {draft!r}; name one")
+    return replace(config, model=draft)
+
+
+def assemble(
+    target: Model,
+    tokenizer: Tokenizer,
+    draft_model: Model | None = None,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    *,
+    profile: Profile | None = None,
+    **options: Any,
+) -> Engine:
+    """Make an engine from models that are already there: the toy backend, or one of your own.
+
+    draft_model: closed with the engine, at once if the method uses none.
+    profile: what evaluations cost; None: measured now, if each step is to decide by it.
+    options: `on_busy` and `description` of Engine.
+    """
+    config = configured(speculative_config)
+    if draft_model and not uses_model(config):
+        draft_model.close()
+        draft_model = None
+    made = speculate(
+        DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
+        lambda: profile or _measured(target, draft_model),
+    )
+    return Engine(
+        made.session(LocalVerifier(target, config.acceptance)),
+        tokenizer,
+        n_ctx=target.n_ctx,
+        speculation=made.summary,
+        target=target,
+        **options,
+    )
+
+
+def _measured(target: Model, draft: Model | None) -> Profile:
+    """Return the costs of models that no file stands for: measured, not kept."""
+    curve = measure(target, widths=QUICK, budget_s=1)
+    return Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None)

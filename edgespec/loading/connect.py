@@ -1,0 +1,209 @@
+"""A target on another machine, with drafts from this one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import backends, verifiers
+from ..backends import files
+from ..backends.base import FileModel, Tokenizer
+from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
+from ..costs.profile import READING, Curve, Profile, curve_of
+from ..decoding.engine import Engine
+from ..device import processor
+from ..drafters.base import DrafterContext
+from ..drafters.vocabulary import check_vocabulary
+from ..errors import ConfigError
+from ..sampling.base import Request
+from ..sampling.randomness import SeededRandomness
+from ..types import NO_DRAFT, Draft
+from ..verifiers.base import AsyncVerifier, Verifier
+from .assembly import configured, speculate
+from .drafts import open_draft
+from .load import described
+from .models import Reference, model_path, open_model
+
+_PROBE = "Once upon a time there was a river, and by the river there stood a mill."
+_ASSUMED_S = {1: 0.03, 32: 0.3}  # seconds by tokens, of a server that does not tell
+
+
+def connect(
+    remote: str | RemoteConfig,
+    draft: Reference | None = None,
+    *,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Engine:
+    """Connect to a target on another machine and draft on this one.
+
+    remote: a RemoteConfig, or only its URL. draft: a draft model as for `load`. options: fields of
+    EngineConfig for `remote.local`, and for `draft` but for draft_options.
+
+    Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
+    Raises VerifierUnavailable (never if there is a `remote.local`), VerifierRefused, ConfigError,
+    ModelNotFound and the other ModelErrors.
+    """
+    remote = RemoteConfig(remote) if isinstance(remote, str) else remote
+    config = build(EngineConfig, options)
+    spec = configured(speculative_config)
+    draft = draft or spec.model
+    with contextlib.ExitStack() as stack:
+        parts = stack.enter_context(
+            connected(remote, draft, draft_options=draft_options, **options)
+        )
+        made = speculate(
+            DrafterContext(
+                spec,
+                parts.tokenizer.vocab_size,
+                tokenizer=parts.tokenizer,
+                draft_model=parts.draft,
+            ),
+            lambda: profile_of(parts),
+        )
+        summary = f"{made.summary}, verified on another machine" if made.drafters else made.summary
+        engine = Engine(
+            made.session(parts.verifier),
+            parts.tokenizer,
+            n_ctx=parts.verifier.n_ctx,
+            on_busy=config.on_busy,
+            speculation=summary,
+            description=_describe(remote.url, parts),
+        )
+        weakref.finalize(engine, stack.pop_all().close)
+    return engine
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteParts:
+    """What a device works with. verifier: verifies drafts; remote: the part of it on another
+    machine, None while that is away; local, draft: models of this machine, if any.
+    """
+
+    verifier: Verifier
+    remote: Verifier | None
+    local: FileModel | None
+    draft: FileModel | None
+    tokenizer: Tokenizer
+
+
+@contextlib.contextmanager
+def connected(
+    remote: RemoteConfig,
+    draft: Reference | None = None,
+    *,
+    draft_options: Mapping[str, Any] | None = None,
+    make_copy: bool = True,
+    **options: Any,
+) -> Iterator[RemoteParts]:
+    """Make a verifier and models without an engine around them; close them at the end.
+
+    Arguments and errors are those of `connect`; make_copy as in `drafts.open_draft`.
+    """
+    config = build(EngineConfig, options)
+    remote = replace(remote, n_ctx=remote.n_ctx or config.n_ctx)
+    with contextlib.ExitStack() as stack:
+        target = small = None
+        if remote.local is not None:
+            target = open_model(model_path(remote.local), config)
+            stack.callback(target.close)
+        if draft is not None:
+            fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
+            small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
+            stack.callback(small.close)
+        tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
+        verifier, far = _verifier(lambda: verifiers.connect(remote, tokenizer), target)
+        stack.callback(verifier.close)
+        yield RemoteParts(verifier, far, target, small, tokenizer)
+
+
+def _tokenizer(
+    target: FileModel | None,
+    draft: FileModel | None,
+    reference: Reference | None,
+    stack: contextlib.ExitStack,
+) -> Tokenizer:
+    """Return the device's tokenizer. Raises VocabularyMismatch if a draft model has another."""
+    tokenizer: Tokenizer
+    if reference is not None:
+        path = model_path(reference)
+        tokenizer = stack.enter_context(backends.of(path).vocabulary(path))
+    elif target or draft:
+        tokenizer = (target or draft).tokenizer  # type: ignore[union-attr]
+    else:
+        raise ConfigError(
+            "the device needs the server's vocabulary: give a draft model, a local target, or a "
+            "file of the same family as tokenizer"
+        )
+    if draft and draft.tokenizer is not tokenizer:
+        check_vocabulary(tokenizer, draft.tokenizer)
+    return tokenizer
+
+
+def _verifier(
+    reach: Callable[[], Verifier], target: FileModel | None
+) -> tuple[Verifier, Verifier | None]:
+    """Return what verifies drafts, and the part of it on another machine, if it is there."""
+    if target is None:
+        remote = reach()
+        return remote, remote
+    from ..verifiers.fallback import Fallback
+    from ..verifiers.local import LocalVerifier
+
+    name = files.label(target.path)
+    both = Fallback(
+        reach,
+        LocalVerifier(target),
+        same=lambda remote: getattr(remote, "model", "") == name,
+        local_s=curve_of(target)(1),
+    )
+    return both, both.remote
+
+
+def profile_of(parts: RemoteParts) -> Profile:
+    """Return what a step costs.
+
+    Plain tokens of our own server come by themselves, and a draft goes there and back; other
+    servers are asked for every step.
+    """
+    remote = parts.remote
+    drafting = curve_of(parts.draft, READING) if parts.draft else None
+    if remote is None:
+        assert parts.local is not None
+        return Profile(curve_of(parts.local), drafting)
+    if isinstance(remote, AsyncVerifier):
+        costs, trip = getattr(remote, "costs", None) or _ASSUMED_S, remote.round_trip_s()
+        steps = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
+    else:
+        steps = _timed(remote, parts.tokenizer)
+    widths = tuple(sorted(steps))
+    return Profile(Curve((64,), widths, (tuple(steps[n] for n in widths),)), drafting)
+
+
+def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
+    """Measure the seconds of a step without a draft and of one with eight tokens."""
+    prompt = tokenizer.encode(_PROBE)
+    for _ in remote.begin(Request(prompt, SamplingParams(), SeededRandomness(0))):
+        pass
+    remote.verify(NO_DRAFT)  # the first one reads the prompt
+    found = {}
+    for n in (1, 9):
+        began = time.perf_counter()
+        remote.verify(Draft(tuple(prompt[: n - 1])))
+        found[n] = time.perf_counter() - began
+    return {1: found[1], 9: max(found.values())}
+
+
+def _describe(url: str, parts: RemoteParts) -> dict[str, Any]:
+    name = getattr(parts.remote, "model", getattr(parts.remote, "name", None))
+    return {
+        "verifier": {"url": url, "model": name},
+        "model": described(parts.local) if parts.local else None,
+        "draft": described(parts.draft) if parts.draft else None,
+        "processor": processor(),
+    }

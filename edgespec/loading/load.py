@@ -1,0 +1,112 @@
+"""A model on this machine, ready to answer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .. import backends
+from ..backends import files
+from ..backends.base import FileModel
+from ..config import EngineConfig, SpeculativeConfig, build
+from ..costs.profile import READING, Profile, curve_of
+from ..decoding.engine import Engine
+from ..device import processor
+from .assembly import assemble, configured
+from .drafts import draft_path, load_draft
+from .models import Reference, model_path, open_model
+from .tuned import tuned_options
+
+logger = logging.getLogger("edgespec.loading")
+
+
+def load(
+    model: Reference,
+    draft: Reference | None = "auto",
+    *,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+    draft_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Engine:
+    """Load a model that is on disk, ready to answer.
+
+    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path: of a
+    GGUF, of an .onnx file or of a folder with one.
+    draft: a draft model named in the same way; None for none; "auto" takes a suggested one
+    that is on disk: on a GPU any, on CPUs, where time goes with bytes, one of at most a fifth
+    of the target's size. A larger one would only take memory.
+    speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
+    EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
+    where none is given, what `tune` has chosen for this file on this device.
+
+    Raises ModelNotFound (see `hub.pull`), ConfigError, VocabularyMismatch, EngineMissing
+    and the other ModelErrors. Nothing is downloaded.
+    """
+    config = build(EngineConfig, options)
+    spec = configured(speculative_config, None if draft is None else os.fspath(draft))
+    path = model_path(model)
+    config = replace(config, **tuned_options(path, config, options))
+    wanted = draft_path(model, draft, config, spec)
+    with contextlib.ExitStack() as stack:
+        target = open_model(path, config)
+        stack.callback(target.close)
+        draft_model = load_draft(wanted, config, draft_options or {}, target)
+        if draft_model:
+            stack.callback(draft_model.close)
+        _warn(target, draft_model)
+        engine = assemble(
+            target,
+            target.tokenizer,
+            draft_model,
+            spec,
+            profile=None if spec.fixed else kept_profile(target, draft_model),
+            on_busy=config.on_busy,
+            description=_describe(target, draft_model),
+        )
+        stack.pop_all()  # the engine closes them now
+    return engine
+
+
+def kept_profile(target: FileModel, draft: FileModel | None) -> Profile:
+    """Return costs as kept for this device and these files, or measured now and kept."""
+    curve = curve_of(target)
+    kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
+    return Profile(curve, curve_of(draft, READING) if draft else None, kept_as=kept_as)
+
+
+def _warn(target: FileModel, draft: FileModel | None) -> None:
+    """Warn about settings that have no effect."""
+    for model, whose in ((target, ""), (draft, " of the draft model")):
+        if model and backends.of(model.path).ignores_gpu_layers(model.config):
+            logger.warning(
+                "n_gpu_layers=%d%s has no effect: the engine sees no GPU, `edgespec doctor` says "
+                "more", model.config.n_gpu_layers, whose,
+            )  # fmt: skip
+            break
+    config, trained = target.config, target.n_ctx_train
+    if config.n_ctx > trained > 0:
+        logger.warning(
+            "n_ctx=%d is more than the %d tokens that %s was trained for; its context is %d",
+            config.n_ctx, trained, files.label(target.path), target.n_ctx,
+        )  # fmt: skip
+
+
+def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:
+    return {
+        "model": described(target) | {"n_ctx": target.n_ctx},
+        "draft": described(draft) | {"n_ctx": draft.n_ctx} if draft else None,
+        "processor": processor(),
+    }
+
+
+def described(model: FileModel) -> dict[str, Any]:
+    """Return a model's file, threads and placement, for JSON."""
+    return {
+        "file": files.label(model.path),
+        "n_threads": model.n_threads,
+        "placement": model.placement,
+    }

@@ -1,0 +1,45 @@
+"""Settings that `tune` has chosen for a file on this device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .. import backends
+from ..config import EngineConfig, build
+from ..costs.profile import kept
+from ..errors import ConfigError
+
+TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
+
+
+def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what `tune` has chosen for this file on this device, without what is `given`."""
+    try:
+        found = kept(tuning_key(path, config)).get("options", {})
+        fixed = explicit(given)
+        chosen = {name: found[name] for name in TUNABLE if name in found and name not in fixed}
+        build(EngineConfig, chosen)
+    except (ConfigError, OSError, TypeError):  # what cannot be read is the engine's to report
+        return {}
+    return chosen
+
+
+def explicit(given: Iterable[str]) -> set[str]:
+    """Return the tunable settings that a user has fixed: n_threads alone stands for both."""
+    fixed = set(given) & set(TUNABLE)
+    return fixed | {"n_threads_batch"} if "n_threads" in fixed else fixed
+
+
+def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
+    """Return what the best settings depend on: none of them, and not the length of the context."""
+    engine = backends.of(path)
+    found: dict[str, Any] = engine.identity(path) | {
+        "kind": "tuned",
+        "n_gpu_layers": config.n_gpu_layers if engine.supports_gpu_offload() else 0,
+        "type_k": config.type_k,
+        "type_v": config.type_v,
+        "provider": config.provider,
+    }
+    return found
