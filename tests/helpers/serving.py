@@ -9,8 +9,9 @@ import threading
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
+from websockets.sync.client import connect
 
-from edgespec import ContextFull, ToyModel, ToyTokenizer
+from edgespec import ContextFull, ToyModel, ToyTokenizer, protocol
 from edgespec.backends.separate import SeparateModels
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
@@ -19,6 +20,7 @@ from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
+from edgespec.protocol import decode, encode
 from edgespec.server.verification.sessions import Sessions
 from edgespec.server.verification.types import Limits
 from edgespec.server.verification.websocket import route
@@ -149,3 +151,27 @@ def closing(*engines):
     finally:
         for one in engines:
             one.close()
+
+
+@contextlib.contextmanager
+def plainly(server, key=None):
+    with connect(
+        server.url + "/v1/verify",
+        subprotocols=[protocol.SUBPROTOCOL],
+        compression=None,
+        additional_headers={"Authorization": f"Bearer {key}"} if key else None,
+    ) as socket:
+        yield socket
+
+
+@contextlib.contextmanager
+def raw(server):
+    with plainly(server) as socket:
+        introduce(socket)
+        yield socket
+
+
+def introduce(socket, token=protocol.NO_TOKEN):
+    digest = protocol.vocabulary_hash(TOKENIZER, N)
+    socket.send(encode(protocol.Open(1, token, N, digest, "")))
+    return protocol.expect(protocol.Opened, decode(socket.recv(5)))
