@@ -13,13 +13,12 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import backends
-from ..backends.base import FileModel, Requantizing
+from ..backends.base import Requantizing
 from ..config import EngineConfig
 from ..costs.profile import keep, kept, measure
 from ..device import cache_folder
@@ -31,9 +30,7 @@ MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to b
 _READ = 64  # tokens at once, as in a prompt
 
 
-def fastest(
-    path: Path, config: EngineConfig, open_model: Callable[[Path, EngineConfig], FileModel]
-) -> Path:
+def fastest(path: Path, config: EngineConfig) -> Path:
     """Return the file of a draft model, or its copy where that is faster on this device.
 
     The first time the copy is made and both are measured, which takes some seconds. Where it
@@ -51,25 +48,20 @@ def fastest(
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(copy.with_suffix(".lock")):  # another process may be making it
-            return known(path, config) or _decide(path, copy, config, open_model)
+            return known(path, config) or _decide(path, copy, config)
     except (OSError, NotImplementedError) as error:
         logger.info("no copy of %s can be kept in %s: %s", path.name, copy.parent, error)
         return path
 
 
-def _decide(
-    path: Path,
-    copy: Path,
-    config: EngineConfig,
-    open_model: Callable[[Path, EngineConfig], FileModel],
-) -> Path:
+def _decide(path: Path, copy: Path, config: EngineConfig) -> Path:
     """Make the copy, and return it if it is faster, else the file."""
     key, faster = _key(path), None
     if not keep(key, {}):
         return path  # otherwise it would be made at every load
     try:
         _make(path, copy)
-        faster = _is_faster(copy, path, config, open_model)
+        faster = _is_faster(copy, path, config)
     except (ModelError, OSError) as error:
         logger.info("no copy of %s was made: %s", path.name, error)
     if faster is not None and keep(key, {"faster": faster, "copy": _stamp(copy)}) and faster:
@@ -138,16 +130,11 @@ def _make(path: Path, copy: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _is_faster(
-    copy: Path,
-    path: Path,
-    config: EngineConfig,
-    open_model: Callable[[Path, EngineConfig], FileModel],
-) -> bool:
+def _is_faster(copy: Path, path: Path, config: EngineConfig) -> bool:
     """Measure both: return True if a token takes clearly less time, and reading no more."""
-    curves = []
+    engine, settings, curves = backends.of(path), replace(config, n_ctx=4 * _READ), []
     for file in (copy, path):
-        with contextlib.closing(open_model(file, replace(config, n_ctx=4 * _READ))) as model:
+        with contextlib.closing(engine.open_model(file, settings)) as model:
             curves.append(measure(model, widths=(1, _READ), repeats=9, budget_s=1))
     new, old = curves
     logger.info("%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1))

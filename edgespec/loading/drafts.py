@@ -74,7 +74,7 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> F
     make_copy: make the copy if there is none yet.
     """
     if config.requantize:
-        copy = fastest(path, config, open_model) if make_copy else known(path, config) or path
+        copy = fastest(path, config) if make_copy else known(path, config) or path
         if copy != path:
             try:
                 return open_model(copy, config)

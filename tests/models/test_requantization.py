@@ -41,7 +41,7 @@ def measured(monkeypatch):
 
 
 def fastest(path, **options):
-    return requantization.fastest(path, EngineConfig(**options), open_model)
+    return requantization.fastest(path, EngineConfig(**options))
 
 
 def test_a_faster_copy_is_made_once(smollm2, empty, measured):
