@@ -6,7 +6,7 @@ with edgespec.load("smollm2-135m") as engine:
     print(engine.generate("The capital of France is", max_tokens=16).text)
 """
 
-from . import hub
+from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
 from .convert.conversion import Conversion, ConversionOptions, convert
@@ -99,6 +99,7 @@ __all__ = [
     "convert",
     "diagnose",
     "diagnose_verifier",
+    "drafters",
     "fitting_drafts",
     "hub",
     "inspect",

@@ -74,22 +74,24 @@ def model_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _draft_and_method(options: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the draft model, None for none, and the method. Raises UsageError if they clash."""
-    methods = options.get("spec_type") or frozenset({"auto"})
+    import edgespec
+
+    method = options.get("spec_type") or "auto"
     draft = options.get("draft_model") or "auto"
-    uses_draft = bool(methods & {"auto", "draft_model"})
-    if not uses_draft and draft not in ("auto", "none"):
+    using = [entry.name for entry in edgespec.drafters.chosen(method) if entry.uses_model]
+    if not using and draft not in ("auto", "none"):
         ctx = click.get_current_context(silent=True)
         if ctx is None or not _overrides(ctx, "spec_type", "draft_model"):
             raise click.UsageError(
-                f"--spec-type {','.join(methods)} uses no draft model, but -md {draft} was given; "
+                f"--spec-type {method} uses no draft model, but -md {draft} was given; "
                 "leave one out"
             )
-    if "draft_model" in methods and draft == "none":
+    if using and draft == "none" and method != "auto":
         raise click.UsageError(
-            "--spec-type draft-model needs a draft model, but -md none was given; name one"
+            f"--spec-type {using[0].replace('_', '-')} needs a draft model, but -md none was "
+            "given; name one"
         )
-    method = methods if len(methods) == 1 else {"auto"}
-    return (draft if uses_draft and draft != "none" else None), next(iter(method))
+    return (draft if using and draft != "none" else None), method
 
 
 def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:

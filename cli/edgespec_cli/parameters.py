@@ -114,17 +114,17 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
 
 def spec_types() -> dict[str, str]:
     """Return the values of --spec-type, each with the library's name of that method."""
-    return {
-        "auto": "auto",
-        "none": "none",
-        "draft-model": "draft_model",
-        "suffix": "suffix",
-        "ngram": "suffix",
-    }
+    import edgespec
+
+    known = edgespec.drafters
+    entries = [known.entry(name) for name in known.names()]
+    written = {name: entry.name for entry in entries for name in (entry.name, *entry.aliases)}
+    methods = {method: method for method in known.METHODS} | written
+    return {name.replace("_", "-"): method for name, method in methods.items()}
 
 
 class SpecType(click.ParamType):  # type: ignore[type-arg]
-    """A comma list of speculative methods; the value is the set of their names."""
+    """A comma list of speculative methods; the value lists the library's names of them."""
 
     name = "spec_type"
 
@@ -132,12 +132,8 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
         """Return the methods for --help; asked for late, so that starting stays quick."""
         return f"[{'|'.join(spec_types())}],…"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the library's names of the methods, if they can be used together."""
-        if isinstance(value, frozenset):
-            return value
         known = spec_types()
         words = [word.strip().replace("_", "-") for word in str(value).split(",")]
         for word in words:
@@ -145,10 +141,10 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
                 from edgespec.config import did_you_mean
 
                 self.fail(f"{word!r} is unknown; {did_you_mean(word, list(known))}", param, ctx)
-        methods = frozenset(known[word] for word in words)
-        if len(methods) > 1 and methods & {"none", "auto"}:
+        methods = dict.fromkeys(known[word] for word in words)
+        if len(methods) > 1 and methods.keys() & {"none", "auto"}:
             self.fail(f"{value!r}: auto and none cannot be combined with other methods", param, ctx)
-        return methods
+        return ",".join(methods)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -19,6 +19,7 @@ from .measuring import (
     until_stopped,
 )
 from .options import FILE, model_options, option, pass_params
+from .parameters import SpecType
 from .render import status
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
         show_default="those that come with edgespec",
         help="Answers that `edgespec bench record` wrote.",
     ),
+    option(
+        "--spec-type",
+        type=SpecType(),
+        default="auto",
+        help="What to draft with: names of drafters, as for `edgespec run`.",
+    ),
     option("--profile", multiple=True, help="Only this device; can be given several times."),
     option(
         "--fixed/--no-fixed",
@@ -48,7 +55,9 @@ if TYPE_CHECKING:
     "Output",
     option("--json", "as_json", is_flag=True, help="Print a JSON object on each line."),
 )
-def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: bool) -> None:
+def replay(
+    as_json: bool, traces: Path | None, spec_type: str, profile: tuple[str, ...], fixed: bool
+) -> None:
     """Compute what speculation would gain on other devices, from recorded answers.
 
     No model runs: time is computed from each device's profile, so that the result is exact. The
@@ -66,7 +75,8 @@ def replay(as_json: bool, traces: Path | None, profile: tuple[str, ...], fixed: 
     answers = recorded.load(traces) if traces else replays.shipped_traces()
     with status() as line:
         progress = progress_of(line, "settings")
-        found = list(replays.table(answers, chosen, fixed=fixed, progress=progress))
+        rows = replays.table(answers, chosen, method=spec_type, fixed=fixed, progress=progress)
+        found = list(rows)
     if not as_json:
         _matrix(found)
         return

@@ -38,8 +38,12 @@ def test_options_of_several_letters_are_told_apart(edgespec_cli):
         (("--spec-type", "none"), None, "none"),
         (("--spec-type", "ngram"), None, "suffix"),
         (("--spec-type", "suffix", "-md", "auto"), None, "suffix"),
-        (("--spec-type", "suffix,draft_model", "-md", "draft.gguf"), "draft.gguf", "auto"),
-        (("--spec-type", "ngram, draft-model"), "auto", "auto"),
+        (
+            ("--spec-type", "suffix,draft_model", "-md", "draft.gguf"),
+            "draft.gguf",
+            "suffix,draft_model",
+        ),
+        (("--spec-type", "ngram, draft-model"), "auto", "suffix,draft_model"),
     ],
 )
 def test_kinds_of_speculation(edgespec_cli, args, draft, method):
