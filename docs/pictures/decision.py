@@ -27,7 +27,7 @@ def decision():
     def spy(sources, budget):
         plan = choose(sources, budget)
         if plan.depth and budget.n_emitted == EMITTED:
-            found.append((sources[plan.offer], budget, plan))
+            found.append((sources[plan.source](), budget, plan))
         return plan
 
     replay.policy.choose = spy
@@ -41,7 +41,7 @@ def decision():
 
 def main() -> None:
     estimate, budget, plan = decision()
-    probs = estimate.survival[:DEEPEST]
+    probs = estimate.acceptance_probs[:DEEPEST]
     depths = list(range(1, len(probs) + 1))
     curve = shipped_profiles()[PROFILE].target
     extra_s = [curve(d + 1, budget.n_past) - curve(1, budget.n_past) for d in depths]

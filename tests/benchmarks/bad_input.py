@@ -109,7 +109,9 @@ def main() -> None:
                 input=stdin, capture_output=True, text=True, env=environment, check=False,
             )  # fmt: skip
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            text = " ⏎ ".join(said).replace("|", "\\|").replace(str(folder), "…")
+            text = (
+                " ⏎ ".join(said).replace("|", "\\|").replace("<", "&lt;").replace(str(folder), "…")
+            )
             shown = f"`edgespec {command}`" + (f" < `{stdin.strip()}`" if stdin.strip() else "")
             print(f"| {case} | {shown} | {done.returncode} | {text} |")
 
