@@ -45,7 +45,7 @@ def test_text_is_that_of_this_machine(server, target, small_draft, options):
 
 def test_auto_decides_by_measured_costs_and_round_trip(server, small_draft):
     with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
-        verifier, profile = there._session._verifier, there._session._policy._profile
+        verifier, profile = there._session._verifier, there._session._policy.costs.profile
         assert verifier.costs[1] > 0
         assert profile.target(2) > verifier.costs[2]  # there and back as well
         assert profile.target(1) == verifier.costs[1]
