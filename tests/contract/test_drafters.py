@@ -1,12 +1,14 @@
 """What every drafter promises, run against each of them on the toy backend."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgespec import EngineConfig, SamplingParams, ToyModel
+from edgespec import EngineConfig, SamplingParams, SpeculativeConfig, ToyModel, drafters
+from edgespec.drafters.base import DrafterContext
 from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
@@ -67,6 +69,15 @@ MAKERS = {
     "model, then suffix": lambda: Joined(ModelDrafter(toy(), 3), SuffixDrafter(1)),
     "suffix, then model": lambda: Joined(SuffixDrafter(1), ModelDrafter(toy(), 3)),
 }
+
+
+def registered(name):
+    """The drafter that a configuration gets by this name."""
+    config = SpeculativeConfig(name)
+    return drafters.make([drafters.entry(name)], DrafterContext(config, 3, toy(), None, toy()))[0]
+
+
+MAKERS |= {f"registered as {name}": partial(registered, name) for name in drafters.names()}
 
 
 @pytest.fixture(params=MAKERS)

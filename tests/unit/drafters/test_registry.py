@@ -1,0 +1,113 @@
+"""Drafters by name: this package's own, and the how-to page's example in another package."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec import ConfigError, ToyModel, ToyTokenizer, assemble, drafters
+from edgespec.costs.profile import Curve, Profile
+from edgespec.drafters.suffix import SuffixDrafter
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "write-a-drafter.md"
+FREE = Profile(Curve((1,), (1, 32), ((1.0, 1.0),)), overhead=0.0)
+
+
+def block(title):
+    """The code block with that title on the page."""
+    return re.search(rf'^```\w+ title="{title}"\n(.*?)^```$', PAGE.read_text("utf-8"), re.M | re.S)[
+        1
+    ]
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The page's package as pip would install it; returns an environment that has it."""
+    (tmp_path / "bigram.py").write_text(block("bigram.py"), "utf-8")
+    group, line = re.search(
+        r'^\[project\.entry-points\."(.*?)"\]\n(\w+) = "bigram"$', block("pyproject.toml"), re.M
+    ).groups()
+    info = tmp_path / "edgespec_bigram-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: edgespec-bigram\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{line} = bigram\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+
+
+def run(environment, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def registered():
+    """The example registered in this process, and forgotten again."""
+    before = dict(drafters._entries)
+    exec(compile(block("bigram.py"), "bigram.py", "exec"), {"__name__": "bigram"})
+    yield
+    drafters._entries.clear()
+    drafters._entries.update(before)
+
+
+def test_names():
+    assert {"draft_model", "suffix"} <= set(drafters.names())
+    assert drafters.entry("ngram") is drafters.entry("suffix")
+    assert [entry.name for entry in drafters.chosen("auto")] == ["suffix", "draft_model"]
+    assert [entry.name for entry in drafters.chosen("draft_model, suffix")] == [
+        "suffix", "draft_model",
+    ]  # fmt: skip
+    assert drafters.chosen("none") == []
+
+
+@pytest.mark.parametrize("name", ["suffix", "ngram", "auto", "none"])
+def test_a_name_that_is_taken(name):
+    with pytest.raises(ConfigError, match=f"there is a drafter '{name}' already"):
+        drafters.register(name, "another one")(lambda context: SuffixDrafter())
+
+
+def test_another_package_is_known_to_the_command_line_and_the_replay(package):
+    assert "bigram" in run(package, "edgespec_cli", "run", "--help")
+    asked = ("--spec-type", "bigram", "--profile", "gpu-flat", "--no-fixed", "--json")
+    rows = map(json.loads, run(package, "edgespec_cli", "bench", "replay", *asked).splitlines())
+    found = {(row["category"], row["policy"]): row["speedup"] for row in rows}
+    assert found["file_editing", "plain"] == 1
+    assert found["file_editing", "bigram"] > 1.2
+
+
+def test_the_example_drafts(registered):
+    cycle = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    texts = []
+    for config in ("none", "bigram", "suffix,bigram"):
+        with assemble(
+            ToyModel(cycle),
+            ToyTokenizer(["a", "b", "c"]),
+            speculative_config={"method": config, "num_speculative_tokens": 3},
+        ) as engine:
+            done = engine.generate([0, 1, 2, 0, 1], max_tokens=40)
+            texts.append(done.text)
+            assert (config == "none") == (not done.stats.num_accepted_draft_tokens)
+    assert texts == [texts[0]] * 3
+
+
+def test_options_of_the_example(registered):
+    for options, says in (
+        ({"longst": 2}, "unknown option 'longst' of the drafters; did you mean 'longest'?"),
+        ({"longest": 2}, None),
+    ):
+        config = {"method": "bigram", "options": options}
+        make = lambda config=config: assemble(  # noqa: E731
+            ToyModel([[0.5, 0.5]] * 2), ToyTokenizer(["a", "b"]), None, config, profile=FREE
+        )
+        if says:
+            with pytest.raises(ConfigError, match=re.escape(says)):
+                make()
+        else:
+            make().close()
