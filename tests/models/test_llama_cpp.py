@@ -247,7 +247,7 @@ def test_batch_invariant_says_what_it_promises(invariant, smollm2, monkeypatch):
     assert 1 < invariant.capabilities.max_rows <= 16
     assert invariant.placement["rows"].startswith("the same for 1 to ")
     assert invariant.switches() == {}
-    monkeypatch.setattr(type(invariant), "_equal_rows", lambda model, n_past: 1)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.model.most_equal_rows", lambda model: 1)
     differs = open_model(smollm2, EngineConfig(n_ctx=256, batch_invariant=True))
     assert differs.placement["rows"].startswith("differ")
     assert differs.capabilities.max_rows == 32
