@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..sampling.base import Request
 from ..types import NO_DRAFT, NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
-from .draft_model import Guess, ModelDrafter
+
+if TYPE_CHECKING:
+    from .draft_model import Guess, ModelDrafter
 
 
 class AheadDrafter:

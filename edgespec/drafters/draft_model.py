@@ -25,6 +25,7 @@ from ..types import (
     Verified,
 )
 from . import register
+from .ahead import AheadDrafter
 from .base import Drafter, DrafterContext
 from .confidence import Confidence, confidence_class
 
@@ -270,8 +271,6 @@ def make(context: DrafterContext) -> Drafter:
     With a target on another machine it drafts by coupled sampling, since only ids travel, and
     uses the time in which a draft is under way.
     """
-    from .ahead import AheadDrafter
-
     if context.draft_model is None:
         raise ConfigError(
             "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
