@@ -13,7 +13,6 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from ..config import did_you_mean
@@ -142,5 +141,7 @@ def _read_own_files() -> None:
 
 @functools.cache
 def _read_entry_points() -> None:
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
     for point in entry_points(group=GROUP):
         point.load()
