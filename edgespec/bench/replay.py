@@ -20,7 +20,8 @@ from .. import drafters
 from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
 from ..config import SamplingParams, SpeculativeConfig
-from ..costs.profile import Curve, Profile
+from ..costs.curves import Curve
+from ..costs.profiles import Profile
 from ..decoding.output import Output
 from ..drafters.base import Drafter, DrafterContext
 from ..drafters.draft_model import ModelDrafter

@@ -20,7 +20,8 @@ from typing import Any
 from .. import backends
 from ..backends.base import Requantizing
 from ..config import EngineConfig
-from ..costs.profile import keep, kept, measure
+from ..costs.measuring import measure
+from ..costs.profiles import keep, kept
 from ..device import cache_folder
 from ..errors import ModelError
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 
 from ..types import StepStats, Thresholds
-from .profile import Profile
+from .profiles import Profile
 
 MEMORY = 1 / 24  # weight of a new step in running means
 LOOK_AHEAD = 8  # tokens of a draft model that are weighed together

@@ -9,8 +9,9 @@ from typing import Any
 from .. import drafters
 from ..backends.base import Model, Tokenizer
 from ..config import SpeculativeConfig, build
+from ..costs.measuring import QUICK, READING, measure
 from ..costs.online import Costs
-from ..costs.profile import QUICK, READING, Profile, measure
+from ..costs.profiles import Profile
 from ..decoding.engine import Engine
 from ..decoding.session import Session
 from ..drafters.base import Drafter, DrafterContext, Source

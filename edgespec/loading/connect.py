@@ -13,7 +13,9 @@ from .. import backends, verifiers
 from ..backends import files
 from ..backends.base import FileModel, Tokenizer
 from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
-from ..costs.profile import READING, Curve, Profile, curve_of
+from ..costs.curves import Curve
+from ..costs.measuring import READING, curve_of
+from ..costs.profiles import Profile
 from ..decoding.engine import Engine
 from ..device import processor
 from ..drafters.base import DrafterContext

@@ -13,7 +13,8 @@ from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig, SpeculativeConfig, build
-from ..costs.profile import READING, Profile, curve_of
+from ..costs.measuring import READING, curve_of
+from ..costs.profiles import Profile
 from ..decoding.engine import Engine
 from ..device import processor
 from .assembly import assemble, configured

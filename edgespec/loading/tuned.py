@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import backends
 from ..config import EngineConfig, build
-from ..costs.profile import kept
+from ..costs.profiles import kept
 from ..errors import ConfigError
 
 TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")

@@ -9,7 +9,9 @@ from typing import Any
 from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig
-from ..costs.profile import READING, Curve, Profile
+from ..costs.curves import Curve
+from ..costs.measuring import READING
+from ..costs.profiles import Profile
 from ..errors import VocabularyMismatch
 from ..loading.drafts import load_draft
 from ..loading.models import Reference, model_path

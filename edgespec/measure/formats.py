@@ -22,7 +22,7 @@ from .. import hub
 from ..backends import files
 from ..backends.base import Model
 from ..config import EngineConfig
-from ..costs.profile import fill, timed
+from ..costs.measuring import fill, timed
 from ..errors import EdgeSpecError
 from ..loading.models import open_model
 from ..loading.tuned import tuned_options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..costs.profile import Curve
+from ..costs.curves import Curve
 
 SHORT_CACHE = 64  # tokens in the cache where gains are computed and t(n) is measured
 MAX_DEPTH = 31

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..costs.profile import folder
+from ..costs.profiles import folder
 from ..device import available_memory, physical_cores, processor
 from ..errors import ConfigError, EngineMissing
 from .findings import Finding, count, gib

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backends.base import FileModel, Threaded
 from ..config import EngineConfig
-from ..costs.profile import QUICK, timed
+from ..costs.measuring import QUICK, timed
 from ..device import available_memory, thread_counts
 from ..errors import ConfigError, EdgeSpecError
 from ..loading.drafts import draft_path

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
-from ..costs.profile import Curve, fill, measure, stored, timed
+from ..costs.curves import Curve
+from ..costs.measuring import fill, measure, timed
+from ..costs.profiles import stored
 from .findings import Finding
 from .gains import SHORT_CACHE, break_even, conditions
 from .inspection import ModelInfo

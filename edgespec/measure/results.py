@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..costs.profile import Curve, Profile
+from ..costs.curves import Curve
+from ..costs.profiles import Profile
 from .formats import Format
 from .gains import SHORT_CACHE, speedup
 

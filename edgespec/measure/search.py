@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backends import files
 from ..backends.base import FileModel, Threaded
-from ..costs.profile import timed
+from ..costs.measuring import timed
 from ..device import available_memory, thread_counts
 from ..errors import ModelError
 from ..loading.models import open_model

@@ -13,7 +13,9 @@ from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig, build
-from ..costs.profile import READING, WIDTHS, Curve, Profile, keep, measure, store
+from ..costs.curves import Curve
+from ..costs.measuring import READING, WIDTHS, measure
+from ..costs.profiles import Profile, keep, store
 from ..loading.drafts import draft_path, load_draft
 from ..loading.models import Reference, model_path, open_model
 from ..loading.tuned import explicit, tuned_options, tuning_key

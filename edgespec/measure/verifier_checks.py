@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..costs.profile import Profile, curve_of
+from ..costs.measuring import curve_of
+from ..costs.profiles import Profile
 from ..loading.connect import RemoteParts, profile_of
 from ..verifiers.base import AsyncVerifier
 from .findings import Finding

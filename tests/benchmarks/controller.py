@@ -12,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
-from edgespec.costs.profile import Profile
+from edgespec.costs.profiles import Profile
 from edgespec.policies.adaptive import Adaptive
 from edgespec.types import Offer
 from tests.helpers.benchmarks import save

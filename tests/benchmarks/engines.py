@@ -17,7 +17,7 @@ import onnxruntime as ort
 
 import edgespec
 from edgespec import EngineConfig
-from edgespec.costs.profile import fill, timed
+from edgespec.costs.measuring import fill, timed
 from edgespec.loading.models import open_model
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 

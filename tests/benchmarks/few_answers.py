@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from edgespec.bench.replay import Replay, rates, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
-from edgespec.costs.profile import QUICK, READING, Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.measuring import QUICK, READING
+from edgespec.costs.profiles import Profile
 from tests.helpers.benchmarks import save
 
 GROUP = 5

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
 
 TARGET = Curve((64, 1024), (1, 2, 4, 8), ((0.03, 0.05, 0.08, 0.12), (0.04, 0.06, 0.1, 0.14)))
 DRAFT = Curve((64,), (1, 8), ((0.005, 0.01),))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.profiles import Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.cascade import Cascade, cascades

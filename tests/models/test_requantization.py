@@ -12,7 +12,7 @@ import edgespec
 from edgespec.backends import llama_cpp
 from edgespec.cache import requantization
 from edgespec.config import EngineConfig
-from edgespec.costs.profile import Curve
+from edgespec.costs.curves import Curve
 from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory, VocabularyMismatch
 from edgespec.loading.drafts import load_draft, open_draft
 from edgespec.loading.models import open_model

@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
-from ...costs.profile import curve_of
+from ...costs.measuring import curve_of
 from ...decoding.engine import Engine
 from ...errors import ConfigError
 from .answers import Answers

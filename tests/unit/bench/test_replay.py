@@ -9,7 +9,8 @@ from edgespec import SamplingParams, ToyModel
 from edgespec.bench import replay, traces
 from edgespec.bench.replay import Fixed, Replay, dense, rates
 from edgespec.bench.traces import AFTER_A_MISS, DEPTH, Trace, record
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.sampling.base import Request
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from edgespec.backends.base import Capabilities
-from edgespec.costs import profile
-from edgespec.costs.profile import QUICK, Curve, forget, measure, store, stored
+from edgespec.costs import profiles
+from edgespec.costs.curves import Curve
+from edgespec.costs.measuring import QUICK, READING, WIDTHS, measure
+from edgespec.costs.profiles import forget, store, stored
 from edgespec.types import Outputs
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
@@ -69,7 +71,7 @@ def test_scaled():
 def test_measures_exactly_what_is_there():
     model = Timed(lambda n, n_past, _: 0.25 * (4 + n // 4) + n_past / 64)
     curve = measure(model, lengths=(64, 128), budget_s=1e9, clock=model.clock)
-    assert (curve.lengths, curve.widths) == ((64, 128), profile.WIDTHS)
+    assert (curve.lengths, curve.widths) == ((64, 128), WIDTHS)
     for length, row in zip(curve.lengths, curve.seconds, strict=True):
         assert row == tuple(0.25 * (4 + n // 4) + length / 64 for n in curve.widths)
     assert model.n_past == 0
@@ -107,14 +109,14 @@ def test_a_budget_ends_rounds_and_lengths():
 def test_small_contexts_and_batches(n_ctx, max_batch, widest):
     model = Timed(lambda n, n_past, _: n, n_ctx=n_ctx, max_batch=max_batch)
     curve = measure(model, budget_s=1e9, clock=model.clock)
-    assert curve.widths == tuple(n for n in profile.WIDTHS if n <= widest)
+    assert curve.widths == tuple(n for n in WIDTHS if n <= widest)
     assert curve.seconds == (curve.widths,)
 
 
 def test_wider_than_rows():
     model = Timed(lambda n, n_past, _: n, max_rows=4)
-    curve = measure(model, widths=profile.READING, budget_s=1e9, clock=model.clock)
-    assert curve.seconds == (profile.READING,)
+    curve = measure(model, widths=READING, budget_s=1e9, clock=model.clock)
+    assert curve.seconds == (READING,)
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def test_another_fingerprint(folder):
     path = store(FINGERPRINT, CURVE)
     other = FINGERPRINT | {"device": "y"}
     assert stored(other) is None
-    path.rename(profile._path(other))  # a file that is not what its name says
+    path.rename(store(other, CURVE))  # a file that is not what its name says
     assert stored(other) is None
 
 
@@ -174,4 +176,4 @@ def test_forget(folder):
 def test_folder_without_a_setting(tmp_path, monkeypatch):
     monkeypatch.delenv("EDGESPEC_PROFILES")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert profile.folder() == tmp_path / "edgespec" / "profiles"
+    assert profiles.folder() == tmp_path / "edgespec" / "profiles"

@@ -6,7 +6,8 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, EngineConfig
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
 from edgespec.measure import draft_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.machine_checks import check_gpu, check_memory
@@ -68,7 +69,7 @@ def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
 
 def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
-    from edgespec.costs.profile import store
+    from edgespec.costs.profiles import store
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     findings = edgespec.diagnose(

@@ -9,7 +9,9 @@ import pytest
 
 import edgespec
 from edgespec import EngineConfig
-from edgespec.costs.profile import Curve, Profile, keep, kept, timed
+from edgespec.costs.curves import Curve
+from edgespec.costs.measuring import timed
+from edgespec.costs.profiles import Profile, keep, kept
 from edgespec.loading import models
 from edgespec.measure import search, tuning
 from edgespec.measure.gains import break_even, speedup
@@ -193,7 +195,7 @@ def test_what_makes_no_sense_is_not_used(file, options):
 
 def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
-    from edgespec.costs.profile import stored
+    from edgespec.costs.profiles import stored
     from edgespec.loading.tuned import tuned_options, tuning_key
 
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))

@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
+from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.profiles import Profile
 from edgespec.policies.adaptive import EXPLORE, LEAST_LOSS_BUDGET, MOST_REFUND, RISK, Adaptive
 from edgespec.types import Budget, StepStats
 from tests.helpers.policies import Model, asks, begin, lookup

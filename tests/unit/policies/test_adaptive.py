@@ -6,8 +6,9 @@ from operator import mul
 
 import pytest
 
+from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs, FurtherTokens
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.profiles import Profile
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
 from edgespec.types import Budget, DraftEstimate, StepStats
 from tests.helpers.policies import Model, asks, begin, lookup

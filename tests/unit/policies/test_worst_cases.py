@@ -7,7 +7,8 @@ import pytest
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
 
 WRONG = 50
 TEXT = list(range(100, 400))
