@@ -4,52 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
-from ..errors import ConfigError, EdgeSpecError, EngineBusy
+from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
-from ..types import Completion, Event, FinishReason, Logprob, Stats
+from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
 from .output import Output
+from .request_lock import Interrupt, RequestLock
 from .session import Session
 
 Prompt = str | Sequence[int]
 
 
-class Interrupt:
-    """Why a request should stop, if it should: cancelled, or out of time."""
-
-    def __init__(self, time_limit_s: float | None) -> None:
-        self._cancelled = threading.Event()
-        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
-
-    def cancel(self) -> None:
-        """From any thread."""
-        self._cancelled.set()
-
-    def __call__(self) -> FinishReason | None:
-        if self._cancelled.is_set():
-            return "cancelled"
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            return "time_limit"
-        return None
-
-
 class Engine:
-    """A target with its drafters. Made by `edgespec.load`; a context manager.
+    """A target with its drafters, made by `edgespec.load`; a context manager.
 
     Thread safety: every method may be called from any thread. One request runs at a time;
     with on_busy="wait" a second caller waits for the first to end, with "error" it gets
     EngineBusy. A thread that would wait for itself always gets EngineBusy. A stream holds
     the engine until it is exhausted or closed.
 
-    target: the model itself, None where it is on another machine.
+    target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
     """
 
     def __init__(
@@ -57,7 +38,6 @@ class Engine:
         session: Session,
         tokenizer: Tokenizer,
         *,
-        n_ctx: int,
         on_busy: Literal["wait", "error"] = "wait",
         speculation: str = "off",
         description: dict[str, Any] | None = None,
@@ -65,19 +45,17 @@ class Engine:
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
-        self.n_ctx = n_ctx
+        self.n_ctx = session.n_ctx
         self._session = session
-        self._on_busy = on_busy
         self._speculation = speculation
         self._description = description or {}
-        self._lock = threading.Lock()
-        self._holder: int | None = None
-        self._interrupt: Interrupt | None = None
-        self._closed = False
+        self._lock = RequestLock(on_busy, session.close)
 
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
-        """Answer in one piece. `prompt`: text (special tokens in it count) or token ids;
-        `sampling`: the fields of SamplingParams. Raises ConfigError, ContextFull, EngineBusy.
+        """Return the whole answer to a prompt.
+
+        prompt: text, in which special tokens count, or token ids. sampling: the fields of
+        SamplingParams. Raises ConfigError, ContextFull, EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
@@ -85,7 +63,7 @@ class Engine:
         raise AssertionError("a stream ends with its completion")
 
     def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Event]:
-        """Answer as it comes: "prefill", "token" and one last "done" event.
+        """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
         Arguments are checked and time counts at once, the engine is taken with the first `next`.
         Closing the iterator ends the request.
@@ -93,26 +71,25 @@ class Engine:
         return self.run(self.encode(prompt), build(SamplingParams, sampling))
 
     def chat(self, system: str | None = None) -> Chat:
-        """A conversation, rendered with the model's own template."""
+        """Return a new conversation, rendered with the model's own template."""
         return Chat(self, system)
 
     def cancel(self) -> None:
-        """End the running request, from any thread: it finishes as "cancelled" with what is
-        there. Nothing happens when none is running.
+        """Cancel the running request, if there is one; may be called from any thread.
+
+        The request ends with finish reason "cancelled" and what has been generated so far.
         """
-        interrupt = self._interrupt
-        if interrupt:
-            interrupt.cancel()
+        self._lock.cancel()
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
-        """`generate` for asyncio; cancelling the task cancels the request."""
+        """Return the whole answer, for asyncio; cancelling the task cancels the request."""
         async for event in self.astream(prompt, **sampling):
             if event.completion:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
     async def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Event]:
-        """`stream` for asyncio: the request runs in a thread of its own."""
+        """Yield the answer as `stream` does, for asyncio; it runs in a thread of its own."""
         import asyncio  # only programs that use it pay for its import
 
         params = build(SamplingParams, sampling)
@@ -122,7 +99,7 @@ class Engine:
         arrived: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
         def hand_over(item: Event | BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(arrived.put_nowait, item)
 
         def work() -> None:
@@ -155,7 +132,10 @@ class Engine:
         earlier: Sequence[int] = (),
         interrupt: Interrupt | None = None,
     ) -> Iterator[Event]:
-        """One request on token ids; see `stream`. `earlier`: text for lookup alone."""
+        """Run one request on token ids, as `stream` does.
+
+        earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
+        """
         return self._run(prompt, params, earlier, interrupt or Interrupt(params.time_limit_s))
 
     def _run(
@@ -165,7 +145,7 @@ class Engine:
         earlier: Sequence[int],
         interrupt: Interrupt,
     ) -> Iterator[Event]:
-        with self._held(interrupt):
+        with self._lock.held(interrupt):
             randomness = SeededRandomness(params.seed)
             request = Request(prompt, params, randomness, earlier, interrupt)
             output = Output(self.tokenizer, params)
@@ -187,8 +167,8 @@ class Engine:
         yield Event("done", text=rest, completion=completion)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt, checked against the vocabulary."""
-        self._check_open()
+        """Return the token ids of a prompt. Raises ConfigError for none, or an unknown one."""
+        self._lock.check_open()
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
         else:
@@ -202,16 +182,15 @@ class Engine:
         return ids
 
     def describe(self) -> dict[str, Any]:
-        """What is loaded, where it is and how it speculates; for JSON."""
+        """Return what is loaded, where it is and how it speculates, for JSON."""
         return dict(self._description) | {"n_ctx": self.n_ctx, "speculation": self._speculation}
 
     def close(self) -> None:
-        """Free the models. A running request is cancelled, and the models are freed as soon
-        as it has ended. Twice is harmless.
+        """Free the models; calling it twice is harmless.
+
+        A running request is cancelled, and the models are freed as soon as it has ended.
         """
-        self._closed = True
-        self.cancel()
-        self._free()
+        self._lock.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -223,49 +202,6 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    @contextlib.contextmanager
-    def _held(self, interrupt: Interrupt) -> Iterator[None]:
-        """The engine for one request."""
-        self._take(interrupt)
-        try:
-            self._interrupt = interrupt  # before the look at what `close` sets before it cancels
-            self._check_open()
-            yield
-        finally:
-            self._release()
-
-    def _take(self, interrupt: Interrupt) -> None:
-        me = threading.get_ident()
-        if not self._lock.acquire(blocking=False):
-            if self._on_busy == "error":
-                raise EngineBusy("a request is running on this engine; wait for it or cancel() it")
-            if self._holder == me:
-                raise EngineBusy(
-                    "this thread is still reading a stream of this engine; exhaust it or close() it"
-                )
-            while not self._lock.acquire(timeout=0.05):
-                if reason := interrupt():
-                    raise EngineBusy(f"gave up waiting for the running request: {reason}")
-        self._holder = me
-
-    def _release(self) -> None:
-        self._interrupt = self._holder = None
-        self._lock.release()
-        if self._closed:
-            self._free()
-
-    def _free(self) -> None:
-        """Free the models, unless a request is running: its end does."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._session.close()
-            finally:
-                self._lock.release()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EdgeSpecError("this engine is closed; load the model again")
 
     def _speculation_of(self, params: SamplingParams) -> str:
         if params.disable_spec_decode or params.num_draft_tokens == 0:

@@ -16,9 +16,10 @@ from .output import Output
 
 
 class Session:
-    """One sequence of requests on one target. Not for use by two threads at once.
+    """The loop of requests, one after the other, on one target; for one thread at a time.
 
-    sources: what the policy chooses from, made of the drafters; by default the drafters.
+    sources: what the policy chooses from, made of the drafters; by default the drafters. clock:
+    returns the time in seconds.
 
     A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
     one could trip over: every `begin` aligns caches with its own prompt.
@@ -41,8 +42,16 @@ class Session:
         self._policy = policy
         self._clock = clock
 
+    @property
+    def n_ctx(self) -> int:
+        """The target's context length in tokens."""
+        return self._verifier.n_ctx
+
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
-        """Yield "prefill" and "token" events until `output` has a finish reason."""
+        """Yield "prefill" and "token" events until `output` has a finish reason.
+
+        Raises ContextFull, VerifierError and its kinds, DecodeError.
+        """
         began = self._clock()
         stats.num_prompt_tokens = len(request.prompt)
         try:
@@ -93,7 +102,8 @@ class Session:
             if not first:  # the rest of the prompt went with this step
                 first = now
                 stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
-            step = _step_stats(draft, verdict, len(tokens), len(context) - 1, start, drafted, now)
+            times = drafted - start, now - start
+            step = _step_stats(draft, verdict, len(tokens), len(context) - 1, times)
             stats.add(step)
             if now > first:
                 stats.plain_s += len(tokens) * (self._policy.plain_s(step.n_past) or 0.0)
@@ -158,9 +168,10 @@ class Session:
 
 
 def _step_stats(
-    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int,
-    start: float, drafted: float, now: float,
-) -> StepStats:  # fmt: skip
+    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int, times: tuple[float, float]
+) -> StepStats:
+    """Return the statistics of a step. times: seconds of drafting, and of the whole step."""
+    draft_s, total_s = times
     return StepStats(
         source=draft.source,
         n_drafted=len(draft.tokens),
@@ -168,8 +179,8 @@ def _step_stats(
         n_emitted=n_emitted,
         n_evaluated=verdict.n_evaluated,
         n_past=n_past,
-        draft_s=drafted - start,
+        draft_s=draft_s,
         verify_s=verdict.seconds,
-        total_s=now - start,
+        total_s=total_s,
         draft_evaluated=draft.evaluated,
     )

@@ -129,7 +129,6 @@ def assemble(
     return Engine(
         made.session(LocalVerifier(target, config.acceptance)),
         tokenizer,
-        n_ctx=target.n_ctx,
         speculation=made.summary,
         target=target,
         **options,

@@ -72,7 +72,6 @@ def connect(
         engine = Engine(
             made.session(parts.verifier),
             parts.tokenizer,
-            n_ctx=parts.verifier.n_ctx,
             on_busy=config.on_busy,
             speculation=summary,
             description=_describe(remote.url, parts),

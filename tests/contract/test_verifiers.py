@@ -237,7 +237,7 @@ def test_fewer_tokens_are_accepted_than_were_emitted(target):
 def test_greedy_text_is_that_of_plain_decoding(target, options):
     def generate(verifier, drafters):
         session = Session(verifier, drafters, FixedDepth(3))
-        engine = Engine(session, target.tokenizer, n_ctx=N_CTX)
+        engine = Engine(session, target.tokenizer)
         return engine.generate(target.prompt, max_tokens=60, **options)
 
     drafted = generate(target.verifier, [SuffixDrafter(1)])

@@ -136,7 +136,7 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
         lookup = SuffixDrafter(2)
         drafters = [lookup, AheadDrafter(model)]
     session = Session(verifier, drafters, FixedDepth(depth))
-    return Engine(session, TOKENIZER, n_ctx=verifier.n_ctx)
+    return Engine(session, TOKENIZER)
 
 
 def local(seed=1, **options):

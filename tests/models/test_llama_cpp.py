@@ -27,7 +27,7 @@ from edgespec import (
     VocabularyMismatch,
 )
 from edgespec.backends import llama_cpp
-from edgespec.decoding.engine import Interrupt
+from edgespec.decoding.request_lock import Interrupt
 from edgespec.loading.models import open_model
 
 pytest.importorskip("llama_cpp")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edgespec.decoding.engine import Interrupt
+from edgespec.decoding.request_lock import Interrupt
 from edgespec.server.openai import EventStream
 
 CHAT = "/v1/chat/completions"

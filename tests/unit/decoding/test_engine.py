@@ -11,6 +11,7 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, ContextFull, EdgeSpecError, EngineBusy, ToyModel, ToyTokenizer
+from edgespec.decoding.request_lock import Interrupt, RequestLock
 
 VOCAB = [*"abcdefgh", "."]
 
@@ -313,22 +314,23 @@ def test_closing():
 
 
 def test_closing_in_the_moment_in_which_a_request_ends():
-    made, freed = engine(), []
-    made._session.close = lambda: freed.append(True)
+    freed = []
+    requests = RequestLock("wait", lambda: freed.append(True))
 
     class Lock:
-        """Somebody closes just before it is released."""
+        """A lock that is closed just before it is released."""
 
         held = threading.Lock()
         acquire = held.acquire
 
         def release(self):
             if not freed:
-                made.close()
+                requests.close()
             self.held.release()
 
-    made._lock = Lock()
-    made.generate("abc", max_tokens=2)
+    requests._lock = Lock()
+    with requests.held(Interrupt(None)):
+        pass
     assert freed
 
 

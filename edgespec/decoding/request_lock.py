@@ -1,0 +1,103 @@
+"""One request at a time: waiting for an engine, ending a request, closing while one runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from ..errors import EdgeSpecError, EngineBusy
+from ..types import FinishReason
+
+
+class Interrupt:
+    """Tells a request when to stop: once it is cancelled, or out of time."""
+
+    def __init__(self, time_limit_s: float | None) -> None:
+        self._cancelled = threading.Event()
+        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+
+    def cancel(self) -> None:
+        """End the request; may be called from any thread."""
+        self._cancelled.set()
+
+    def __call__(self) -> FinishReason | None:
+        """Return why the request should stop, None if it should go on."""
+        if self._cancelled.is_set():
+            return "cancelled"
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return "time_limit"
+        return None
+
+
+class RequestLock:
+    """Lets one request run at a time, and frees the models when none runs any more.
+
+    on_busy: as in EngineConfig. free: frees the models; it may be called more than once.
+    """
+
+    def __init__(self, on_busy: Literal["wait", "error"], free: Callable[[], None]) -> None:
+        self._on_busy = on_busy
+        self._free_models = free
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._interrupt: Interrupt | None = None
+        self._closed = False
+
+    @contextlib.contextmanager
+    def held(self, interrupt: Interrupt) -> Iterator[None]:
+        """Hold the lock for one request. Raises EngineBusy, EdgeSpecError after `close`."""
+        self._take(interrupt)
+        try:
+            self._interrupt = interrupt  # before the look at what `close` sets before it cancels
+            self.check_open()
+            yield
+        finally:
+            self._release()
+
+    def cancel(self) -> None:
+        """Cancel the running request, if there is one; may be called from any thread."""
+        interrupt = self._interrupt
+        if interrupt:
+            interrupt.cancel()
+
+    def close(self) -> None:
+        """Cancel the running request and free the models, at the latest when it has ended."""
+        self._closed = True
+        self.cancel()
+        self._free()
+
+    def check_open(self) -> None:
+        """Raise EdgeSpecError after `close`."""
+        if self._closed:
+            raise EdgeSpecError("this engine is closed; load the model again")
+
+    def _take(self, interrupt: Interrupt) -> None:
+        me = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            if self._on_busy == "error":
+                raise EngineBusy("a request is running on this engine; wait for it or cancel() it")
+            if self._holder == me:
+                raise EngineBusy(
+                    "this thread is still reading a stream of this engine; exhaust it or close() it"
+                )
+            while not self._lock.acquire(timeout=0.05):
+                if reason := interrupt():
+                    raise EngineBusy(f"gave up waiting for the running request: {reason}")
+        self._holder = me
+
+    def _release(self) -> None:
+        self._interrupt = self._holder = None
+        self._lock.release()
+        if self._closed:
+            self._free()
+
+    def _free(self) -> None:
+        """Free the models, unless a request is running: its end does."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._free_models()
+            finally:
+                self._lock.release()
