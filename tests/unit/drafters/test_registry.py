@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgespec import ConfigError, ToyModel, ToyTokenizer, assemble, drafters
-from edgespec.costs.profile import Curve, Profile
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
 from edgespec.drafters.suffix import SuffixDrafter
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "write-a-drafter.md"
