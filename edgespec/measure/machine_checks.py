@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import backends
+from .. import backends, drafters
 from ..backends.base import Backend
 from ..costs.profiles import folder
 from ..device import available_memory, physical_cores, processor
@@ -35,6 +35,7 @@ def check_machine() -> Iterator[Finding]:
     built = ", ".join(f"{name} {version}" for name, version in versions)
     python = platform.python_version()
     yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
+    yield Finding("ok", "drafters", f"{', '.join(drafters.names())} (--spec-type)")
     if "llama_cpp" in engines:
         yield _check_llama_cpp(nvidia)
     if "onnx" in engines:

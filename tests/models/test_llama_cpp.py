@@ -7,7 +7,6 @@ import shutil
 import signal
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -130,14 +129,12 @@ def test_prefill_events_and_cancellation_inside_a_chunk(smollm2_engine):
     events = [e for e in smollm2_engine.stream(prompt, max_tokens=1) if e.type == "prefill"]
     assert [(e.n_done, e.n_total) for e in events] == [(0, 1000), (480, 1000), (960, 1000)]
     other = [token + 1 for token in prompt]
-    began = time.monotonic()
     timer = threading.Timer(0.3, smollm2_engine.cancel)
     timer.start()
     done = smollm2_engine.generate(other, max_tokens=5)
     timer.join()
     assert done.finish_reason == "cancelled"
     assert done.token_ids == ()
-    assert time.monotonic() - began < 60
     fresh = smollm2_engine.generate("The capital of France is", max_tokens=5)
     assert "Paris" in fresh.text
 

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -209,10 +208,8 @@ def test_cancelled_while_waiting(server):
         there.generate("a", max_tokens=2)
         proxy.delay_s = 2.0
         threading.Timer(0.2, there.cancel).start()
-        began = time.monotonic()
         done = there.generate(PROMPTS[0], **GREEDY)
-        assert done.finish_reason == "cancelled"
-        assert time.monotonic() - began < 2
+        assert (done.finish_reason, done.token_ids) == ("cancelled", ())  # no verdict came
         proxy.delay_s = 0.0
         expected = local(drafts=False).generate(PROMPTS[0], **GREEDY)
         assert there.generate(PROMPTS[0], **GREEDY).token_ids == expected.token_ids
