@@ -1,4 +1,4 @@
-"""Prompt lookup for other languages: what it is told, and what it proposes then.
+"""Test vectors of prompt lookup for other languages: what it reads, and what it drafts then.
 
 `python -m tests.unit.drafters.test_suffix_vectors` writes tests/data/drafter_vectors.json anew.
 """
@@ -20,7 +20,7 @@ IDS = ROOT / "tests" / "data" / "lookup_ids.json"  # a text with code in it, Smo
 
 
 class Recording:
-    """A drafter, and what was said to it and by it."""
+    """Records what a drafter is told and what it drafts."""
 
     def __init__(self, name, min_match=2, p_min=0.0):
         self._drafter = SuffixDrafter(min_match, p_min)
@@ -36,8 +36,8 @@ class Recording:
     def propose(self, limit):
         tokens = self._drafter.propose(self._context, limit).tokens
         probs = self._drafter.estimate(self._context, limit).acceptance_probs
-        survival = [float(f"{p:.12g}") for p in probs]
-        self._steps.append({"propose": limit, "tokens": list(tokens), "survival": survival})
+        rounded = [float(f"{p:.12g}") for p in probs]
+        self._steps.append({"propose": limit, "tokens": list(tokens), "acceptance_probs": rounded})
         return tokens
 
     def accept(self, tokens):
@@ -47,7 +47,7 @@ class Recording:
         return self
 
     def answer(self, tokens, limits):
-        """An answer that is known: drafts of the limits in turn, accepted as far as right."""
+        """Draft a known answer with these limits in turn; accept drafts as far as they are right."""
         tokens, step = list(tokens), 0
         while tokens:
             draft = self.propose(limits[step % len(limits)])
@@ -109,7 +109,7 @@ def as_text():
 
 
 def test_the_vectors_in_the_repository():
-    """Tokens exactly; survivals as far as two mathematics libraries agree on a power."""
+    """Tokens are equal, probabilities as far as two mathematics libraries agree on a power."""
     kept = json.loads(VECTORS.read_text("utf-8"))["cases"]
     found = vectors()["cases"]
     again = "run: python -m tests.unit.drafters.test_suffix_vectors"
@@ -117,8 +117,8 @@ def test_the_vectors_in_the_repository():
     for old, new in zip(kept, found, strict=True):
         assert len(old["steps"]) == len(new["steps"]), again
         for i, (before, now) in enumerate(zip(old["steps"], new["steps"], strict=True)):
-            survival = now.pop("survival", [])
-            assert before.pop("survival", []) == pytest.approx(survival, rel=1e-11), (i, again)
+            probs = now.pop("acceptance_probs", [])
+            assert before.pop("acceptance_probs", []) == pytest.approx(probs, rel=1e-11), (i, again)
             assert before == now, (old["name"], i, again)
 
 

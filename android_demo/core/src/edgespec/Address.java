@@ -3,12 +3,12 @@ package edgespec;
 import java.net.URI;
 import java.net.URISyntaxException;
 
-/** Where a verification server is: one address for its WebSocket and its HTTP routes. */
+/** The address of a verification server, for its WebSocket and its HTTP routes. */
 final class Address {
     final String host;
     final int port;
     final boolean secure;
-    /** What stands before /v1/verify and /tokenize, "" where the server has a host of its own. */
+    /** The path before /v1/verify and /tokenize, "" if the server has a host of its own. */
     final String prefix;
 
     private Address(String host, int port, boolean secure, String prefix) {
@@ -18,7 +18,7 @@ final class Address {
         this.prefix = prefix;
     }
 
-    /** Of ws://, wss://, http:// or https://, with or without /v1 or /v1/verify at its end. */
+    /** Parses a ws://, wss://, http:// or https:// URL, which may end with /v1 or /v1/verify. */
     static Address parse(String text) throws VerifierException {
         try {
             URI uri = new URI(text.trim());
@@ -30,7 +30,7 @@ final class Address {
                 return new Address(uri.getHost(), port, secure, prefix(uri.getRawPath()));
             }
         } catch (URISyntaxException error) {
-            // said below
+            // the exception below says it
         }
         throw new VerifierException.Refused("\"" + text + "\" is no address of a verification server; "
                 + "ws://host:port and wss://host:port are");
@@ -46,17 +46,17 @@ final class Address {
         return prefix;
     }
 
-    /** Of one of its HTTP routes. */
+    /** Returns the URL of an HTTP route of the server. */
     String http(String route) {
         return (secure ? "https://" : "http://") + this + prefix + route;
     }
 
-    /** The host without the brackets of an IPv6 address, as sockets want it. */
+    /** Returns the host without the brackets of an IPv6 address, as sockets expect it. */
     String bareHost() {
         return host.startsWith("[") ? host.substring(1, host.length() - 1) : host;
     }
 
-    /** host:port, as messages name it. */
+    /** Returns host:port, as messages name the server. */
     @Override
     public String toString() {
         return host + ":" + port;

@@ -6,8 +6,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Something of the network that may block: looking up a name, connecting, an HTTP request. It runs
- * in a thread of its own, so that whoever waits can stop waiting at any time.
+ * A network operation that may block: looking up a name, connecting, an HTTP request. It runs in a
+ * thread of its own, so that the thread that waits for it can stop waiting at any time.
  */
 abstract class Attempt<T> {
     private final CountDownLatch done = new CountDownLatch(1);
@@ -15,14 +15,14 @@ abstract class Attempt<T> {
     private IOException failed;
     private boolean abandoned;
 
-    /** Does it. */
+    /** Does the operation. */
     abstract T run() throws IOException;
 
     /**
-     * What run gives or throws.
+     * Returns or throws what run does.
      *
-     * @param what says for the message what has not come in time
-     * @throws VerifierException.Unavailable after so many milliseconds
+     * @param what names in the message what has not answered in time
+     * @throws VerifierException.Unavailable after timeoutMs milliseconds
      */
     T get(StopFlag stop, long timeoutMs, String what) throws IOException {
         Thread thread = new Thread("edgespec-attempt") {
@@ -89,7 +89,7 @@ abstract class Attempt<T> {
             try {
                 ((Closeable) found).close();
             } catch (IOException error) {
-                // nobody wants it any more
+                // nobody uses it any more
             }
         }
     }

@@ -1,6 +1,6 @@
 package edgespec;
 
-/** Of the WebSocket handshake only: java.util.Base64 came with Android's API 26. */
+/** Encodes Base64 for the WebSocket handshake. Android has java.util.Base64 only since API 26. */
 final class Base64 {
     private static final String DIGITS =
             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

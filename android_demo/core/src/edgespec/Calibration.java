@@ -3,23 +3,24 @@ package edgespec;
 import java.util.HashMap;
 
 /**
- * How often a guess comes true, by kind of evidence, learned while it is used. What is assumed
- * beforehand weighs like 8 observations; an observation weighs half after about 105 later ones of
- * its kind. edgespec/drafters/calibration.py.
+ * Learns how often a guess comes true, for each kind of evidence. The prior weighs like 8
+ * observations; an observation weighs half after about 105 later ones of its kind. Equals
+ * edgespec/drafters/calibration.py.
  */
 final class Calibration {
     private static final double STRENGTH = 8;
     private static final double KEEP = 1 - 1 / 150.0;
 
+    /** For each kind, the weighted number of hits and of observations. */
     private final HashMap<Integer, double[]> seen = new HashMap<Integer, double[]>();
 
-    /** Probability of a hit; the prior is what is assumed of a kind never met. */
+    /** Returns the probability of a hit; the prior is used for a kind that was never observed. */
     double estimate(int kind, double prior) {
         double[] found = seen.get(kind);
         return found == null ? prior : (prior * STRENGTH + found[0]) / (STRENGTH + found[1]);
     }
 
-    /** One outcome. */
+    /** Takes note of one outcome. */
     void observe(int kind, boolean hit) {
         double[] found = seen.get(kind);
         if (found == null) {

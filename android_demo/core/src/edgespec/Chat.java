@@ -8,16 +8,16 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One conversation. {@link #send} blocks; {@link #cancel}, {@link #messages} and {@link #close} may be
- * called from any thread and do not.
+ * One conversation. {@link #send} blocks; {@link #cancel}, {@link #messages} and {@link #close} do not
+ * and may be called from any thread.
  *
- * <p>The server answers if there is an address, else the model on the device. Where the server is
- * gone the model on the device goes on with the same answer, after a note, and the server is asked
- * again at the next message.
+ * <p>The server answers if the settings have its address, else the model on the device. If the server
+ * is lost, the model on the device continues the same answer after a note, and the next message goes
+ * to the server again.
  */
 public final class Chat implements Closeable {
-    /** How long a server that was gone is waited for when there is a model that can answer. */
-    private static final int SHORT_PATIENCE_MS = 1000;
+    /** Timeout for connecting to a server that was lost, if the model on the device can answer instead. */
+    private static final int SHORT_TIMEOUT_MS = 1000;
     private static final int MIN_MATCH = 2;
 
     private final Settings settings;
@@ -27,35 +27,40 @@ public final class Chat implements Closeable {
     private final SuffixDrafter lookup = new SuffixDrafter(MIN_MATCH, 0);
     private RemoteVerifier verifier;
     private Server server;
-    private Drafting.Far drafting;
+    private Drafting.Remote drafting;
     private ModelCache cache;
-    private boolean gone;
+    private boolean serverGone;
     private boolean closed;
     private int nDropped;
     private int[] lastPrompt = {};
     private int[] earlier = {};
 
-    /** @param earlier the conversation so far, empty for a new one */
+    /**
+     * Makes a conversation; it connects with the first message.
+     *
+     * @param earlier the conversation so far, empty for a new one
+     */
     public Chat(Settings settings, List<Message> earlier) {
         this.settings = settings.copy();
         this.messages = new ArrayList<Message>(earlier);
     }
 
     /**
-     * Asks, and tells the listener the answer as it comes. Errors go to the listener as sentences
-     * too; what was said until then is in {@link #messages}, and the next send tries again. A
-     * question that got no answer at all stays in {@link #messages}, and is left out of later prompts.
+     * Sends a question and passes the answer to the listener while it is generated. Errors go to the
+     * listener as sentences, too; the text before an error is in {@link #messages}, and the next send
+     * tries again. A question without any answer stays in {@link #messages} and is left out of later
+     * prompts.
      *
-     * @return the figures of the answer
+     * @return the statistics of the answer
      */
     public Stats send(String text, Listener listener) {
         synchronized (sending) {
             stop.set(closed);
             add(new Message("user", text));
             Output output = new Output(settings.maxTokens, settings.stop);
-            Figures figures = new Figures();
+            RunningStats running = new RunningStats();
             try {
-                answer(output, figures, listener);
+                answer(output, running, listener);
             } catch (VerifierException.Cancelled error) {
                 output.finish("cancelled");
             } catch (IOException error) {
@@ -69,34 +74,34 @@ public final class Chat implements Closeable {
             if (!output.text().isEmpty()) {
                 add(new Message("assistant", output.text()));
             }
-            Stats stats = figures.stats(output.size(), output.finishReason());
+            Stats stats = running.snapshot(output.size(), output.finishReason());
             listener.onStats(stats);
             return stats;
         }
     }
 
-    /** Ends the answer under way, if any; what was said stays. */
+    /** Stops the answer that is being generated, if any; its text so far stays. */
     public void cancel() {
         stop.set(true);
     }
 
-    /** The conversation so far: a copy. While an answer comes it ends with the question. */
+    /** Returns a copy of the conversation so far. It ends with the question while an answer is generated. */
     public List<Message> messages() {
         synchronized (messages) {
             return new ArrayList<Message>(messages);
         }
     }
 
-    /** Ends the answer under way and leaves the server. The model on the device stays open. */
+    /** Stops the answer and disconnects from the server. The model on the device stays open. */
     @Override
     public void close() {
         cancel();
-        new Thread("edgespec-close") { // saying goodbye is network, which the app's main thread may not
+        new Thread("edgespec-close") { // Android forbids network access on the main thread
             @Override
             public void run() {
                 synchronized (sending) {
                     closed = true;
-                    leave();
+                    disconnect();
                 }
             }
         }.start();
@@ -108,46 +113,46 @@ public final class Chat implements Closeable {
         }
     }
 
-    private void answer(Output output, Figures figures, Listener listener) throws IOException {
+    private void answer(Output output, RunningStats running, Listener listener) throws IOException {
         if (settings.server.trim().isEmpty()) {
             if (settings.model == null) {
                 throw new VerifierException.Refused("there is neither a server nor a model on the "
                         + "device to answer: give an address or a model file in the settings");
             }
-            answerHere(output, figures, listener);
+            answerLocally(output, running, listener);
             return;
         }
         try {
-            answerFar(output, figures, listener);
+            answerRemotely(output, running, listener);
         } catch (VerifierException.Unavailable error) {
-            leave();
+            disconnect();
             if (settings.model == null) {
                 throw error;
             }
-            if (!gone) {
+            if (!serverGone) {
                 listener.onNote(sentence(error.getMessage() + "; the model on the device answers"));
             }
-            gone = true;
-            answerHere(output, figures, listener);
+            serverGone = true;
+            answerLocally(output, running, listener);
         } catch (VerifierException.Cancelled error) {
             throw error;
         } catch (VerifierException.ContextFull error) {
             throw error;
         } catch (IOException error) {
-            leave(); // whatever it was, the next question begins with a new connection
+            disconnect(); // so that the next question begins with a new connection
             throw error;
         }
     }
 
-    private void answerFar(Output output, Figures figures, Listener listener) throws IOException {
+    private void answerRemotely(Output output, RunningStats running, Listener listener) throws IOException {
         if (verifier == null) {
             connect();
         }
-        if (gone) {
-            gone = false;
+        if (serverGone) {
+            serverGone = false;
             listener.onNote("The server is back.");
         }
-        int[] prompt = fitting(new Encoder(verifier.contextSize()) {
+        int[] prompt = fitPrompt(new Encoder(verifier.contextSize()) {
             @Override
             int[] encode(List<Message> asked) throws IOException {
                 return server.tokenize(asked, stop);
@@ -155,27 +160,27 @@ public final class Chat implements Closeable {
         }, listener);
         lastPrompt = prompt;
         drafting.begin(prompt, earlier);
-        output.speak(server.vocabulary(), false);
-        new Session(verifier, stop).run(prompt, drafting, output, figures, listener);
+        output.useVocabulary(server.vocabulary(), false);
+        new Session(verifier, stop).run(prompt, drafting, output, running, listener);
     }
 
     private void connect() throws IOException {
-        int patienceMs = settings.timeoutMs;
-        if (gone && settings.model != null) {
-            patienceMs = Math.min(patienceMs, SHORT_PATIENCE_MS);
+        int connectTimeoutMs = settings.timeoutMs;
+        if (serverGone && settings.model != null) {
+            connectTimeoutMs = Math.min(connectTimeoutMs, SHORT_TIMEOUT_MS);
         }
         server = new Server(settings.server, settings.key, settings.folder, settings.timeoutMs);
-        server.loadVocabulary(patienceMs, stop);
+        server.loadVocabulary(connectTimeoutMs, stop);
         Sampling sampling = new Sampling();
         sampling.temperature = settings.temperature;
         verifier = new RemoteVerifier(server, settings.serverModel, sampling, settings.seed,
-                settings.timeoutMs, patienceMs, stop);
-        ModelDrafter model = isSame() ? new ModelDrafter(cache()) : null;
-        drafting = new Drafting.Far(verifier, lookup, model);
+                settings.timeoutMs, connectTimeoutMs, stop);
+        ModelDrafter model = sharesVocabulary() ? new ModelDrafter(cache()) : null;
+        drafting = new Drafting.Remote(verifier, lookup, model);
     }
 
-    /** Whether the model on the device has the server's vocabulary. */
-    private boolean isSame() {
+    /** Returns true if the model on the device has the server's vocabulary. */
+    private boolean sharesVocabulary() {
         return settings.model != null && server != null && server.vocabulary() != null
                 && Arrays.equals(settings.model.vocabularyHash(), server.vocabulary().hash());
     }
@@ -187,32 +192,32 @@ public final class Chat implements Closeable {
         return cache;
     }
 
-    /** The model on the device, behind what the server may have said of this answer. */
-    private void answerHere(Output output, Figures figures, Listener listener) throws IOException {
-        final int[] said = output.size() == 0 ? new int[0] : said(output);
-        int[] prompt = fitting(new Encoder(settings.model.contextSize() - said.length) {
+    /** Answers with the model on the device, after what the server has emitted of this answer, if any. */
+    private void answerLocally(Output output, RunningStats running, Listener listener) throws IOException {
+        final int[] emitted = output.size() == 0 ? new int[0] : emittedTokens(output);
+        int[] prompt = fitPrompt(new Encoder(settings.model.contextSize() - emitted.length) {
             @Override
             int[] encode(List<Message> asked) throws IOException {
                 return settings.model.encodeChat(asked);
             }
         }, listener);
         IntList context = new IntList(prompt);
-        context.addAll(said);
-        figures.source = "device";
-        output.speak(settings.model, isSame());
+        context.addAll(emitted);
+        running.source = "device";
+        output.useVocabulary(settings.model, sharesVocabulary());
         Verifier here = new LocalVerifier(cache(), stop);
-        new Session(here, stop).run(context.toArray(), Drafting.NONE, output, figures, listener);
+        new Session(here, stop).run(context.toArray(), Drafting.NONE, output, running, listener);
     }
 
-    /** Tokens of the model on the device for what was said so far. */
-    private int[] said(Output output) {
-        if (isSame()) {
+    /** Returns the answer so far as tokens of the model on the device. */
+    private int[] emittedTokens(Output output) {
+        if (sharesVocabulary()) {
             return output.tokens();
         }
-        return new Pieces(settings.model, settings.model.vocabularySize()).encode(output.allText());
+        return new PieceTokenizer(settings.model, settings.model.vocabularySize()).encode(output.allText());
     }
 
-    private void leave() {
+    private void disconnect() {
         if (verifier != null) {
             verifier.close();
             verifier = null;
@@ -221,7 +226,7 @@ public final class Chat implements Closeable {
 
     // Prompts
 
-    /** Makes token ids of a conversation for a context of so many tokens. */
+    /** Turns a conversation into token ids for a context of contextSize tokens. */
     private abstract static class Encoder {
         final int contextSize;
 
@@ -232,8 +237,9 @@ public final class Chat implements Closeable {
         abstract int[] encode(List<Message> asked) throws IOException;
     }
 
-    /** Token ids of the newest messages that leave room for an answer; edgespec/decoding/chat.py. */
-    private int[] fitting(Encoder encoder, Listener listener) throws IOException {
+    /** Returns the token ids of the newest messages that leave space for an answer, as
+     * edgespec/decoding/chat.py does. */
+    private int[] fitPrompt(Encoder encoder, Listener listener) throws IOException {
         int reserve = Math.min(settings.maxTokens, encoder.contextSize / 4);
         List<Message> asked = answered();
         int first = asked.get(0).role.equals("system") ? 1 : 0;
@@ -241,7 +247,7 @@ public final class Chat implements Closeable {
         while (true) {
             int[] prompt = encoder.encode(asked);
             if (prompt.length + reserve <= encoder.contextSize) {
-                tellDropped(dropped, listener);
+                noteDropped(dropped, listener);
                 return prompt;
             }
             if (asked.size() - first < 3) {
@@ -254,15 +260,15 @@ public final class Chat implements Closeable {
         }
     }
 
-    private void tellDropped(int dropped, Listener listener) {
+    private void noteDropped(int dropped, Listener listener) {
         if (dropped > nDropped) {
             listener.onNote("The context is full: the oldest messages are left out from now on.");
-            earlier = lastPrompt; // lookup still copies from them
+            earlier = lastPrompt; // prompt lookup may still copy from them
         }
         nDropped = dropped;
     }
 
-    /** The conversation without questions that got no answer: templates want turns to alternate. */
+    /** Returns the conversation without unanswered questions, because templates expect roles to alternate. */
     private List<Message> answered() {
         List<Message> all = messages();
         List<Message> kept = new ArrayList<Message>();
@@ -277,7 +283,7 @@ public final class Chat implements Closeable {
         return kept;
     }
 
-    /** With a full stop, and a capital letter where it does not begin with an address. */
+    /** Adds a full stop, and a capital letter unless the message begins with an address. */
     private static String sentence(String message) {
         String text = message == null || message.isEmpty() ? "it failed without saying why" : message;
         boolean address = text.split(" ")[0].contains(":");

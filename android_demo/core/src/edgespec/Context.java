@@ -1,6 +1,6 @@
 package edgespec;
 
-/** Token ids, and for every length the checksum of the ids before it. */
+/** Token ids, with the checksum of the first n of them for every n. */
 final class Context {
     private final IntList tokens = new IntList();
     private final IntList checksums = new IntList(new int[] {0});
@@ -16,18 +16,18 @@ final class Context {
         }
     }
 
-    /** Keeps the first tokens. */
+    /** Keeps the first `length` tokens. */
     void truncate(int length) {
         tokens.truncate(length);
         checksums.truncate(length + 1);
     }
 
-    /** Of the first tokens. */
+    /** Returns the checksum of the first `length` tokens. */
     int checksum(int length) {
         return checksums.get(length);
     }
 
-    /** Whether the first tokens are those of this checksum. */
+    /** Returns true if there are `length` tokens or more, and the first ones have this checksum. */
     boolean has(long length, int checksum) {
         return length >= 0 && length <= size() && checksum((int) length) == checksum;
     }
@@ -36,7 +36,10 @@ final class Context {
         return tokens;
     }
 
-    /** CRC-32 of what had this one and four bytes more; java.util.zip's cannot go on from a value. */
+    /**
+     * Continues a CRC-32 with the four bytes of a token. java.util.zip.CRC32 cannot continue from a
+     * given value.
+     */
     private static int next(int checksum, int token) {
         int crc = ~checksum;
         for (int shift = 0; shift < 32; shift += 8) {

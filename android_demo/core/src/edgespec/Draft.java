@@ -1,14 +1,14 @@
 package edgespec;
 
-/** Tokens to be judged, and the chance that each of them stays, those before it included. */
+/** Tokens proposed to the target, and for each the probability that all up to it are accepted. */
 final class Draft {
     static final Draft NONE = new Draft(new int[0], new double[0]);
 
     final int[] tokens;
-    final double[] survival;
+    final double[] acceptanceProbs;
 
-    Draft(int[] tokens, double[] survival) {
+    Draft(int[] tokens, double[] acceptanceProbs) {
         this.tokens = tokens;
-        this.survival = survival;
+        this.acceptanceProbs = acceptanceProbs;
     }
 }

@@ -3,40 +3,40 @@ package edgespec;
 import java.io.IOException;
 import java.util.Arrays;
 
-/** Who drafts for a target, if anybody: here nobody does. */
+/** Makes the drafts for a target. This class makes none; {@link Remote} has drafters. */
 class Drafting {
     static final Drafting NONE = new Drafting();
 
-    /** The tokens to have verified next; none for a plain step. */
+    /** Returns the tokens to verify next, at most limit; none for a plain step. */
     int[] draft(IntList context, int limit) throws IOException {
         return Draft.NONE.tokens;
     }
 
-    /** The draft is on its way, and there is time until its verdict. */
-    void foresee(IntList context, int[] draft) throws IOException {
+    /** Uses the time in which the draft is being verified. */
+    void draftAhead(IntList context, int[] draft) throws IOException {
     }
 
-    /** What was emitted. */
-    void accept(int[] tokens, Figures figures, Listener listener) {
+    /** Takes note of the emitted tokens. */
+    void accept(int[] tokens, RunningStats running, Listener listener) {
     }
 
-    /** Lookup, and the model on the device where it has the target's vocabulary. */
-    static final class Far extends Drafting {
+    /** Drafts for a remote target by prompt lookup and, if there is one, with the model on the device. */
+    static final class Remote extends Drafting {
         private final RemoteVerifier verifier;
         private final Policy policy;
         private final SuffixDrafter lookup;
         private final ModelDrafter model;
-        private boolean told;
+        private boolean failureReported;
 
-        /** @param model null where there is none */
-        Far(RemoteVerifier verifier, SuffixDrafter lookup, ModelDrafter model) {
+        /** @param model a model with the target's vocabulary, or null */
+        Remote(RemoteVerifier verifier, SuffixDrafter lookup, ModelDrafter model) {
             this.verifier = verifier;
             this.policy = new Policy(verifier.costs());
             this.lookup = lookup;
             this.model = model;
         }
 
-        /** A new request. */
+        /** Begins a request. */
         void begin(int[] prompt, int[] earlier) {
             lookup.begin(prompt, earlier);
             if (model != null) {
@@ -46,46 +46,47 @@ class Drafting {
 
         @Override
         int[] draft(IntList context, int limit) throws IOException {
-            if (limit <= 0 || verifier.ready()) { // what the server has emitted is not thrown away
+            if (limit <= 0 || verifier.ready()) { // a draft would discard tokens that have arrived
                 return Draft.NONE.tokens;
             }
             int[] tokens = context.toArray();
             Draft found = lookup.propose(limit);
-            Offer copied = new Offer(found.survival, found.tokens.length, 0);
-            Offer drafted = model == null ? Offer.NOTHING : model.offer(tokens, limit);
-            Policy.Plan plan = policy.choose(new Offer[] {copied, drafted}, verifier.roundTripS());
+            DraftEstimate ofLookup = new DraftEstimate(found.acceptanceProbs, found.tokens.length, 0);
+            DraftEstimate ofModel = model == null ? DraftEstimate.NOTHING : model.estimate(tokens, limit);
+            Policy.Plan plan = policy.choose(
+                    new DraftEstimate[] {ofLookup, ofModel}, verifier.roundTripS());
             if (plan.depth == 0) {
                 return Draft.NONE.tokens;
             }
-            return plan.index == 1 ? model.propose(tokens, plan.depth)
+            return plan.source == 1 ? model.propose(tokens, plan.depth)
                     : Arrays.copyOf(found.tokens, plan.depth);
         }
 
         @Override
-        void foresee(IntList context, int[] draft) throws IOException {
+        void draftAhead(IntList context, int[] draft) throws IOException {
             if (model == null || verifier.maxDraft() == 0) {
                 return;
             }
             int[] tokens = context.toArray();
-            Offer[] wish = {model.wish(tokens, verifier.maxDraft())};
-            if (policy.choose(wish, verifier.roundTripS()).depth == 0) {
-                return; // it would not be asked: save the battery
+            DraftEstimate[] atBest = {model.estimateIfCaughtUp(tokens, verifier.maxDraft())};
+            if (policy.choose(atBest, verifier.roundTripS()).depth == 0) {
+                return; // the policy would not choose the model: save the battery
             }
             if (draft.length > 0) {
-                model.foresee(tokens, draft, verifier.maxDraft(), verifier);
+                model.draftAhead(tokens, draft, verifier.maxDraft(), verifier);
             } else {
-                model.read(tokens, verifier);
+                model.catchUp(tokens, verifier);
             }
         }
 
         @Override
-        void accept(int[] tokens, Figures figures, Listener listener) {
+        void accept(int[] tokens, RunningStats running, Listener listener) {
             lookup.accept(tokens);
-            figures.roundTripS = verifier.roundTripS();
+            running.roundTripS = verifier.roundTripS();
             if (model != null) {
                 model.accept(tokens);
-                if (!told && !model.failure().isEmpty()) {
-                    told = true;
+                if (!failureReported && !model.failure().isEmpty()) {
+                    failureReported = true;
                     listener.onNote(model.failure());
                 }
             }

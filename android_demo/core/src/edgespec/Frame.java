@@ -1,16 +1,16 @@
 package edgespec;
 
 /**
- * The frames of docs/concepts/protocol.md, the fields in the order of the page. Numbers below 2^64 are the bits
- * of a long, checksums those of an int.
+ * The frames of docs/concepts/protocol.md, with the fields in the order of that page. Python's are in
+ * edgespec/protocol/frames.py. Numbers below 2^64 are the bits of a long, checksums those of an int.
  */
 abstract class Frame {
-    /** The frame's first byte. */
+    /** The frame's type, its first byte. */
     abstract int type();
 
     abstract void write(FrameWriter out);
 
-    /** The first frame of a connection: a new session, or one to resume. */
+    /** Starts or resumes a session; the first frame of a connection. */
     static final class Open extends Frame {
         final int version;
         final byte[] token;
@@ -45,7 +45,7 @@ abstract class Frame {
         }
     }
 
-    /** A context to go on from: what the server keeps of its own, and the ids behind that. */
+    /** Sets the context: `keep` tokens that the server has, of this checksum, then `ids`. */
     static final class Begin extends Frame {
         final long generation;
         final int keep;
@@ -87,7 +87,10 @@ abstract class Frame {
         }
     }
 
-    /** Judge the ids behind the first tokens of the context, then go on for so many by yourself. */
+    /**
+     * Has the draft `ids` checked after the first `length` tokens of the context. Then the server may
+     * emit `ahead` more tokens by itself.
+     */
     static final class Verify extends Frame {
         final long round;
         final int length;
@@ -122,7 +125,7 @@ abstract class Frame {
         }
     }
 
-    /** Go on by yourself up to this round. */
+    /** Lets the server go on emitting tokens without drafts, up to this round. */
     static final class More extends Frame {
         final long round;
 
@@ -145,7 +148,7 @@ abstract class Frame {
         }
     }
 
-    /** End whatever is under way. */
+    /** Stops reading the prompt and emitting tokens. */
     static final class Cancel extends Frame {
         @Override
         int type() {
@@ -157,7 +160,7 @@ abstract class Frame {
         }
     }
 
-    /** The answer to OPEN. costs: pairs of (tokens of an evaluation, microseconds it takes). */
+    /** The answer to OPEN. costs: pairs of (number of tokens, microseconds of their evaluation). */
     static final class Opened extends Frame {
         final int version;
         final byte[] token;
@@ -218,7 +221,7 @@ abstract class Frame {
         }
     }
 
-    /** So many tokens of the context are in the target's cache. */
+    /** Reports that the first nDone tokens of the context are in the target's cache. */
     static final class Progress extends Frame {
         final long generation;
         final long nDone;
@@ -244,7 +247,7 @@ abstract class Frame {
         }
     }
 
-    /** A verdict: so many drafted tokens stay, and one of the target's own follows. */
+    /** The verdict of a round: nAccepted drafted tokens, then one of the target's own. */
     static final class Answer extends Frame {
         private static final Logprob[] NONE = {};
 
@@ -298,7 +301,7 @@ abstract class Frame {
         }
     }
 
-    /** Log-probability of an emitted token, and the likeliest ones in its place. */
+    /** The log-probability of an emitted token, and the likeliest tokens in its place. */
     static final class Logprob {
         final float logprob;
         final int[] topIds;
@@ -331,7 +334,7 @@ abstract class Frame {
         }
     }
 
-    /** The server has only so many tokens, of this checksum: send BEGIN. */
+    /** Asks for BEGIN: the server has only `have` tokens of the context, of this checksum. */
     static final class Need extends Frame {
         final long have;
         final int checksum;
@@ -357,7 +360,7 @@ abstract class Frame {
         }
     }
 
-    /** No room just now: the same frame may come again after so long. */
+    /** Reports that the server cannot serve this now; send it again after retryMs milliseconds. */
     static final class Busy extends Frame {
         final long retryMs;
         final String message;
@@ -383,7 +386,7 @@ abstract class Frame {
         }
     }
 
-    /** The connection ends here. */
+    /** Reports why the server ends this connection. */
     static final class Error extends Frame {
         static final int PROTOCOL = 1;
         static final int VERSION = 2;

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.util.Arrays;
 
-/** Takes the fields of a frame one by one. Every method throws where a field is not there. */
+/** Reads the fields of a frame one by one. Every method throws if its field is missing. */
 final class FrameReader {
     private static final int MAX_IDS = 1 << 20;
     private static final long BELOW_INT = 1L << 31;
@@ -17,7 +17,7 @@ final class FrameReader {
         this.at = at;
     }
 
-    /** Bytes that nobody has taken. */
+    /** Number of bytes that are not read yet. */
     int left() {
         return data.length - at;
     }
@@ -50,7 +50,7 @@ final class FrameReader {
         return Double.longBitsToDouble(u64());
     }
 
-    /** A number below 2^64, as the bits of a long. */
+    /** Reads an unsigned LEB128 number below 2^64, as the bits of a long. */
     long varint() throws ProtocolException {
         long value = 0;
         for (int shift = 0; shift < 70; shift += 7) {
@@ -69,12 +69,12 @@ final class FrameReader {
         throw new AssertionError("the tenth byte returns or throws");
     }
 
-    /** A number below 2^31: token ids, sizes and counts. */
+    /** Reads a number below 2^31: a token id, a size or a count. */
     int number() throws ProtocolException {
         return number(BELOW_INT);
     }
 
-    /** A number below the limit. */
+    /** Reads a number below the limit. */
     int number(long limit) throws ProtocolException {
         long value = varint();
         if (value < 0 || value >= limit) {
@@ -83,8 +83,10 @@ final class FrameReader {
         return (int) value;
     }
 
-    /** A count of fields that take at least so many bytes each, so that nothing is made for ones that
-     * cannot follow. */
+    /**
+     * Reads the count of fields that take at least bytesEach bytes each. Throws if the frame is too
+     * short for them, so that no memory is allocated for fields that cannot follow.
+     */
     int count(int bytesEach) throws ProtocolException {
         int n = number(1 << 16);
         if ((long) n * bytesEach > left()) {
@@ -102,7 +104,7 @@ final class FrameReader {
         }
     }
 
-    /** Token ids up to the end of the frame. */
+    /** Reads token ids up to the end of the frame. */
     int[] ids() throws ProtocolException {
         int[] ids = new int[Math.min(left(), MAX_IDS)];
         int n = 0;

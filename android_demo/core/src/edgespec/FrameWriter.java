@@ -3,7 +3,7 @@ package edgespec;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.Charset;
 
-/** Puts the fields of a frame one behind the other, as docs/concepts/protocol.md writes them. */
+/** Writes the fields of a frame one after another, in the encoding of docs/concepts/protocol.md. */
 final class FrameWriter {
     static final Charset UTF_8 = Charset.forName("UTF-8");
     static final int LONGEST_TEXT = 65535;
@@ -30,7 +30,7 @@ final class FrameWriter {
         u64(Double.doubleToRawLongBits(value));
     }
 
-    /** Unsigned LEB128 of all 64 bits. */
+    /** Writes all 64 bits as an unsigned LEB128 number. */
     void varint(long value) {
         while ((value & ~0x7FL) != 0) {
             out.write((int) (value & 0x7F) | 0x80);
@@ -39,7 +39,7 @@ final class FrameWriter {
         out.write((int) value);
     }
 
-    /** UTF-8; a text that is too long for a frame is cut between two characters. */
+    /** Writes a text in UTF-8; one that is too long for a frame is cut between two characters. */
     void text(String text) {
         byte[] data = text.getBytes(UTF_8);
         int length = data.length;

@@ -2,7 +2,7 @@ package edgespec;
 
 import java.util.Arrays;
 
-/** Numbers in a row, without a box around each. */
+/** A growing list of ints, stored without boxing. */
 final class IntList {
     private int[] values = new int[16];
     private int size;
@@ -42,12 +42,12 @@ final class IntList {
         }
     }
 
-    /** Keeps the first ones. */
+    /** Keeps the first `length` numbers. */
     void truncate(int length) {
         size = Math.min(size, length);
     }
 
-    /** A copy of those from start up to, not including, end. */
+    /** Returns a copy of the numbers from start (inclusive) to end (exclusive). */
     int[] copy(int start, int end) {
         return Arrays.copyOfRange(values, start, end);
     }
@@ -56,7 +56,7 @@ final class IntList {
         return copy(0, size);
     }
 
-    /** How many of the first ones are those of the other list too. */
+    /** Returns how many numbers at the beginning are equal to those of the other list. */
     int commonPrefix(int[] other) {
         int n = 0;
         while (n < size && n < other.length && values[n] == other[n]) {

@@ -7,7 +7,10 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** Just as much JSON as /tokenize needs: org.json is Android's, and this folder runs anywhere. */
+/**
+ * Reads and writes as much JSON as /tokenize needs. The package org.json exists on Android only, and
+ * the core runs on any Java.
+ */
 final class Json {
     private static final int DEEPEST = 64;
 
@@ -19,9 +22,9 @@ final class Json {
     }
 
     /**
-     * A document as Map, List, String, BigDecimal, Boolean or null.
+     * Parses a document into Map, List, String, BigDecimal, Boolean or null.
      *
-     * @throws ProtocolException where it is none
+     * @throws ProtocolException if the text is no JSON
      */
     static Object parse(String text) throws ProtocolException {
         Json json = new Json(text);
@@ -33,7 +36,7 @@ final class Json {
         return value;
     }
 
-    /** A text in quotes. */
+    /** Writes a text as a JSON string. */
     static String quote(String text) {
         StringBuilder out = new StringBuilder("\"");
         for (int i = 0; i < text.length(); i++) {
@@ -49,7 +52,7 @@ final class Json {
         return out.append('"').toString();
     }
 
-    /** What POST /tokenize is asked with. */
+    /** Writes the body of a request to POST /tokenize. */
     static String tokenizeRequest(List<Message> messages) {
         StringBuilder out = new StringBuilder("{\"messages\":[");
         for (Message message : messages) {
@@ -60,7 +63,7 @@ final class Json {
         return out.append("],\"add_generation_prompt\":true}").toString();
     }
 
-    /** The token ids that it answers with. */
+    /** Reads the token ids from the answer of /tokenize. */
     static int[] tokens(String body) throws ProtocolException {
         Object tokens = member(parse(body), "tokens");
         if (!(tokens instanceof List)) {
@@ -74,7 +77,7 @@ final class Json {
         return ids;
     }
 
-    /** The sentence in an error's body, "" where there is none. */
+    /** Reads the message from the body of an error; "" if there is none. */
     static String errorMessage(String body) {
         try {
             Object message = member(member(parse(body), "error"), "message");
@@ -95,7 +98,7 @@ final class Json {
                 return id;
             }
         } catch (ArithmeticException error) {
-            // said below
+            // the exception below says it
         }
         throw new ProtocolException("the server's answer to /tokenize has " + value + " for a token id");
     }

@@ -1,20 +1,21 @@
 package edgespec;
 
-/** Who hears of an answer while it is made. All methods are called on the thread of send. */
+/** Receives an answer while it is generated. All methods are called on the thread of Chat.send. */
 public interface Listener {
     /**
-     * More of the answer, whole characters only.
+     * Receives more text of the answer, in whole characters.
      *
      * @param drafted whether the token that completed it was drafted and accepted
      */
     void onText(String text, boolean drafted);
 
-    /** Something to know that does not end the answer, as a sentence: the server is gone, it is back. */
+    /** Receives a sentence that the user should know and that does not end the answer: the server is
+     * gone, or it is back. */
     void onNote(String sentence);
 
-    /** The figures so far: after each step of a few tokens, and at the end. */
+    /** Receives the statistics so far: at most five times a second, and at the end. */
     void onStats(Stats stats);
 
-    /** Why the answer ended before its end, as a sentence. What was said stays said. */
+    /** Receives a sentence that says why the answer was broken off. The text before it stays. */
     void onError(String sentence);
 }

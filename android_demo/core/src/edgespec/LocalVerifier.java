@@ -3,7 +3,7 @@ package edgespec;
 import java.io.IOException;
 import java.util.Arrays;
 
-/** The model on the device as target, greedy, without drafts. */
+/** Uses the model on the device as the target: greedy decoding without drafts. */
 final class LocalVerifier implements Verifier {
     private final ModelCache cache;
     private final StopFlag stop;
@@ -37,7 +37,7 @@ final class LocalVerifier implements Verifier {
 
     @Override
     public void submit(int[] draft) {
-        // result does it all
+        // result does the work
     }
 
     @Override
@@ -52,7 +52,7 @@ final class LocalVerifier implements Verifier {
         int likeliest = 0;
         while (n < all.length) {
             stop.check();
-            int end = Math.min(n + ModelCache.PIECE, all.length);
+            int end = Math.min(n + ModelCache.CHUNK, all.length);
             likeliest = cache.decode(Arrays.copyOfRange(all, n, end));
             n = end;
         }
@@ -65,7 +65,7 @@ final class LocalVerifier implements Verifier {
     }
 
     @Override
-    public void rest() {
-        // nothing goes on by itself
+    public void finish() {
+        // no work continues in the background
     }
 }

@@ -1,6 +1,6 @@
 package edgespec;
 
-/** One turn of a conversation. */
+/** One message of a conversation. */
 public final class Message {
     /** "system", "user" or "assistant". */
     public final String role;

@@ -5,36 +5,36 @@ import java.io.IOException;
 import java.util.List;
 
 /**
- * A small model on the device, greedy, with one sequence of tokens in its cache. Not thread-safe:
- * one thread at a time.
+ * A small model on the device that decodes greedily, with one sequence of tokens in its cache. Only
+ * one thread at a time may use it.
  */
 public interface Model extends Vocabulary, Closeable {
-    /** What to call it before a person. */
+    /** The name that users see. */
     String name();
 
     int vocabularySize();
 
-    /** The 16 bytes that docs/concepts/protocol.md calls the vocabulary hash, of all entries. */
+    /** The vocabulary hash of all entries: 16 bytes, defined in docs/concepts/protocol.md. */
     byte[] vocabularyHash();
 
-    /** Most tokens that the cache holds. */
+    /** Number of tokens that the cache can hold. */
     int contextSize();
 
-    /** Tokens that the cache holds now. */
+    /** Number of tokens that the cache holds now. */
     int nPast();
 
     /**
      * Appends tokens to the cache.
      *
-     * @param nRows how many of the last tokens to answer for, 1 to tokens.length
-     * @return the likeliest next id behind each of the last nRows tokens, in order
-     * @throws IOException if the engine cannot; the cache is as it was then
+     * @param nRows number of predictions, 1 to tokens.length
+     * @return the likeliest next id after each of the last nRows tokens, in order
+     * @throws IOException if the engine fails; the cache is then as it was before
      */
     int[] decode(int[] tokens, int nRows) throws IOException;
 
-    /** Forgets all but the first nPast tokens. */
+    /** Deletes all but the first nPast tokens from the cache. */
     void truncate(int nPast) throws IOException;
 
-    /** The conversation under the model's chat template, with the opening of the assistant's turn. */
+    /** Returns the tokens of a conversation in the model's chat template, up to where its answer begins. */
     int[] encodeChat(List<Message> messages) throws IOException;
 }

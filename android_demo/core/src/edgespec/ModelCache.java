@@ -2,10 +2,10 @@ package edgespec;
 
 import java.io.IOException;
 
-/** A model and the exact tokens that its cache holds. */
+/** A model together with the exact tokens that its cache holds. */
 final class ModelCache {
-    /** Tokens that are read at once: between two such pieces somebody may want to stop. */
-    static final int PIECE = 32;
+    /** Most tokens of one evaluation, so that reading a long prompt can be stopped in between. */
+    static final int CHUNK = 32;
 
     final Model model;
     private final IntList tokens = new IntList();
@@ -15,12 +15,12 @@ final class ModelCache {
         model.truncate(0);
     }
 
-    /** How many of the context's first tokens are in the cache. */
+    /** Returns how many of the context's first tokens are in the cache. */
     int commonPrefix(int[] context) {
         return tokens.commonPrefix(context);
     }
 
-    /** How many of the context's first tokens are in the cache; what else is there is dropped. */
+    /** Drops what is not in the context; returns how many of its first tokens are in the cache. */
     int align(int[] context) throws IOException {
         int n = tokens.commonPrefix(context);
         if (n < tokens.size()) {
@@ -30,7 +30,7 @@ final class ModelCache {
         return n;
     }
 
-    /** Appends tokens; the likeliest id behind the last one. */
+    /** Appends tokens; returns the likeliest id after the last one. */
     int decode(int[] added) throws IOException {
         try {
             int[] likeliest = model.decode(added, 1);
@@ -38,7 +38,7 @@ final class ModelCache {
             return likeliest[0];
         } catch (IOException error) {
             tokens.truncate(0);
-            model.truncate(0); // whatever the engine kept of it is not known
+            model.truncate(0); // nobody knows what the engine has kept of them
             throw error;
         }
     }

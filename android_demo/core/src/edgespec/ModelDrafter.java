@@ -4,25 +4,31 @@ import java.io.IOException;
 import java.util.Arrays;
 
 /**
- * The small model on the device drafting for a target far away, greedily. While a verdict is awaited
- * it drafts on, guessing that the whole draft is accepted and which token the target adds (SpecEdge,
- * arXiv 2505.17052); if that comes true the next draft is there already. What it has not read yet of
- * the context it reads in such waits, so that nobody ever waits for its reading.
+ * Drafts greedily for a remote target with the small model on the device. While a draft is being
+ * verified it drafts ahead: it guesses that the whole draft is accepted and which token the target
+ * adds (SpecEdge, arXiv 2505.17052). If the guess comes true, the next draft is known already. The
+ * model also catches up with the context in that time only, so that no step waits for it.
  */
 final class ModelDrafter {
-    /** Unread tokens that one evaluation takes along with the first draft. */
-    private static final int SHORT = 8;
+    /** Most unread tokens that one evaluation reads together with the first draft. */
+    private static final int MAX_UNREAD = 8;
     private static final int FIRST = 0;
-    private static final int FOLLOWING = 1;
+    private static final int FURTHER = 1;
+    /**
+     * Assumed until drafts were verified: the acceptance probability of a first token, and the
+     * conditional acceptance rate of further ones.
+     */
     private static final double[] ASSUMED = {0.7, 0.8};
-    /** Seconds of an evaluation before one was measured. */
-    private static final double EACH_S = 0.03;
-    private static final double MEMORY = 1 / 8.0;
+    /** Seconds of an evaluation of one token, assumed until one was measured. */
+    private static final double ASSUMED_TOKEN_S = 0.03;
+    /** Weight of the newest measurement in the running mean. */
+    private static final double WEIGHT = 1 / 8.0;
 
     private final ModelCache cache;
     private Calibration calibration = new Calibration();
-    private double eachS = EACH_S;
-    private int[] guessed = {};
+    private double tokenS = ASSUMED_TOKEN_S;
+    /** The context for which the tokens in `ahead` were drafted. */
+    private int[] guessedContext = {};
     private int[] ahead = {};
     private int nDrafted;
     private String failure = "";
@@ -31,48 +37,48 @@ final class ModelDrafter {
         this.cache = cache;
     }
 
-    /** A new answer: what is assumed of it is assumed anew, so a bad answer does not rule out the next. */
+    /** Begins a request. It learns anew, so that one bad answer does not rule out the next. */
     void begin() {
         calibration = new Calibration();
         ahead = new int[0];
         nDrafted = 0;
     }
 
-    /** Why it no longer drafts, as a sentence, "" while it does. */
+    /** Returns a sentence that says why it no longer drafts, "" while it does. */
     String failure() {
         return failure;
     }
 
-    /** What it could draft behind this context. */
-    Offer offer(int[] context, int limit) {
-        if (came(context)) {
-            return wish(context, limit, Math.min(ahead.length, limit));
+    /** Returns what it expects of at most limit tokens after this context. */
+    DraftEstimate estimate(int[] context, int limit) {
+        if (cameTrue(context)) {
+            return estimate(context, limit, Math.min(ahead.length, limit));
         }
         int unread = context.length - cache.commonPrefix(context);
-        return unread > SHORT ? Offer.NOTHING : wish(context, limit, 0);
+        return unread > MAX_UNREAD ? DraftEstimate.NOTHING : estimate(context, limit, 0);
     }
 
-    /** What it could draft if it had read everything. */
-    Offer wish(int[] context, int limit) {
-        return wish(context, limit, 0);
+    /** Returns what it would expect if it had read the whole context. */
+    DraftEstimate estimateIfCaughtUp(int[] context, int limit) {
+        return estimate(context, limit, 0);
     }
 
-    private Offer wish(int[] context, int limit, int nKnown) {
+    private DraftEstimate estimate(int[] context, int limit, int nKnown) {
         if (!failure.isEmpty() || context.length + limit > cache.model.contextSize()) {
-            return Offer.NOTHING;
+            return DraftEstimate.NOTHING;
         }
-        double[] survival = new double[limit];
-        double chance = estimate(FIRST);
+        double[] probs = new double[limit];
+        double prob = acceptanceRate(FIRST);
         for (int i = 0; i < limit; i++) {
-            survival[i] = chance;
-            chance *= estimate(FOLLOWING);
+            probs[i] = prob;
+            prob *= acceptanceRate(FURTHER);
         }
-        return new Offer(survival, nKnown, eachS);
+        return new DraftEstimate(probs, nKnown, tokenS);
     }
 
-    /** So many tokens; fewer only where the model fails. */
+    /** Drafts `depth` tokens, or fewer if the model fails. */
     int[] propose(int[] context, int depth) {
-        int[] known = came(context) ? Arrays.copyOf(ahead, Math.min(ahead.length, depth)) : new int[0];
+        int[] known = cameTrue(context) ? Arrays.copyOf(ahead, Math.min(ahead.length, depth)) : new int[0];
         IntList text = new IntList(context);
         text.addAll(known);
         try {
@@ -87,12 +93,12 @@ final class ModelDrafter {
         return draft;
     }
 
-    /** Drafts on behind a draft that is on its way, until its verdict is there. */
-    void foresee(int[] context, int[] draft, int limit, Verifier verifier) throws IOException {
+    /** Drafts on behind a draft that is being verified, until its verdict has arrived. */
+    void draftAhead(int[] context, int[] draft, int limit, Verifier verifier) throws IOException {
         IntList text = new IntList(context);
         text.addAll(draft);
         int n = text.size();
-        if (text.size() + limit + 1 > cache.model.contextSize() || !read(text.toArray(), verifier)) {
+        if (text.size() + limit + 1 > cache.model.contextSize() || !catchUp(text.toArray(), verifier)) {
             return;
         }
         try {
@@ -104,12 +110,16 @@ final class ModelDrafter {
         } catch (IOException error) {
             fail(error);
         }
-        guessed = text.copy(0, Math.min(n + 1, text.size()));
+        guessedContext = text.copy(0, Math.min(n + 1, text.size()));
         ahead = text.size() > n + 1 ? text.copy(n + 1, text.size()) : new int[0];
     }
 
-    /** Reads all but the last token of a context, unless an answer comes first; whether it has. */
-    boolean read(int[] context, Verifier verifier) throws IOException {
+    /**
+     * Reads all but the last token of a context, and stops when a verdict has arrived.
+     *
+     * @return whether it has read them all
+     */
+    boolean catchUp(int[] context, Verifier verifier) throws IOException {
         int[] wanted = Arrays.copyOf(context, context.length - 1);
         try {
             int n = cache.align(wanted);
@@ -117,7 +127,7 @@ final class ModelDrafter {
                 if (verifier.ready()) {
                     return false;
                 }
-                int end = Math.min(n + ModelCache.PIECE, wanted.length);
+                int end = Math.min(n + ModelCache.CHUNK, wanted.length);
                 cache.decode(Arrays.copyOfRange(wanted, n, end));
                 n = end;
             }
@@ -130,30 +140,31 @@ final class ModelDrafter {
         }
     }
 
-    /** Learns from the verdict of its own draft: all but the last token were accepted. */
+    /** Learns from the verdict on its own draft: all emitted tokens but the last were accepted. */
     void accept(int[] tokens) {
         for (int i = 0; i < Math.min(tokens.length, nDrafted); i++) {
-            calibration.observe(i == 0 ? FIRST : FOLLOWING, i < tokens.length - 1);
+            calibration.observe(i == 0 ? FIRST : FURTHER, i < tokens.length - 1);
         }
         nDrafted = 0;
     }
 
-    /** The likeliest token behind a text of which at most a few tokens are unread. */
+    /** Returns the likeliest token after a text of which at most a few tokens are unread. */
     private int next(int[] text) throws IOException {
         int n = cache.align(Arrays.copyOf(text, text.length - 1));
         long began = System.nanoTime();
         int likeliest = cache.decode(Arrays.copyOfRange(text, n, text.length));
         if (text.length - n == 1) {
-            eachS += MEMORY * (1e-9 * (System.nanoTime() - began) - eachS);
+            tokenS += WEIGHT * (1e-9 * (System.nanoTime() - began) - tokenS);
         }
         return likeliest;
     }
 
-    private boolean came(int[] context) {
-        return ahead.length > 0 && Arrays.equals(guessed, context);
+    /** Returns true if the context is the one for which it has drafted ahead. */
+    private boolean cameTrue(int[] context) {
+        return ahead.length > 0 && Arrays.equals(guessedContext, context);
     }
 
-    private double estimate(int kind) {
+    private double acceptanceRate(int kind) {
         return calibration.estimate(kind, ASSUMED[kind]);
     }
 

@@ -9,8 +9,8 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * The tokens of one answer as they become text, edgespec/decoding/output.py. Bytes of an incomplete
- * character and text that may begin a stop string are held back.
+ * Turns the tokens of one answer into text, as edgespec/decoding/output.py does. Bytes of an
+ * incomplete character and text that may be the beginning of a stop string are held back.
  */
 final class Output {
     private final int maxTokens;
@@ -34,31 +34,31 @@ final class Output {
     }
 
     /**
-     * Whose tokens come now.
+     * Sets the vocabulary of the tokens that follow.
      *
-     * @param goesOn whether they are the same tokens as those before: then half a character goes on
-     *     too, else its bytes are lost
+     * @param same whether it is the vocabulary of the tokens before: then an incomplete character is
+     *     completed, else its bytes are dropped
      */
-    void speak(Vocabulary vocabulary, boolean goesOn) {
+    void useVocabulary(Vocabulary vocabulary, boolean same) {
         this.vocabulary = vocabulary;
-        if (!goesOn || decoder == null) {
+        if (!same || decoder == null) {
             decoder = FrameWriter.UTF_8.newDecoder().onMalformedInput(CodingErrorAction.REPLACE)
                     .onUnmappableCharacter(CodingErrorAction.REPLACE);
             incomplete = new byte[0];
         }
     }
 
-    /** All text that may be shown. */
+    /** The text that may be shown. */
     String text() {
         return text.toString();
     }
 
-    /** All text so far, what is held back included. */
+    /** The text so far, including what is held back. */
     String allText() {
         return text + held;
     }
 
-    /** Tokens so far. */
+    /** The tokens so far. */
     int[] tokens() {
         return tokens.toArray();
     }
@@ -67,24 +67,24 @@ final class Output {
         return tokens.size();
     }
 
-    /** How many more there may be. */
+    /** Number of tokens that may still follow. */
     int left() {
         return maxTokens - tokens.size();
     }
 
-    /** "stop", "length" and so on, "" while it goes on. */
+    /** The reason why the answer has ended, such as "stop" or "length"; "" while it has not. */
     String finishReason() {
         return finishReason;
     }
 
-    /** Ends the answer for a reason from outside; the first reason stays. */
+    /** Ends the answer for a reason of the caller's; the first reason stays. */
     void finish(String reason) {
         if (finishReason.isEmpty()) {
             finishReason = reason;
         }
     }
 
-    /** Takes tokens up to the one that ends the answer, and tells their text; the tokens taken. */
+    /** Takes tokens up to the one that ends the answer, and reports their text; returns those taken. */
     int[] cut(int[] verdict, int nAccepted, Listener listener) {
         int n = 0;
         while (n < verdict.length && finishReason.isEmpty()) {
@@ -94,7 +94,7 @@ final class Output {
         return Arrays.copyOf(verdict, n);
     }
 
-    /** At the end: tells what was held back. */
+    /** Reports the text that was held back, at the end of the answer. */
     void flush(Listener listener) {
         if (!stopped && vocabulary != null) {
             show(held + decoded(new byte[0], true), false, listener);
@@ -124,7 +124,7 @@ final class Output {
         return shown;
     }
 
-    /** Text that no stop string can reach any more; ends the answer at a stop string. */
+    /** Returns the text that cannot belong to a stop string; ends the answer at a stop string. */
     private String release() {
         int at = held.length();
         int first = -1;
@@ -145,7 +145,7 @@ final class Output {
         return shown;
     }
 
-    /** Length of the longest end of what is held that begins the stop string. */
+    /** Returns the length of the longest ending of the held text that begins the stop string. */
     private int overlap(String stop) {
         int n = Math.min(held.length(), stop.length() - 1);
         while (n > 0 && !held.endsWith(stop.substring(0, n))) {
@@ -154,7 +154,7 @@ final class Output {
         return n;
     }
 
-    /** Whole characters of the bytes; what is incomplete waits for more. */
+    /** Returns the whole characters of the bytes; incomplete ones wait for more bytes. */
     private String decoded(byte[] bytes, boolean end) {
         ByteBuffer in = ByteBuffer.allocate(incomplete.length + bytes.length);
         in.put(incomplete).put(bytes).flip();

@@ -1,15 +1,16 @@
 package edgespec;
 
 /**
- * Which drafter, and how deep. The plan with the most expected tokens a second:
+ * Chooses the drafter and the depth of a draft: the plan with the most expected tokens a second.
  *
  * <pre>
  * plain:    1 / cost(1)
- * depth n:  (1 + survival(1) + ... + survival(n)) / (drafting + round trip + cost(n + 1))
+ * depth n:  (1 + prob(1) + ... + prob(n)) / (drafting + round trip + cost(n + 1))
  * </pre>
  *
- * Plain tokens come by themselves, so they have no round trip; a draft pays one. A draft has to
- * promise 5% more than plain tokens, for estimates are noisy and plain tokens are not.
+ * prob(n) is the acceptance probability of depth n. The server emits plain tokens unasked, so they
+ * cost no round trip; each draft costs one. A draft must promise 5% more than plain decoding, because
+ * its gain is only estimated.
  */
 final class Policy {
     private static final double MARGIN = 1.05;
@@ -20,33 +21,37 @@ final class Policy {
         this.costs = costs;
     }
 
-    /** A drafter by its index, and a depth; 0 is plain. */
+    /** The index of a drafter, and a depth; depth 0 is plain decoding. */
     static final class Plan {
         static final Plan PLAIN = new Plan(0, 0);
 
-        final int index;
+        final int source;
         final int depth;
 
-        Plan(int index, int depth) {
-            this.index = index;
+        Plan(int source, int depth) {
+            this.source = source;
             this.depth = depth;
         }
     }
 
-    /** @param roundTripS the network's share of a round, in seconds */
-    Plan choose(Offer[] offers, double roundTripS) {
+    /**
+     * Chooses the best plan.
+     *
+     * @param roundTripS seconds to the server and back, without its work
+     */
+    Plan choose(DraftEstimate[] estimates, double roundTripS) {
         double best = MARGIN / costs.seconds(1);
         Plan plan = Plan.PLAIN;
-        for (int index = 0; index < offers.length; index++) {
-            Offer offer = offers[index];
+        for (int source = 0; source < estimates.length; source++) {
+            DraftEstimate estimate = estimates[source];
             double tokens = 1;
-            for (int depth = 1; depth <= offer.survival.length; depth++) {
-                tokens += offer.survival[depth - 1];
-                double draftingS = offer.eachS * Math.max(0, depth - offer.nKnown);
+            for (int depth = 1; depth <= estimate.acceptanceProbs.length; depth++) {
+                tokens += estimate.acceptanceProbs[depth - 1];
+                double draftingS = estimate.tokenS * Math.max(0, depth - estimate.nKnown);
                 double rate = tokens / (draftingS + roundTripS + costs.seconds(depth + 1));
                 if (rate > best) {
                     best = rate;
-                    plan = new Plan(index, depth);
+                    plan = new Plan(source, depth);
                 }
             }
         }

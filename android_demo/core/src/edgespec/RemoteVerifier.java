@@ -6,20 +6,20 @@ import java.util.Arrays;
 import java.util.Random;
 
 /**
- * The target on another machine, behind "edgespec serve". docs/concepts/protocol.md, and
- * edgespec/verifiers/remote/ for the same in Python.
+ * Reaches a target on another machine, behind "edgespec serve", by the protocol of
+ * docs/concepts/protocol.md. edgespec/verifiers/remote/ is the same in Python.
  *
  * <p>Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
- * go on. A lost connection is made again and the session resumed as long as the server is not away
- * for longer than timeoutMs. Sending never fails: what is lost on the way is noticed, and asked for
- * again, by whoever waits for the answer.
+ * go on. If the connection is lost, this class connects again and resumes the session, unless the
+ * server is away for longer than timeoutMs. Sending never fails: the method that waits for the answer
+ * notices what was lost, and asks for it again.
  */
 final class RemoteVerifier implements Verifier, Closeable {
     private static final int POLL_MS = 50;
-    /** Times that a server may ask for the context of one step. */
-    private static final int MANY = 3;
-    /** Rounds that the round trip is known from. */
-    private static final int RECENT = 32;
+    /** Number of times that a server may ask for the context in one step. */
+    private static final int MAX_NEEDS = 3;
+    /** Number of last rounds from which the round trip is computed. */
+    private static final int N_ROUND_TRIPS = 32;
 
     private final Server server;
     private final int timeoutMs;
@@ -41,34 +41,36 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private int nPrompt;
     private int maxTokens;
-    /** Tokens of the context that the server has. */
-    private int known;
-    /** The first answer after BEGIN tells nothing of what a step takes. */
-    private boolean reading;
+    /** Number of tokens at the beginning of the context that the server has. */
+    private int nKnown;
+    /** True until the first answer after BEGIN, whose time says nothing about the costs of a step. */
+    private boolean prefilling;
     private long generation;
-    /** The round whose answer is due, and the last one that was given away. */
-    private long next;
-    private long until = -1;
-    private boolean drafting;
+    /** The round whose answer is due, and the last one that the server may answer unasked. */
+    private long due;
+    private long lastRound = -1;
+    /** True if the last VERIFY had a draft. */
+    private boolean draftedLast;
     private int[] draft = {};
-    private long began;
+    private long submittedAt;
     private long lostAt;
 
     /**
-     * Connects.
+     * Connects to the server.
      *
-     * @param model the name that must be served, "" for any
-     * @param patienceMs how long to wait for this first connection
+     * @param model the name of the model that the server must serve, "" for any
+     * @param timeoutMs milliseconds that the server may be away later
+     * @param connectTimeoutMs milliseconds to wait for this first connection
      */
     RemoteVerifier(Server server, String model, Sampling sampling, long seed, int timeoutMs,
-            int patienceMs, StopFlag stop) throws VerifierException {
+            int connectTimeoutMs, StopFlag stop) throws VerifierException {
         this.server = server;
         this.model = model;
         this.sampling = sampling;
         this.seed = seed;
         this.timeoutMs = timeoutMs;
         this.stop = stop;
-        connect(patienceMs);
+        connect(connectTimeoutMs);
     }
 
     @Override
@@ -81,12 +83,12 @@ final class RemoteVerifier implements Verifier, Closeable {
         return maxDraft;
     }
 
-    /** What the target's evaluations take. */
+    /** The costs of the target's evaluations. */
     Costs costs() {
         return costs;
     }
 
-    /** Median of the last rounds' waiting, less what the server says that it took itself. */
+    /** Returns the median waiting time of the last rounds without the server's own work, in seconds. */
     double roundTripS() {
         double[] sorted = new double[roundTrips.size()];
         int n = 0;
@@ -106,7 +108,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         int n = context.tokens().commonPrefix(prompt);
         context.truncate(n);
         context.extend(Arrays.copyOfRange(prompt, n, prompt.length));
-        known = Math.min(known, n);
+        nKnown = Math.min(nKnown, n);
         nPrompt = prompt.length;
         this.maxTokens = maxTokens;
         lostAt = 0;
@@ -116,12 +118,12 @@ final class RemoteVerifier implements Verifier, Closeable {
     @Override
     public void submit(int[] draft) {
         this.draft = draft;
-        began = System.nanoTime();
-        if (draft.length > 0 || next > until) {
+        submittedAt = System.nanoTime();
+        if (draft.length > 0 || due > lastRound) {
             sendVerify();
-        } else if (until - next < nAhead() / 2) {
-            until = Math.min(next + nAhead(), next - 1 + maxAhead);
-            send(new Frame.More(until));
+        } else if (lastRound - due < nAhead() / 2) {
+            lastRound = Math.min(due + nAhead(), due - 1 + maxAhead);
+            send(new Frame.More(lastRound));
         }
     }
 
@@ -130,8 +132,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         while (connection != null && arrived == null && connection.ready()) {
             try {
                 Frame frame = decode(connection.receive(0));
-                boolean past = frame instanceof Frame.Answer && ((Frame.Answer) frame).round != next;
-                arrived = past ? null : frame; // nobody waits any more for one that is past
+                boolean past = frame instanceof Frame.Answer && ((Frame.Answer) frame).round != due;
+                arrived = past ? null : frame; // drop answers of earlier rounds
             } catch (VerifierException.Unavailable error) {
                 drop();
             }
@@ -147,16 +149,16 @@ final class RemoteVerifier implements Verifier, Closeable {
                     + answer.token + " of " + server.vocabulary().size());
         }
         double serverS = 1e-6 * Math.max(0, answer.serverUs);
-        if (!reading) {
+        if (!prefilling) {
             costs.observe(draft.length + 1, serverS);
         }
         if (draft.length > 0) {
-            tripTook(1e-9 * (System.nanoTime() - began) - serverS);
+            observeRoundTrip(1e-9 * (System.nanoTime() - submittedAt) - serverS);
         }
-        reading = false;
+        prefilling = false;
         int[] tokens = Arrays.copyOf(draft, answer.nAccepted + 1);
         tokens[answer.nAccepted] = answer.token;
-        known = context.size() + tokens.length;
+        nKnown = context.size() + tokens.length;
         return new Verdict(tokens, answer.nAccepted);
     }
 
@@ -166,13 +168,13 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     @Override
-    public void rest() {
-        if (next <= until) {
+    public void finish() {
+        if (due <= lastRound) {
             send(new Frame.Cancel());
         }
     }
 
-    /** Says goodbye: the server forgets the session. */
+    /** Closes the connection in order, so that the server deletes the session. */
     @Override
     public void close() {
         if (connection != null) {
@@ -181,7 +183,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
-    // One exchange
+    // One round
 
     private Frame.Answer answer() throws VerifierException {
         int needs = 0;
@@ -194,30 +196,31 @@ final class RemoteVerifier implements Verifier, Closeable {
                 }
                 Frame frame = receive(timeoutMs);
                 if (frame instanceof Frame.Answer) {
-                    if (((Frame.Answer) frame).round == next) {
-                        next++;
+                    if (((Frame.Answer) frame).round == due) {
+                        due++;
                         lostAt = 0;
                         return (Frame.Answer) frame;
                     }
                 } else if (frame instanceof Frame.Need) {
                     needs++;
-                    trust((Frame.Need) frame, needs);
+                    correct((Frame.Need) frame, needs);
                     sendBegin();
                     sendVerify();
                 } else if (frame instanceof Frame.Busy) {
-                    await((Frame.Busy) frame);
+                    waitWhileBusy((Frame.Busy) frame);
                     sendVerify();
                 } else if (!(frame instanceof Frame.Progress)) {
                     throw fault("sent a frame of type " + frame.type() + " instead of a verdict");
                 }
             } catch (VerifierException.Unavailable error) {
-                lose(error);
+                waitToReconnect(error);
             }
         }
     }
 
-    /** Whether to go on without the connection: throws where there is one, or none for too long. */
-    private void lose(VerifierException.Unavailable error) throws VerifierException {
+    /** Waits a moment before the next attempt. Throws the error if there is still a connection, or there
+     * was none for too long. */
+    private void waitToReconnect(VerifierException.Unavailable error) throws VerifierException {
         long now = System.nanoTime();
         if (lostAt == 0) {
             lostAt = now;
@@ -228,24 +231,24 @@ final class RemoteVerifier implements Verifier, Closeable {
         stop.sleep(POLL_MS);
     }
 
-    /** The server has less than was thought, or something else. */
-    private void trust(Frame.Need need, int needs) throws VerifierException {
-        if (needs > MANY) {
+    /** Notes that the server has fewer tokens than assumed, or other ones. */
+    private void correct(Frame.Need need, int needs) throws VerifierException {
+        if (needs > MAX_NEEDS) {
             throw fault("asks for the same context again and again");
         }
-        boolean same = context.has(need.have, need.checksum) && need.have < known;
-        known = same ? (int) need.have : 0;
+        boolean same = context.has(need.have, need.checksum) && need.have < nKnown;
+        nKnown = same ? (int) need.have : 0;
     }
 
-    private void await(Frame.Busy busy) throws VerifierException {
-        if (System.nanoTime() - began > timeoutMs * 1000000L) {
+    private void waitWhileBusy(Frame.Busy busy) throws VerifierException {
+        if (System.nanoTime() - submittedAt > timeoutMs * 1000000L) {
             throw new VerifierException.Unavailable(server + " has no room: " + busy.message);
         }
         long ms = Math.min(Math.max(busy.retryMs, 1), timeoutMs);
         stop.sleep((long) (ms * (1 + random.nextDouble() / 2)));
     }
 
-    /** Tokens that the server may emit by itself, this one aside. */
+    /** Returns how many tokens the server may emit by itself after the next one. */
     private int nAhead() {
         int emitted = context.size() - nPrompt;
         int most = Math.min(maxTokens - emitted - 1, contextSize - context.size());
@@ -253,27 +256,30 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     private void sendBegin() {
-        int keep = Math.min(known, context.size());
-        int[] rest = context.tokens().copy(keep, context.size());
+        int keep = Math.min(nKnown, context.size());
+        int[] missing = context.tokens().copy(keep, context.size());
         generation++;
-        reading = true;
-        next = until + 1;
-        send(new Frame.Begin(generation, keep, context.checksum(keep), nPrompt, sampling, seed, rest));
-        known = context.size();
+        prefilling = true;
+        due = lastRound + 1;
+        send(new Frame.Begin(generation, keep, context.checksum(keep), nPrompt, sampling, seed, missing));
+        nKnown = context.size();
     }
 
-    /** The first of several drafts lets the server go on behind it, for the next step may be plain. */
+    /**
+     * Asks for the next round. A draft after a plain step lets the server continue by itself, because
+     * the step after it may be plain again; a draft after another draft does not.
+     */
     private void sendVerify() {
         int length = context.size();
-        int ahead = draft.length > 0 && drafting ? 0 : nAhead();
-        drafting = draft.length > 0;
-        next = until + 1;
-        until = next + ahead;
-        send(new Frame.Verify(next, length, context.checksum(length), ahead, draft));
+        int ahead = draft.length > 0 && draftedLast ? 0 : nAhead();
+        draftedLast = draft.length > 0;
+        due = lastRound + 1;
+        lastRound = due + ahead;
+        send(new Frame.Verify(due, length, context.checksum(length), ahead, draft));
     }
 
-    private void tripTook(double seconds) {
-        if (roundTrips.size() == RECENT) {
+    private void observeRoundTrip(double seconds) {
+        if (roundTrips.size() == N_ROUND_TRIPS) {
             roundTrips.removeFirst();
         }
         roundTrips.addLast(Math.max(0, seconds));
@@ -281,11 +287,11 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     // The connection
 
-    private void connect(int patienceMs) throws VerifierException {
-        connection = server.connect(patienceMs, stop);
+    private void connect(int connectTimeoutMs) throws VerifierException {
+        connection = server.connect(connectTimeoutMs, stop);
         boolean opened = false;
         try {
-            open(patienceMs);
+            open(connectTimeoutMs);
             opened = true;
         } finally {
             if (!opened) {
@@ -294,11 +300,11 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
-    private void open(int patienceMs) throws VerifierException {
+    private void open(int connectTimeoutMs) throws VerifierException {
         ServerVocabulary vocabulary = server.vocabulary();
         long asked = System.nanoTime();
         send(new Frame.Open(Wire.VERSION, token, vocabulary.size(), vocabulary.hash(), model));
-        Frame frame = receive(patienceMs);
+        Frame frame = receive(connectTimeoutMs);
         if (frame instanceof Frame.Busy) {
             throw new VerifierException.Unavailable(server + ": " + ((Frame.Busy) frame).message);
         }
@@ -314,19 +320,19 @@ final class RemoteVerifier implements Verifier, Closeable {
             throw fault("has a context of " + opened.contextSize + " tokens and emits "
                     + opened.maxAhead + " ahead");
         }
-        tripTook(1e-9 * (System.nanoTime() - asked));
+        observeRoundTrip(1e-9 * (System.nanoTime() - asked));
         if (!Arrays.equals(opened.token, token)) {
-            known = 0; // another session: it has nothing yet
+            nKnown = 0; // a new session, which has no tokens yet
         }
         token = opened.token;
         model = opened.model;
         contextSize = opened.contextSize;
         maxDraft = opened.maxDraft;
         maxAhead = opened.maxAhead;
-        costs.measured(opened.costs);
+        costs.setMeasured(opened.costs);
     }
 
-    /** A new connection within the time that a server may be away. */
+    /** Connects again within the time that a server may be away. */
     private void reconnect() throws VerifierException {
         long end = (lostAt == 0 ? System.nanoTime() : lostAt) + timeoutMs * 1000000L;
         long pauseMs = POLL_MS;
@@ -354,7 +360,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
-    /** The next frame that is waited for. Throws what an ERROR says. */
+    /** Waits for the next frame. Throws if it is an ERROR. */
     private Frame receive(int timeoutMs) throws VerifierException {
         long end = System.nanoTime() + timeoutMs * 1000000L;
         while (true) {

@@ -4,8 +4,8 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * What of a request bears on a row of the target's probabilities, as BEGIN carries it. Greedy where
- * nothing is set; edgespec.SamplingParams says what each field does.
+ * The settings of a request that change the target's probabilities, as BEGIN carries them. The
+ * defaults are greedy decoding; edgespec.SamplingParams describes each field.
  */
 final class Sampling {
     double temperature = 0;
@@ -15,7 +15,7 @@ final class Sampling {
     double presencePenalty = 0;
     double frequencyPenalty = 0;
     int topK = 0;
-    /** How many of the likeliest tokens to report beside each, or -1 for no log-probabilities. */
+    /** Number of likeliest tokens to report with each token, or -1 for no log-probabilities. */
     int logprobs = -1;
     final TreeMap<Integer, Double> bias = new TreeMap<Integer, Double>();
 

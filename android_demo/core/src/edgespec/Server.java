@@ -13,11 +13,11 @@ import java.util.List;
 import javax.net.ssl.SSLSocketFactory;
 
 /**
- * A verification server's address, and what it does with texts: its tokenizer under its model's chat
- * template, and what its tokens say. Sockets are made here too, by {@link #connect}.
+ * Talks to a verification server: over HTTP for its tokenizer with the model's chat template and for
+ * its vocabulary, and by {@link #connect} over a WebSocket for verification.
  */
 final class Server {
-    /** Largest answer that is taken: a vocabulary of 300,000 tokens has about 3 MB. */
+    /** Most bytes of an HTTP answer; a vocabulary of 300,000 tokens has about 3 MB. */
     private static final int MAX_BODY = 1 << 25;
     private static final String SUFFIX = ".vocabulary";
 
@@ -27,7 +27,7 @@ final class Server {
     private final int timeoutMs;
     private ServerVocabulary vocabulary;
 
-    /** @param folder where vocabularies are kept, or null */
+    /** @param folder the folder in which vocabularies are kept, or null */
     Server(String address, String key, File folder, int timeoutMs) throws VerifierException {
         this.address = Address.parse(address);
         this.key = key.trim();
@@ -41,13 +41,13 @@ final class Server {
         }
     }
 
-    /** What loadVocabulary brought. */
+    /** The vocabulary that loadVocabulary has loaded; null before that. */
     ServerVocabulary vocabulary() {
         return vocabulary;
     }
 
-    /** Brings the vocabulary: from the folder if the server says that it is still that one. */
-    void loadVocabulary(long patienceMs, StopFlag stop) throws IOException {
+    /** Loads the vocabulary: from the folder if the server says that it has not changed. */
+    void loadVocabulary(long connectTimeoutMs, StopFlag stop) throws IOException {
         final File cached = newestCached();
         byte[] data = new Attempt<byte[]>() {
             @Override
@@ -58,19 +58,20 @@ final class Server {
                 }
                 return exchange(http, null);
             }
-        }.get(stop, patienceMs, address.toString());
+        }.get(stop, connectTimeoutMs, address.toString());
         if (data == null) {
             useCached(cached);
         } else {
             vocabulary = new ServerVocabulary(data);
-            keep(data);
+            store(data);
         }
     }
 
     /**
-     * Token ids of a conversation under the server's chat template, with the opening of the answer.
+     * Returns the token ids of a conversation in the server's chat template, up to where its answer
+     * begins.
      *
-     * @throws VerifierException.Refused where the server cannot
+     * @throws VerifierException.Refused if the server cannot tokenize it
      */
     int[] tokenize(List<Message> messages, StopFlag stop) throws IOException {
         final String asked = Json.tokenizeRequest(messages);
@@ -95,24 +96,24 @@ final class Server {
         return tokens;
     }
 
-    /** A WebSocket for verification. */
-    WebSocket connect(final int patienceMs, StopFlag stop) throws VerifierException {
+    /** Opens a WebSocket for verification. */
+    WebSocket connect(final int connectTimeoutMs, StopFlag stop) throws VerifierException {
         try {
             return new Attempt<WebSocket>() {
                 @Override
                 WebSocket run() throws VerifierException {
                     SSLSocketFactory factory = (SSLSocketFactory) SSLSocketFactory.getDefault();
-                    return WebSocket.connect(address, key, patienceMs, factory);
+                    return WebSocket.connect(address, key, connectTimeoutMs, factory);
                 }
-            }.get(stop, patienceMs, address.toString());
+            }.get(stop, connectTimeoutMs, address.toString());
         } catch (VerifierException error) {
             throw error;
         } catch (IOException error) {
-            throw away(error);
+            throw unreachable(error);
         }
     }
 
-    /** host:port, as messages name it. */
+    /** Returns host:port, as messages name the server. */
     @Override
     public String toString() {
         return address.toString();
@@ -123,15 +124,15 @@ final class Server {
         http.setConnectTimeout(timeoutMs);
         http.setReadTimeout(timeoutMs);
         http.setUseCaches(false);
-        http.setInstanceFollowRedirects(false); // the key is for this server
-        http.setRequestProperty("Connection", "close"); // one kept from minutes ago may be dead by now
+        http.setInstanceFollowRedirects(false); // send the key to this server only
+        http.setRequestProperty("Connection", "close"); // a connection kept for minutes may be dead
         if (!key.isEmpty()) {
             http.setRequestProperty("Authorization", "Bearer " + key);
         }
         return http;
     }
 
-    /** The body of an answer, null where the server says that nothing has changed. */
+    /** Sends a request. Returns the body of the answer, null if the server says that nothing has changed. */
     private byte[] exchange(HttpURLConnection http, byte[] body) throws VerifierException {
         try {
             if (body != null) {
@@ -145,27 +146,27 @@ final class Server {
                 return null;
             }
             if (status != HttpURLConnection.HTTP_OK) {
-                throw refused(http, status);
+                throw refusal(http, status);
             }
             return all(http.getInputStream());
         } catch (VerifierException error) {
             throw error;
         } catch (IOException error) {
-            throw away(error);
+            throw unreachable(error);
         }
     }
 
-    private VerifierException refused(HttpURLConnection http, int status) throws IOException {
+    private VerifierException refusal(HttpURLConnection http, int status) throws IOException {
         InputStream body = http.getErrorStream();
         String said = body == null ? "" : Json.errorMessage(new String(all(body), FrameWriter.UTF_8));
         boolean known = status == 401 || status == 403 || status == 429 || status >= 500;
         if (known || said.isEmpty()) {
-            return WebSocket.turnedAway(address, String.valueOf(status));
+            return WebSocket.httpError(address, String.valueOf(status));
         }
         return new VerifierException.Refused(address + ": " + said);
     }
 
-    private VerifierException away(IOException error) {
+    private VerifierException unreachable(IOException error) {
         return new VerifierException.Unavailable(
                 "no verification server answers at " + address + ": " + WebSocket.reason(error));
     }
@@ -186,7 +187,7 @@ final class Server {
         return out.toByteArray();
     }
 
-    // The folder: one file a vocabulary, named by its hash, the one used last being the newest
+    // The folder has one file for each vocabulary, named by its hash; the newest was used last
 
     private File newestCached() {
         File[] files = folder == null ? null : folder.listFiles();
@@ -213,15 +214,18 @@ final class Server {
             }
         } catch (IOException error) {
             vocabulary = null;
-            cached.delete(); // damaged: the next question brings it anew
+            cached.delete(); // it is damaged: the next question fetches it anew
             throw new VerifierException.Unavailable("the vocabulary kept on this device was damaged ("
                     + WebSocket.reason(error) + "); ask again to fetch it");
         }
         cached.setLastModified(System.currentTimeMillis());
     }
 
-    /** Written beside and renamed, so that a file is whole or not there. A full disk costs a fetch. */
-    private void keep(byte[] data) {
+    /**
+     * Stores a vocabulary in a temporary file and renames it, so that a file is complete or does not
+     * exist. If the disk is full, the vocabulary is fetched again next time.
+     */
+    private void store(byte[] data) {
         if (folder == null) {
             return;
         }

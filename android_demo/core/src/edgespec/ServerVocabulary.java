@@ -3,12 +3,13 @@ package edgespec;
 import java.util.Arrays;
 import java.util.BitSet;
 
-/** The server's vocabulary as GET /v1/vocabulary sends it, docs/concepts/protocol.md. */
+/** The server's vocabulary, read from the answer of GET /v1/vocabulary (docs/concepts/protocol.md). */
 final class ServerVocabulary implements Vocabulary {
     private final byte[] hash;
     private final BitSet ends = new BitSet();
+    /** The texts of all tokens, one after another; that of a token begins at offsets[id]. */
     private final byte[] pieces;
-    private final int[] starts;
+    private final int[] offsets;
 
     ServerVocabulary(byte[] data) throws ProtocolException {
         FrameReader in = new FrameReader(data, 0);
@@ -31,31 +32,31 @@ final class ServerVocabulary implements Vocabulary {
             }
             ends.set(end);
         }
-        starts = new int[size + 1];
+        offsets = new int[size + 1];
         byte[] all = new byte[in.left()];
         for (int id = 0; id < size; id++) {
             byte[] piece = in.raw(in.number());
-            System.arraycopy(piece, 0, all, starts[id], piece.length);
-            starts[id + 1] = starts[id] + piece.length;
+            System.arraycopy(piece, 0, all, offsets[id], piece.length);
+            offsets[id + 1] = offsets[id] + piece.length;
         }
         if (in.left() > 0) {
             throw new ProtocolException(in.left() + " bytes stand behind the last token of a vocabulary");
         }
-        pieces = Arrays.copyOf(all, starts[size]);
+        pieces = Arrays.copyOf(all, offsets[size]);
     }
 
     int size() {
-        return starts.length - 1;
+        return offsets.length - 1;
     }
 
-    /** Of all entries, as OPENED has it. */
+    /** The vocabulary hash of all entries, equal to the one in OPENED. */
     byte[] hash() {
         return hash;
     }
 
     @Override
     public byte[] piece(int id) {
-        return Arrays.copyOfRange(pieces, starts[id], starts[id + 1]);
+        return Arrays.copyOfRange(pieces, offsets[id], offsets[id + 1]);
     }
 
     @Override

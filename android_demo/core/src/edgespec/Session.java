@@ -2,7 +2,7 @@ package edgespec;
 
 import java.io.IOException;
 
-/** The loop: choose, draft, verify, cut, accept. edgespec/decoding/session.py. */
+/** Runs the loop of edgespec/decoding/session.py: choose, draft, verify, cut, accept. */
 final class Session {
     private final Verifier verifier;
     private final StopFlag stop;
@@ -16,9 +16,9 @@ final class Session {
      * Answers a prompt until the output has a finish reason.
      *
      * @param drafting makes the drafts
-     * @throws IOException what verifier or model throw; what was said is in the output
+     * @throws IOException what verifier or model throw; the output keeps the tokens emitted before
      */
-    void run(int[] prompt, Drafting drafting, Output output, Figures figures, Listener listener)
+    void run(int[] prompt, Drafting drafting, Output output, RunningStats running, Listener listener)
             throws IOException {
         IntList context = new IntList(prompt);
         try {
@@ -28,23 +28,23 @@ final class Session {
                 int limit = Math.min(output.left() - 1, verifier.contextSize() - context.size());
                 int[] draft = drafting.draft(context, Math.min(limit, verifier.maxDraft()));
                 verifier.submit(draft);
-                drafting.foresee(context, draft);
+                drafting.draftAhead(context, draft);
                 Verdict verdict = verifier.result();
-                figures.drafted += draft.length;
-                figures.accepted += verdict.nAccepted;
+                running.drafted += draft.length;
+                running.accepted += verdict.nAccepted;
                 int[] emitted = output.cut(verdict.tokens, verdict.nAccepted, listener);
                 context.addAll(emitted);
                 verifier.accept(emitted);
-                drafting.accept(emitted, figures, listener);
+                drafting.accept(emitted, running, listener);
                 if (context.size() > verifier.contextSize()) {
                     output.finish("length");
                 }
-                if (output.finishReason().isEmpty() && figures.due()) {
-                    listener.onStats(figures.stats(output.size(), ""));
+                if (output.finishReason().isEmpty() && running.reportIsDue()) {
+                    listener.onStats(running.snapshot(output.size(), ""));
                 }
             }
         } finally {
-            verifier.rest();
+            verifier.finish();
         }
     }
 }

@@ -1,21 +1,22 @@
 package edgespec;
 
-/** Figures of one answer. */
+/** Statistics of one answer. */
 public final class Stats {
-    /** Tokens of the answer so far. */
+    /** Number of tokens of the answer so far. */
     public final int tokens;
-    /** Tokens that were drafted, and those of them that stayed. */
+    /** Number of drafted tokens, and of those that the target accepted. */
     public final int drafted;
     public final int accepted;
-    /** From the question to now, the prompt's time included; 0 where nothing was said yet. */
+    /** Tokens a second since the question was sent, the time of the prompt included. */
     public final double tokensPerSecond;
-    /** accepted / drafted; 0 where nothing was drafted. */
+    /** accepted / drafted; 0 if nothing was drafted. */
     public final double acceptanceRate;
-    /** Median of the network's share of the last rounds, in milliseconds; 0 without a server. */
+    /** Median round trip of the last rounds without the server's work, in milliseconds; 0 without a
+     * server. */
     public final double roundTripMs;
-    /** "" while it goes on; "stop", "length", "cancelled" or "error". */
+    /** "stop", "length", "cancelled" or "error"; "" while the answer goes on. */
     public final String finishReason;
-    /** Who answers: "server", or "device" for the model on the device. */
+    /** "server", or "device" if the model on the device answers. */
     public final String source;
 
     public Stats(int tokens, int drafted, int accepted, double tokensPerSecond, double roundTripMs,

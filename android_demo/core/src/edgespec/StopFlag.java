@@ -1,6 +1,6 @@
 package edgespec;
 
-/** What a person's wish to stop reaches a waiting thread by. */
+/** Tells a working or waiting thread that the user wants to stop. */
 final class StopFlag {
     private volatile boolean asked;
 
@@ -8,13 +8,14 @@ final class StopFlag {
         this.asked = asked;
     }
 
+    /** Throws Cancelled if the user wants to stop. */
     void check() throws VerifierException.Cancelled {
         if (asked) {
             throw new VerifierException.Cancelled();
         }
     }
 
-    /** Waits, unless asked to stop. */
+    /** Waits. Throws Cancelled as soon as the user wants to stop. */
     void sleep(long ms) throws VerifierException.Cancelled {
         long end = System.nanoTime() + ms * 1000000;
         for (long left = ms; left > 0; left = (end - System.nanoTime()) / 1000000) {

@@ -5,15 +5,15 @@ import java.util.HashMap;
 import java.util.List;
 
 /**
- * Every substring of the tokens said so far (Blumer et al. 1985; for drafting arXiv 2411.10666), as
- * edgespec/drafters/suffix.py has it. The suffix link of the newest state is the longest ending
- * that was seen before. The newest position is counted when the next token comes, so that what is
- * found are earlier occurrences only.
+ * A suffix automaton over all tokens so far: it knows every substring of them (Blumer et al. 1985;
+ * for drafting arXiv 2411.10666), as the one in edgespec/drafters/suffix.py does. The suffix link of
+ * the newest state is the longest ending that was seen before. The newest position is counted when
+ * the next token comes, so that only earlier occurrences are found.
  */
 final class SuffixAutomaton {
-    /** Between texts that do not follow each other: never drafted. */
+    /** Stands between texts that do not follow each other; it is never drafted. */
     static final int SEPARATOR = -1;
-    /** Endings counted per token; longer chains occur only in periodic text. */
+    /** Number of endings that are counted per token; longer chains occur only in periodic text. */
     private static final int COUNTED = 64;
 
     final IntList tokens = new IntList();
@@ -25,7 +25,7 @@ final class SuffixAutomaton {
     private final IntList endBefore = new IntList();
     private int last = 0;
 
-    /** A token that followed an ending: so many hits of so many times that anything followed. */
+    /** A token that followed an ending `hits` times out of the `times` that anything followed. */
     static final class Follower {
         final int token;
         final int hits;
@@ -42,7 +42,7 @@ final class SuffixAutomaton {
         newState(0, new HashMap<Integer, Integer>());
     }
 
-    /** Amortised constant time. */
+    /** Adds one token, in amortised constant time. */
     void append(int token) {
         int state = newState(length.get(last) + 1, new HashMap<Integer, Integer>(2));
         int walk = last;
@@ -56,17 +56,17 @@ final class SuffixAutomaton {
         countNewest();
     }
 
-    /** The state of the longest ending that occurred before; 0 if none did. */
+    /** Returns the state of the longest ending that occurred before; 0 if none did. */
     int suffix() {
         return last == 0 ? 0 : link.get(last);
     }
 
-    /** Tokens of a state's longest substring. */
+    /** Returns the number of tokens of a state's longest substring. */
     int length(int state) {
         return length.get(state);
     }
 
-    /** What came after the latest occurrence of a state, up to so many tokens. */
+    /** Returns what followed the latest occurrence of a state, at most limit tokens. */
     List<Follower> follow(int state, int limit) {
         List<Follower> found = new ArrayList<Follower>();
         int newest = tokens.size() - 1;
@@ -97,7 +97,7 @@ final class SuffixAutomaton {
         }
     }
 
-    /** The state of exactly (text of walk) + token, cut out of a longer one if need be. */
+    /** Returns the state of exactly (text of walk) + token, split off a longer one if necessary. */
     private int split(int walk, int token) {
         int target = next.get(walk).get(token);
         if (length.get(walk) + 1 == length.get(target)) {

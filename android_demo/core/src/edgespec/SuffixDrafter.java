@@ -4,14 +4,16 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * Prompt lookup: drafts what followed the longest ending that was seen before, as
- * edgespec/drafters/suffix.py does, token for token. Every emitted token tells whether it would
- * have been right, drafted or not.
+ * Prompt lookup: drafts what followed the longest ending that was seen before, token for token as
+ * edgespec/drafters/suffix.py does. It learns from every emitted token whether it would have drafted
+ * that token, also in steps without a draft.
  */
 final class SuffixDrafter {
-    /** No device drafts tokens that survive this seldom. */
+    /** On no device does it pay to draft tokens that are accepted this seldom. */
     private static final double HOPELESS = 0.02;
+    /** Classes of answers, by the share of their end that lookup predicted. */
     private static final double[] COPYING = {0.3, 0.6, 0.85};
+    /** Classes of matches, by their length in tokens. */
     private static final int[] LENGTHS = {1, 2, 3, 4, 6, 8, 12, 20, 40};
 
     private final int minMatch;
@@ -19,11 +21,11 @@ final class SuffixDrafter {
     private final Calibration calibration = new Calibration();
     private SuffixAutomaton automaton = new SuffixAutomaton();
     /** Share of the answer's last tokens that lookup would have drafted. */
-    private double foretold;
+    private double predicted;
 
     /**
      * @param minMatch shortest ending, in tokens, to draft from
-     * @param pMin the draft ends where its survival falls below this
+     * @param pMin the draft ends where its acceptance probability falls below this
      */
     SuffixDrafter(int minMatch, double pMin) {
         this.minMatch = minMatch;
@@ -31,9 +33,9 @@ final class SuffixDrafter {
     }
 
     /**
-     * Reads a conversation: only what is new if it goes on from what was read before.
+     * Reads a conversation, or only what is new if it continues what was read before.
      *
-     * @param earlier tokens of turns that no longer fit the prompt, which still may be copied
+     * @param earlier tokens of turns that no longer fit the prompt but may still be copied from
      */
     void begin(int[] prompt, int[] earlier) {
         int[] text = prompt;
@@ -48,10 +50,10 @@ final class SuffixDrafter {
         for (int i = automaton.tokens.size(); i < text.length; i++) {
             automaton.append(text[i]);
         }
-        foretold = 0.3;
+        predicted = 0.3;
     }
 
-    /** What followed last time, up to so many tokens, and how likely each of them is to stay. */
+    /** Drafts what followed last time, at most limit tokens. */
     Draft propose(int limit) {
         int state = automaton.suffix();
         int length = automaton.length(state);
@@ -60,21 +62,21 @@ final class SuffixDrafter {
         }
         List<SuffixAutomaton.Follower> followers = automaton.follow(state, limit);
         int[] tokens = new int[followers.size()];
-        double[] survivals = new double[followers.size()];
-        double survival = 1;
+        double[] probs = new double[followers.size()];
+        double prob = 1;
         int n = 0;
         for (SuffixAutomaton.Follower one : followers) {
-            survival *= calibration.estimate(kind(length + n, one), assumed(length + n, one));
-            if (survival < pMin || survival < HOPELESS) {
+            prob *= calibration.estimate(kind(length + n, one), assumed(length + n, one));
+            if (prob < pMin || prob < HOPELESS) {
                 break;
             }
             tokens[n] = one.token;
-            survivals[n++] = survival;
+            probs[n++] = prob;
         }
-        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(survivals, n));
+        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n));
     }
 
-    /** Reads what was emitted, and compares it with what was to be expected. */
+    /** Reads what was emitted, and compares it with what lookup would have drafted. */
     void accept(int[] tokens) {
         for (int token : tokens) {
             boolean hit = false;
@@ -86,29 +88,32 @@ final class SuffixDrafter {
                     calibration.observe(kind(length, expected), hit);
                 }
             }
-            foretold += ((hit ? 1 : 0) - foretold) / 20;
+            predicted += ((hit ? 1 : 0) - predicted) / 20;
             automaton.append(token);
         }
     }
 
-    /** The chance of a token where nothing is known yet; the source of its figures is in Python. */
+    /**
+     * Returns the chance that a token is right where nothing is known yet. The function _assumed in
+     * edgespec/drafters/suffix.py says where its numbers come from.
+     */
     private double assumed(int length, SuffixAutomaton.Follower one) {
         double share = (double) one.hits / one.times;
         double evidence = length + one.times;
         double chance = share * share * (evidence - 1) / (evidence + 0.5);
-        double copying = Math.pow(Math.max(foretold, 0.02) / (1.02 - foretold) / 1.5, 0.3);
+        double copying = Math.pow(Math.max(predicted, 0.02) / (1.02 - predicted) / 1.5, 0.3);
         double odds = chance / (1 - chance) * copying;
         return odds / (1 + odds);
     }
 
-    /** Evidence in classes: the match's length, how it was followed, how much is copied. */
+    /** Returns the class of the evidence: the match's length, how it was followed, how much is copied. */
     private int kind(int length, SuffixAutomaton.Follower one) {
         int lengths = 0;
         while (lengths < LENGTHS.length && LENGTHS[lengths] < length) {
             lengths++;
         }
         int copying = 0;
-        while (copying < COPYING.length && COPYING[copying] <= foretold) {
+        while (copying < COPYING.length && COPYING[copying] <= predicted) {
             copying++;
         }
         int followed = one.hits < one.times ? 4 * one.hits / one.times : one.times == 1 ? 3 : 4;

@@ -1,6 +1,6 @@
 package edgespec;
 
-/** What the target said of a draft: the accepted tokens and one of its own. */
+/** The result of a verification: the accepted tokens and one of the target's own. */
 final class Verdict {
     final int[] tokens;
     final int nAccepted;

@@ -2,33 +2,33 @@ package edgespec;
 
 import java.io.IOException;
 
-/** Who has the target: a server, or this device. */
+/** Owns the target, on a server or on this device, and has it check drafts. */
 interface Verifier {
-    /** Tokens of the target's context. */
+    /** Number of tokens that the target's context holds. */
     int contextSize();
 
-    /** Most tokens of a draft; 0 where drafting is of no use. */
+    /** Most tokens of a draft; 0 where drafting does not pay. */
     int maxDraft();
 
     /**
-     * A new request.
+     * Begins a request.
      *
      * @param maxTokens most tokens of the answer
      */
     void begin(int[] prompt, int maxTokens) throws IOException;
 
-    /** Sends a draft, empty for a plain step. */
+    /** Sends a draft; an empty one asks for a plain step. */
     void submit(int[] draft) throws IOException;
 
-    /** Whether result would not wait. */
+    /** Returns true if result would not wait. */
     boolean ready() throws IOException;
 
-    /** The verdict of what was submitted. */
+    /** Waits for the verdict on what was submitted. */
     Verdict result() throws IOException;
 
-    /** What was emitted of it. */
+    /** Takes note of the emitted tokens of the last verdict, which a stop may have cut. */
     void accept(int[] tokens);
 
-    /** The answer has ended: nothing more is asked for. */
-    void rest();
+    /** Tells the target that the answer has ended and no more tokens are wanted. */
+    void finish();
 }

@@ -2,20 +2,20 @@ package edgespec;
 
 import java.io.IOException;
 
-/** What can go wrong with a target far away. The message is a sentence for a person. */
+/** An error of a verifier. The message is a sentence that can be shown to the user. */
 public class VerifierException extends IOException {
     public VerifierException(String message) {
         super(message);
     }
 
-    /** The server is away or has no room: another try later, or another target, may do. */
+    /** The server does not answer or is busy: try again later, or use another target. */
     public static final class Unavailable extends VerifierException {
         public Unavailable(String message) {
             super(message);
         }
     }
 
-    /** The server does not want this device: a wrong key, model, vocabulary or version. */
+    /** The server refuses this device: its key, model, vocabulary or version is wrong. */
     public static final class Refused extends VerifierException {
         public Refused(String message) {
             super(message);
@@ -29,7 +29,7 @@ public class VerifierException extends IOException {
         }
     }
 
-    /** The person stopped the answer. */
+    /** The user stopped the answer. */
     public static final class Cancelled extends VerifierException {
         public Cancelled() {
             super("the answer was stopped");

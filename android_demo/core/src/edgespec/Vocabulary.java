@@ -1,10 +1,10 @@
 package edgespec;
 
-/** What token ids say. */
+/** Translates token ids into text. */
 public interface Vocabulary {
-    /** The bytes that a token adds to a text; none for control tokens. */
+    /** Returns the bytes that a token adds to the text; none for control tokens. */
     byte[] piece(int id);
 
-    /** Whether a token ends an answer. */
+    /** Returns true if the token ends an answer. */
     boolean isEnd(int id);
 }

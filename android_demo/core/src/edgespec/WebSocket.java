@@ -19,12 +19,12 @@ import javax.net.ssl.SSLSocket;
 import javax.net.ssl.SSLSocketFactory;
 
 /**
- * A WebSocket client for binary messages, RFC 6455, without extensions. A thread of its own reads,
- * so that pings are answered while nobody receives. Safe for one thread that sends and receives;
- * {@link #close} and {@link #drop} may come from any.
+ * A WebSocket client (RFC 6455) for binary messages, without extensions. A separate thread reads, so
+ * that pings are answered while nobody receives. One thread at a time may send and receive; any thread
+ * may call {@link #close} and {@link #drop}.
  */
 final class WebSocket implements Closeable {
-    /** The largest message that is taken: no frame of the server is nearly as large. */
+    /** Most bytes of a message; the server's frames are much smaller. */
     static final int MAX_MESSAGE = 1 << 22;
 
     private static final String GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -36,6 +36,7 @@ final class WebSocket implements Closeable {
     private static final int CLOSE = 8;
     private static final int PING = 9;
     private static final int PONG = 10;
+    /** Stands in the queue of messages for the end of the connection. */
     private static final byte[] END = {};
 
     private final Socket socket;
@@ -43,7 +44,7 @@ final class WebSocket implements Closeable {
     private final OutputStream out;
     private final SecureRandom random = new SecureRandom();
     private final LinkedBlockingQueue<byte[]> arrived = new LinkedBlockingQueue<byte[]>(MAX_WAITING);
-    private volatile VerifierException lost;
+    private volatile VerifierException failure;
     private volatile boolean closing;
     private volatile Thread reader;
 
@@ -54,12 +55,12 @@ final class WebSocket implements Closeable {
     }
 
     /**
-     * Connects and shakes hands.
+     * Connects and does the handshake.
      *
      * @param key the bearer token, "" for none
      * @param factory makes TLS sockets; used for a secure address only
-     * @throws VerifierException.Unavailable where nobody answers, or there is no room
-     * @throws VerifierException.Refused where the key is wrong, or it is no verification server
+     * @throws VerifierException.Unavailable if no server answers, or it is busy
+     * @throws VerifierException.Refused if the key is wrong, or it is no verification server
      */
     static WebSocket connect(Address address, String key, int timeoutMs, SSLSocketFactory factory)
             throws VerifierException {
@@ -69,7 +70,7 @@ final class WebSocket implements Closeable {
             socket.setTcpNoDelay(true);
             socket.setSoTimeout(timeoutMs);
             if (address.secure) {
-                socket = secured(socket, address, factory);
+                socket = withTls(socket, address, factory);
             }
             WebSocket found = new WebSocket(socket);
             found.shakeHands(address, key);
@@ -86,8 +87,8 @@ final class WebSocket implements Closeable {
         }
     }
 
-    /** TLS with a certificate that is valid for the host's name. */
-    private static Socket secured(Socket plain, Address address, SSLSocketFactory factory)
+    /** Wraps a socket in TLS and checks that the certificate is valid for the host's name. */
+    private static Socket withTls(Socket plain, Address address, SSLSocketFactory factory)
             throws IOException {
         SSLSocket socket = (SSLSocket) factory.createSocket(plain, address.bareHost(), address.port, true);
         SSLParameters parameters = socket.getSSLParameters();
@@ -97,7 +98,7 @@ final class WebSocket implements Closeable {
         return socket;
     }
 
-    /** By reflection: Android has the method since 7 (API 24), the classes built against are older. */
+    /** Calls the method by reflection: Android 7 (API 24) has it, the older classes used for building do not. */
     private static void checkHostName(SSLParameters parameters) throws IOException {
         try {
             SSLParameters.class.getMethod("setEndpointIdentificationAlgorithm", String.class)
@@ -150,7 +151,7 @@ final class WebSocket implements Closeable {
             throw new VerifierException.Refused(address + " does not speak HTTP");
         }
         if (!status[1].equals("101")) {
-            throw turnedAway(address, status[1]);
+            throw httpError(address, status[1]);
         }
         if (!accept.equals(accepted(challenge)) || !upgrade.equalsIgnoreCase("websocket")) {
             throw new ProtocolException(address + " answers the handshake of a WebSocket wrongly");
@@ -160,8 +161,8 @@ final class WebSocket implements Closeable {
         }
     }
 
-    /** What a status other than 101 means, of this server's HTTP routes too. */
-    static VerifierException turnedAway(Address address, String status) {
+    /** Returns the error that an HTTP status stands for, on the handshake and on the other routes. */
+    static VerifierException httpError(Address address, String status) {
         if (status.equals("401") || status.equals("403")) {
             return new VerifierException.Refused(address + " refuses the key; give one that it knows");
         }
@@ -202,14 +203,14 @@ final class WebSocket implements Closeable {
         try {
             write(BINARY, message);
         } catch (IOException error) {
-            lose(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
-            throw lost;
+            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            throw failure;
         }
     }
 
     /**
-     * The next message, or null where none has come after so many milliseconds. Messages that came
-     * before the connection was lost are still given out.
+     * Returns the next message, or null if none has arrived after timeoutMs milliseconds. Messages that
+     * arrived before the connection was lost are still returned.
      */
     byte[] receive(long timeoutMs) throws VerifierException {
         byte[] message;
@@ -221,17 +222,17 @@ final class WebSocket implements Closeable {
         }
         if (message == END) {
             arrived.offer(END);
-            throw lost;
+            throw failure;
         }
         return message;
     }
 
-    /** Whether receive would not wait. */
+    /** Returns true if receive would not wait. */
     boolean ready() {
         return !arrived.isEmpty();
     }
 
-    /** Says goodbye, so that the server forgets the session, and ends the connection. */
+    /** Sends a CLOSE frame, so that the server deletes the session, and ends the connection. */
     @Override
     public void close() {
         if (!closing) {
@@ -241,15 +242,15 @@ final class WebSocket implements Closeable {
                 write(CLOSE, new byte[] {1000 >> 8, (byte) 1000});
                 socket.shutdownOutput();
             } catch (IOException error) {
-                // it is gone already
+                // the connection is lost already
             } catch (UnsupportedOperationException error) {
-                // a TLS socket of an old Android has no half-closed state
+                // TLS sockets of old Android versions cannot be closed in one direction only
             }
         }
         drop();
     }
 
-    /** Ends the connection without a word: the session can be resumed. */
+    /** Cuts the connection without a CLOSE frame, so that the session can be resumed. */
     void drop() {
         closeQuietly(socket);
         reader.interrupt();
@@ -305,15 +306,15 @@ final class WebSocket implements Closeable {
                 arrived.put(message());
             }
         } catch (VerifierException error) {
-            lose(error);
+            fail(error);
         } catch (IOException error) {
-            lose(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
         } catch (InterruptedException error) {
-            lose(new VerifierException.Unavailable("the connection was given up"));
+            fail(new VerifierException.Unavailable("the connection was given up"));
         }
     }
 
-    /** The next whole message, put together from its fragments; control frames are dealt with. */
+    /** Reads the next message, joined from its fragments; answers control frames meanwhile. */
     private byte[] message() throws IOException {
         FrameWriter parts = null;
         int length = 0;
@@ -374,13 +375,13 @@ final class WebSocket implements Closeable {
         return new VerifierException.Unavailable("the server closed the connection");
     }
 
-    private void lose(VerifierException error) {
-        if (lost == null) {
-            lost = error;
+    private void fail(VerifierException error) {
+        if (failure == null) {
+            failure = error;
         }
         closeQuietly(socket);
         while (!arrived.offer(END)) {
-            arrived.poll(); // nobody reads: what waits is of no use without what comes
+            arrived.poll(); // the queue is full and nobody reads it: make space for END
         }
     }
 
@@ -388,11 +389,11 @@ final class WebSocket implements Closeable {
         try {
             socket.close();
         } catch (IOException error) {
-            // there is nothing left to do with it
+            // there is nothing left to do with the socket
         }
     }
 
-    /** What an exception of the system says, or what it is. */
+    /** Returns the message of a system exception, or its class if it has none. */
     static String reason(Exception error) {
         String message = error.getMessage();
         return message == null || message.isEmpty() ? error.getClass().getSimpleName() : message;

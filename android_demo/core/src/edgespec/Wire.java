@@ -4,7 +4,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.Arrays;
 
-/** The verification protocol, docs/concepts/protocol.md: frames as bytes, and vocabulary hashes. */
+/** Encodes and decodes the frames of docs/concepts/protocol.md, and computes vocabulary hashes. */
 public final class Wire {
     static final int VERSION = 1;
     static final String SUBPROTOCOL = "edgespec.verify.v1";
@@ -13,7 +13,7 @@ public final class Wire {
     private Wire() {
     }
 
-    /** A frame as a message. */
+    /** Encodes a frame as a message. */
     static byte[] encode(Frame frame) {
         FrameWriter out = new FrameWriter();
         out.u8(frame.type());
@@ -21,7 +21,7 @@ public final class Wire {
         return out.bytes();
     }
 
-    /** The frame of a message; anything else, left-over bytes included, is refused. */
+    /** Decodes a message. Throws if it is no frame, or has bytes after the last field. */
     static Frame decode(byte[] data) throws ProtocolException {
         if (data.length == 0) {
             throw new ProtocolException("an empty message came; a frame has at least its type");
@@ -52,9 +52,9 @@ public final class Wire {
     }
 
     /**
-     * The 16 bytes that docs/concepts/protocol.md calls the vocabulary hash.
+     * Computes the vocabulary hash of docs/concepts/protocol.md, 16 bytes.
      *
-     * @param entries the vocabulary's own text of each id, as bytes
+     * @param entries the bytes of each id in the vocabulary itself
      */
     public static byte[] vocabularyHash(byte[][] entries) {
         MessageDigest digest = sha256();

@@ -18,7 +18,7 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-/** Conversations with a server that answers, is cut, refuses or is away, and without one. */
+/** Tests conversations with a server that answers, is cut off, refuses or is away, and without one. */
 public class ChatTest {
     private static final String ASKED = "The quick brown fox jumps over the lazy dog";
 
@@ -124,11 +124,11 @@ public class ChatTest {
     @Test
     public void whatTheServerHasEmittedIsNotThrownAway() throws Exception {
         StopFlag stop = new StopFlag();
-        Server far = new Server(server.url(), "", null, 5000);
-        far.loadVocabulary(5000, stop);
-        RemoteVerifier verifier = new RemoteVerifier(far, "", new Sampling(), 0, 5000, 5000, stop);
+        Server remote = new Server(server.url(), "", null, 5000);
+        remote.loadVocabulary(5000, stop);
+        RemoteVerifier verifier = new RemoteVerifier(remote, "", new Sampling(), 0, 5000, 5000, stop);
         SuffixDrafter lookup = new SuffixDrafter(2, 0);
-        Drafting.Far drafting = new Drafting.Far(verifier, lookup, null);
+        Drafting.Remote drafting = new Drafting.Remote(verifier, lookup, null);
         IntList context = new IntList(Toy.encode(Arrays.asList(new Message("user", ASKED))));
         drafting.begin(context.toArray(), new int[0]);
         verifier.begin(context.toArray(), 200);
@@ -137,15 +137,15 @@ public class ChatTest {
             int[] tokens = verifier.result().tokens;
             context.addAll(tokens);
             verifier.accept(tokens);
-            drafting.accept(tokens, new Figures(), new Recorder());
+            drafting.accept(tokens, new RunningStats(), new Recorder());
         }
         while (!verifier.ready()) {
             Thread.sleep(1);
         }
         Draft found = lookup.propose(8);
-        Offer[] offers = {new Offer(found.survival, found.tokens.length, 0)};
+        DraftEstimate[] estimates = {new DraftEstimate(found.acceptanceProbs, found.tokens.length, 0)};
         Policy policy = new Policy(verifier.costs());
-        assertTrue("a draft would pay", policy.choose(offers, verifier.roundTripS()).depth > 0);
+        assertTrue("a draft would pay", policy.choose(estimates, verifier.roundTripS()).depth > 0);
         assertEquals("but the next token is there", 0, drafting.draft(context, 8).length);
         verifier.close();
     }
@@ -312,7 +312,7 @@ public class ChatTest {
         return server.silent && server.count(Frame.Verify.class) == 0;
     }
 
-    /** Asks, and cancels when the server has had so many requests. */
+    /** Sends a question, and cancels once the server has received so many requests. */
     private void cancelledAfter(final int requests) throws Exception {
         settings.timeoutMs = 60000;
         chat();
@@ -382,7 +382,7 @@ public class ChatTest {
         assertEquals(3, chat.messages().size());
     }
 
-    /** A server on the port of the one that is gone. */
+    /** Starts a server on the port of the one that is gone. */
     private FakeServer again() throws IOException {
         int port = Integer.parseInt(settings.server.substring(settings.server.lastIndexOf(':') + 1));
         ServerSocket listening = new ServerSocket();
@@ -416,7 +416,7 @@ public class ChatTest {
         said(Toy.answer("more"), ask("more"));
         int steps = Toy.answer("more").getBytes(FrameWriter.UTF_8).length + 1;
         assertTrue("the conversation is not read again", model.decoded - before <= steps + 2);
-        assertTrue("long prompts are read in pieces", model.largest <= ModelCache.PIECE);
+        assertTrue("long prompts are read in pieces", model.largest <= ModelCache.CHUNK);
     }
 
     @Test

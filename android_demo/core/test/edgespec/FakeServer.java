@@ -11,27 +11,27 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * A verification server over the toy target, as docs/concepts/protocol.md has it, that checks what a device
- * sends and cuts, refuses or forgets when told to.
+ * A verification server for the toy target, by docs/concepts/protocol.md. It checks what a device
+ * sends, and cuts the connection, refuses or forgets if a test wants it.
  */
 final class FakeServer extends RawServer {
     String key = "";
     int contextSize = 4096;
     long[][] costs = {{1, 20000}, {8, 22000}, {32, 30000}};
     String model = "toy";
-    /** Frames, either way, until the connection is cut; each is counted once. */
+    /** Number of frames, sent and received, after which the connection is cut once. */
     final AtomicInteger cutAfter = new AtomicInteger(Integer.MAX_VALUE);
-    /** Answers of these frames that are given first, one for each VERIFY that comes. */
+    /** Frames that answer the first VERIFYs instead of verdicts, one each. */
     final List<Frame> firstSay = Collections.synchronizedList(new ArrayList<Frame>());
-    /** The answer to OPEN instead of OPENED. */
+    /** The frame that answers OPEN instead of OPENED, or null. */
     volatile Frame refusal;
-    /** What WebSockets get instead of a handshake, "" for one. */
+    /** The HTTP status that WebSockets get instead of a handshake, "" for a handshake. */
     volatile String status = "";
     volatile long delayMs = 0;
     volatile boolean silent;
-    /** Whether requests for token ids get no answer. */
+    /** True if requests to /tokenize get no answer. */
     volatile boolean stalls;
-    /** Complaints about what devices sent. */
+    /** What devices sent against the protocol, in sentences. */
     final List<String> faults = Collections.synchronizedList(new ArrayList<String>());
     final List<Frame> heard = Collections.synchronizedList(new ArrayList<Frame>());
     final List<String> requests = Collections.synchronizedList(new ArrayList<String>());
@@ -47,7 +47,7 @@ final class FakeServer extends RawServer {
         super(listening);
     }
 
-    /** What one session has. */
+    /** The state of one session. */
     private static final class Device {
         final byte[] token = new byte[16];
         final Context context = new Context();
@@ -57,7 +57,7 @@ final class FakeServer extends RawServer {
         byte[] answer;
     }
 
-    /** As after a restart. */
+    /** Deletes all sessions, as a restart does. */
     void forget() {
         devices.clear();
     }
@@ -82,7 +82,7 @@ final class FakeServer extends RawServer {
             connection.respond(same ? "304 Not Modified" : "200 OK", "ETag: " + tag + "\r\n",
                     same ? new byte[0] : Toy.vocabulary());
         } else if (connection.request.startsWith("POST /tokenize") && stalls) {
-            connection.in.readUnsignedByte(); // none comes: until the device has had enough
+            connection.in.readUnsignedByte(); // no byte comes: it waits until the device gives up
         } else if (connection.request.startsWith("POST /tokenize")) {
             tokenize(connection);
         } else if (!status.isEmpty()) {
@@ -142,7 +142,7 @@ final class FakeServer extends RawServer {
             device.token[0] = (byte) ++nTokens;
             devices.put(Server.hex(device.token), device);
         }
-        device.until = device.round; // a session whose connection was lost rests
+        device.until = device.round; // after a lost connection it emits nothing unasked
         send(connection, new Frame.Opened(Wire.VERSION, device.token, contextSize, 31, 32, Toy.SIZE,
                 Toy.hash(), model, costs));
         return device;
@@ -243,7 +243,7 @@ final class FakeServer extends RawServer {
         tick(connection);
     }
 
-    /** The next frame, null where the device leaves. */
+    /** Returns the next frame, null if the device closes the connection. */
     private Frame take(Connection connection) throws IOException {
         byte[] data = connection.receive();
         if (data[0] != 2) {

@@ -9,7 +9,7 @@ import java.util.Arrays;
 import java.util.Random;
 import org.junit.Test;
 
-/** The little JSON that /tokenize needs. */
+/** Tests the JSON that /tokenize needs. */
 public class JsonTest {
     @Test
     public void documents() throws ProtocolException {

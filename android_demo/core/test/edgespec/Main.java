@@ -9,8 +9,8 @@ import java.util.ArrayList;
 import java.util.Locale;
 
 /**
- * The core on a command line, for tests: asks every line of its input and prints what the listener
- * hears as JSON lines. Each question is a conversation of its own unless --chat is given.
+ * Runs the core on a command line, for tests: it sends every line of its input and prints what the
+ * listener receives as JSON lines. Each line is a conversation of its own unless --chat is given.
  *
  * <pre>java edgespec.Main --server ws://... [--key K] [--max-tokens N] [--temperature T] [--seed S]
  * [--timeout MS] [--folder F] [--chat] &lt; questions</pre>
@@ -95,7 +95,7 @@ public final class Main {
 
         @Override
         public void onStats(Stats stats) {
-            // what is printed at the end says it too
+            // the line that is printed at the end has them
         }
 
         @Override

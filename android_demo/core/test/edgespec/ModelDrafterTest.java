@@ -10,7 +10,7 @@ import java.util.Collections;
 import org.junit.Before;
 import org.junit.Test;
 
-/** The model on the device drafting, and drafting ahead. */
+/** Tests the drafts of the model on the device, and drafting ahead. */
 public class ModelDrafterTest {
     private static final String ASKED = "abcdefgh";
     private ToyModel model;
@@ -18,7 +18,7 @@ public class ModelDrafterTest {
     private int[] context;
     private int asked;
 
-    /** A target whose verdict is there after the model was allowed so many evaluations. */
+    /** Returns a verifier whose verdict arrives after it was asked for it so many times. */
     private Verifier verdictAfter(final int evaluations) {
         asked = 0;
         return new Verifier() {
@@ -29,12 +29,12 @@ public class ModelDrafterTest {
 
             @Override
             public int contextSize() {
-                throw new AssertionError("a drafter only asks whether the verdict is there");
+                throw new AssertionError("a drafter only asks whether the verdict has arrived");
             }
 
             @Override
             public int maxDraft() {
-                throw new AssertionError("a drafter only asks whether the verdict is there");
+                throw new AssertionError("a drafter only asks whether the verdict has arrived");
             }
 
             @Override
@@ -47,7 +47,7 @@ public class ModelDrafterTest {
 
             @Override
             public Verdict result() {
-                throw new AssertionError("a drafter only asks whether the verdict is there");
+                throw new AssertionError("a drafter only asks whether the verdict has arrived");
             }
 
             @Override
@@ -55,7 +55,7 @@ public class ModelDrafterTest {
             }
 
             @Override
-            public void rest() {
+            public void finish() {
             }
         };
     }
@@ -83,81 +83,81 @@ public class ModelDrafterTest {
     }
 
     @Test
-    public void whatIsUnreadIsReadWhileTheServerIsAwaited() throws IOException {
+    public void itCatchesUpDuringVerifications() throws IOException {
         context = Toy.encode(Collections.singletonList(new Message("user", new String(new char[100]))));
-        assertEquals(0, drafter.offer(context, 4).survival.length);
-        assertEquals("it could, had it read", 4, drafter.wish(context, 4).survival.length);
-        drafter.read(context, verdictAfter(2));
-        assertEquals(2 * ModelCache.PIECE, model.nPast());
-        assertEquals(0, drafter.offer(context, 4).survival.length);
-        drafter.read(context, verdictAfter(1000));
+        assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
+        assertEquals("it could if it had caught up", 4, drafter.estimateIfCaughtUp(context, 4).acceptanceProbs.length);
+        drafter.catchUp(context, verdictAfter(2));
+        assertEquals(2 * ModelCache.CHUNK, model.nPast());
+        assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
+        drafter.catchUp(context, verdictAfter(1000));
         assertEquals(context.length - 1, model.nPast());
-        assertEquals(4, drafter.offer(context, 4).survival.length);
+        assertEquals(4, drafter.estimate(context, 4).acceptanceProbs.length);
     }
 
     @Test
-    public void proposesWhatTheModelSays() throws IOException {
-        drafter.read(context, verdictAfter(9));
+    public void proposesTheModelsLikeliestTokens() throws IOException {
+        drafter.catchUp(context, verdictAfter(9));
         assertArrayEquals(bytes("abcde"), drafter.propose(context, 5));
         assertTrue(drafter.failure().isEmpty());
     }
 
     @Test
     public void aGuessThatComesTrue() throws IOException {
-        drafter.read(context, verdictAfter(9));
+        drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
-        drafter.foresee(context, draft, 8, verdictAfter(5)); // reads "b", then c, d, e, f and g
+        drafter.draftAhead(context, draft, 8, verdictAfter(5)); // reads "b", then c, d, e, f and g
         drafter.accept(bytes("abc"));
         int[] now = joined(context, bytes("abc"));
         int before = model.decoded;
-        Offer offer = drafter.offer(now, 8);
-        assertTrue("so many are there: " + offer.nKnown, offer.nKnown >= 3);
-        assertArrayEquals(Arrays.copyOf(bytes("defgh"), offer.nKnown), drafter.propose(now, offer.nKnown));
+        DraftEstimate estimate = drafter.estimate(now, 8);
+        assertTrue("so many are there: " + estimate.nKnown, estimate.nKnown >= 3);
+        assertArrayEquals(Arrays.copyOf(bytes("defgh"), estimate.nKnown), drafter.propose(now, estimate.nKnown));
         assertEquals("nothing was evaluated for them", before, model.decoded);
         assertArrayEquals("and goes on behind them", bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
     }
 
     @Test
     public void aGuessThatDoesNot() throws IOException {
-        drafter.read(context, verdictAfter(9));
+        drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
-        drafter.foresee(context, draft, 8, verdictAfter(5));
+        drafter.draftAhead(context, draft, 8, verdictAfter(5));
         drafter.accept(bytes("x"));
         int[] now = joined(context, 'x');
-        assertEquals(0, drafter.offer(now, 8).nKnown);
+        assertEquals(0, drafter.estimate(now, 8).nKnown);
         assertArrayEquals("it goes on from what is", bytes("bcd"), drafter.propose(now, 3));
         assertEquals(now.length + 2, model.nPast());
     }
 
     @Test
     public void learnsFromItsOwnDraftsOnly() throws IOException {
-        drafter.read(context, verdictAfter(9));
-        double before = drafter.wish(context, 2).survival[0];
-        drafter.accept(bytes("q")); // nobody asked it
-        assertEquals(before, drafter.wish(context, 2).survival[0], 0);
+        drafter.catchUp(context, verdictAfter(9));
+        double before = drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0];
+        drafter.accept(bytes("q")); // it had not drafted
+        assertEquals(before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
         drafter.accept(bytes("q"));
-        assertTrue(drafter.wish(context, 2).survival[0] < before);
+        assertTrue(drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0] < before);
         drafter.begin();
-        assertEquals("the next answer is another matter", before, drafter.wish(context, 2).survival[0], 0);
+        assertEquals("the next answer is another matter", before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
         drafter.accept(bytes("abc"));
-        Offer after = drafter.wish(context, 2);
-        assertTrue(after.survival[0] > before);
-        assertTrue(after.survival[1] / after.survival[0] > 0.8);
+        DraftEstimate after = drafter.estimateIfCaughtUp(context, 2);
+        assertTrue(after.acceptanceProbs[0] > before);
+        assertTrue(after.acceptanceProbs[1] / after.acceptanceProbs[0] > 0.8);
     }
 
     @Test
     public void aContextBeyondTheModels() {
-        assertEquals(0, drafter.wish(new int[398], 4).survival.length);
+        assertEquals(0, drafter.estimateIfCaughtUp(new int[398], 4).acceptanceProbs.length);
     }
 
     @Test
     public void aModelThatFails() throws IOException {
-        drafter.read(context, verdictAfter(9));
+        drafter.catchUp(context, verdictAfter(9));
         model.failAfter = model.decoded + 2;
         assertArrayEquals(bytes("ab"), drafter.propose(context, 5));
         assertTrue(drafter.failure(), drafter.failure().contains("the engine says no"));
-        assertEquals(0, drafter.offer(context, 4).survival.length);
+        assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
     }
 }

@@ -8,13 +8,13 @@ import java.util.Collections;
 import java.util.List;
 import org.junit.Test;
 
-/** Where an answer ends, and what of it may be shown, token by token of one byte each. */
+/** Tests where an answer ends and which text is shown, with tokens of one byte each. */
 public class OutputTest {
     private final Recorder heard = new Recorder();
 
     private static Output output(int maxTokens, String... stops) {
         Output output = new Output(maxTokens, Arrays.asList(stops));
-        output.speak(new Toy(), false);
+        output.useVocabulary(new Toy(), false);
         return output;
     }
 
@@ -101,7 +101,7 @@ public class OutputTest {
         for (boolean same : new boolean[] {true, false}) {
             Output output = output(100);
             output.cut(new int[] {'a', 0xC3}, 0, heard);
-            output.speak(new Toy(), same);
+            output.useVocabulary(new Toy(), same);
             output.cut(new int[] {same ? 0xA9 : 'b'}, 0, heard);
             assertEquals(same ? "a\u00e9" : "ab", output.text());
         }
@@ -116,7 +116,7 @@ public class OutputTest {
 
     @Test
     public void piecesAreTheLongestThatFit() {
-        Vocabulary words = new Vocabulary() {
+        Vocabulary vocabulary = new Vocabulary() {
             @Override
             public byte[] piece(int id) {
                 return new String[] {"", "a", "ab", "abc", "b", "d"}[id].getBytes(FrameWriter.UTF_8);
@@ -127,7 +127,7 @@ public class OutputTest {
                 return false;
             }
         };
-        assertArrayEquals(new int[] {3, 5, 2, 1}, new Pieces(words, 6).encode("abcdab?a"));
-        assertEquals(0, new Pieces(words, 6).encode("").length);
+        assertArrayEquals(new int[] {3, 5, 2, 1}, new PieceTokenizer(vocabulary, 6).encode("abcdab?a"));
+        assertEquals(0, new PieceTokenizer(vocabulary, 6).encode("").length);
     }
 }

@@ -5,9 +5,9 @@ import static org.junit.Assert.assertTrue;
 
 import org.junit.Test;
 
-/** The plan with the most expected tokens a second. */
+/** Tests that the policy chooses the plan with the most expected tokens a second. */
 public class PolicyTest {
-    private static final Offer NOTHING = Offer.NOTHING;
+    private static final DraftEstimate NOTHING = DraftEstimate.NOTHING;
 
     private static Costs costs(long... pairs) {
         long[][] table = new long[pairs.length / 2][];
@@ -15,74 +15,74 @@ public class PolicyTest {
             table[i] = new long[] {pairs[2 * i], pairs[2 * i + 1]};
         }
         Costs costs = new Costs();
-        costs.measured(table);
+        costs.setMeasured(table);
         return costs;
     }
 
-    private static Offer sure(double each, int depth, int nKnown, double eachS) {
-        double[] survival = new double[depth];
-        double chance = 1;
+    private static DraftEstimate estimate(double rate, int depth, int nKnown, double tokenS) {
+        double[] probs = new double[depth];
+        double prob = 1;
         for (int i = 0; i < depth; i++) {
-            chance *= each;
-            survival[i] = chance;
+            prob *= rate;
+            probs[i] = prob;
         }
-        return new Offer(survival, nKnown, eachS);
+        return new DraftEstimate(probs, nKnown, tokenS);
     }
 
-    private static Policy.Plan choose(Costs costs, double roundTripS, Offer... offers) {
-        return new Policy(costs).choose(offers, roundTripS);
+    private static Policy.Plan choose(Costs costs, double roundTripS, DraftEstimate... estimates) {
+        return new Policy(costs).choose(estimates, roundTripS);
     }
 
     @Test
-    public void plainWhereNothingIsOffered() {
+    public void plainWhereNothingCanBeDrafted() {
         assertEquals(0, choose(costs(1, 30000, 8, 40000), 0, NOTHING).depth);
     }
 
     @Test
     public void theRoundTripHasToBeEarned() {
         Costs costs = costs(1, 30000, 8, 40000, 32, 70000);
-        Offer copied = sure(0.95, 8, 8, 0);
+        DraftEstimate copied = estimate(0.95, 8, 8, 0);
         assertEquals(8, choose(costs, 0.02, copied).depth);
         // 9 tokens in 0.3 s are fewer than one in 0.03 s
         assertEquals(0, choose(costs, 0.3, copied).depth);
-        assertEquals("a long sure draft earns it", 31, choose(costs, 0.3, sure(0.999, 31, 31, 0)).depth);
+        assertEquals("a long sure draft earns it", 31, choose(costs, 0.3, estimate(0.999, 31, 31, 0)).depth);
     }
 
     @Test
     public void widthHasToBeEarned() {
         Costs steep = costs(1, 30000, 2, 60000, 4, 120000);
-        assertEquals(0, choose(steep, 0, sure(0.9, 8, 8, 0)).depth);
+        assertEquals(0, choose(steep, 0, estimate(0.9, 8, 8, 0)).depth);
         Costs step = costs(1, 30000, 4, 31000, 5, 200000, 8, 210000);
-        assertEquals("up to the step in the costs", 3, choose(step, 0, sure(0.9, 8, 8, 0)).depth);
+        assertEquals("up to the step in the costs", 3, choose(step, 0, estimate(0.9, 8, 8, 0)).depth);
     }
 
     @Test
     public void unsureTokensAreLeftOut() {
         Costs costs = costs(1, 30000, 8, 60000);
-        assertEquals(1, choose(costs, 0, sure(0.3, 8, 8, 0)).depth);
-        assertEquals(0, choose(costs, 0, sure(0.1, 8, 8, 0)).depth);
-        assertEquals(8, choose(costs, 0, sure(0.99, 8, 8, 0)).depth);
+        assertEquals(1, choose(costs, 0, estimate(0.3, 8, 8, 0)).depth);
+        assertEquals(0, choose(costs, 0, estimate(0.1, 8, 8, 0)).depth);
+        assertEquals(8, choose(costs, 0, estimate(0.99, 8, 8, 0)).depth);
     }
 
     @Test
     public void draftingTimeHasToBeEarned() {
         Costs flat = costs(1, 100000, 32, 110000);
-        assertEquals(0, choose(flat, 0, sure(0.7, 8, 0, 0.2)).depth);
-        assertTrue(choose(flat, 0, sure(0.7, 8, 0, 0.01)).depth > 2);
-        assertEquals("what is there already costs nothing", 2, choose(flat, 0, sure(0.7, 8, 2, 0.2)).depth);
+        assertEquals(0, choose(flat, 0, estimate(0.7, 8, 0, 0.2)).depth);
+        assertTrue(choose(flat, 0, estimate(0.7, 8, 0, 0.01)).depth > 2);
+        assertEquals("what is there already costs nothing", 2, choose(flat, 0, estimate(0.7, 8, 2, 0.2)).depth);
     }
 
     @Test
     public void theBetterOfTwo() {
         Costs flat = costs(1, 100000, 32, 110000);
-        Policy.Plan plan = choose(flat, 0.01, sure(0.3, 4, 4, 0), sure(0.8, 8, 0, 0.005));
-        assertEquals(1, plan.index);
-        plan = choose(flat, 0.01, sure(0.95, 8, 8, 0), sure(0.8, 8, 0, 0.005));
-        assertEquals(0, plan.index);
+        Policy.Plan plan = choose(flat, 0.01, estimate(0.3, 4, 4, 0), estimate(0.8, 8, 0, 0.005));
+        assertEquals(1, plan.source);
+        plan = choose(flat, 0.01, estimate(0.95, 8, 8, 0), estimate(0.8, 8, 0, 0.005));
+        assertEquals(0, plan.source);
     }
 
     @Test
-    public void linesBetweenTheMeasuredAndBeyond() {
+    public void costsAreInterpolatedAndExtrapolated() {
         Costs costs = costs(1, 30000, 8, 44000, 16, 100000);
         assertEquals(0.030, costs.seconds(1), 1e-9);
         assertEquals(0.038, costs.seconds(5), 1e-9);
@@ -92,7 +92,7 @@ public class PolicyTest {
     }
 
     @Test
-    public void tablesThatAreNone() {
+    public void invalidTablesAreIgnored() {
         double assumed = new Costs().seconds(1);
         assertTrue(assumed > 0);
         for (Costs wrong : new Costs[] {costs(), costs(0, 5), costs(1, 0), costs(8, 5, 1, 5), costs(1, -5)}) {

@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.TreeMap;
 
-/** A server of HTTP and WebSockets for tests, as strange as a test wants it. */
+/** A server for HTTP and WebSockets that a test can make misbehave. */
 abstract class RawServer implements Closeable {
     private static final String GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
@@ -46,7 +46,7 @@ abstract class RawServer implements Closeable {
         return "ws://127.0.0.1:" + port();
     }
 
-    /** One connection, whose request has been read. */
+    /** Serves one connection whose request has been read. */
     abstract void serve(Connection connection) throws Exception;
 
     private void accept() {
@@ -77,13 +77,13 @@ abstract class RawServer implements Closeable {
         try {
             serve(new Connection(socket));
         } catch (Exception error) {
-            // the test sees what became of it
+            // the test sees the consequences
         } finally {
             cut(socket);
         }
     }
 
-    /** Ends all connections without a word. */
+    /** Cuts all connections. */
     void cut() {
         for (Socket socket : new ArrayList<Socket>(sockets)) {
             cut(socket);
@@ -95,7 +95,7 @@ abstract class RawServer implements Closeable {
         try {
             socket.close();
         } catch (IOException error) {
-            // it is closed
+            // it is closed already
         }
     }
 
@@ -105,7 +105,7 @@ abstract class RawServer implements Closeable {
         cut();
     }
 
-    /** A request, and what is said to it. */
+    /** One connection: a request, and methods to answer it. */
     static final class Connection {
         final Socket socket;
         final DataInputStream in;
@@ -163,7 +163,7 @@ abstract class RawServer implements Closeable {
                     + "SEC-WebSocket-Accept: " + accept + "\r\nSec-WebSocket-Protocol: " + protocol + "\r\n\r\n");
         }
 
-        /** A frame of the server, not masked, its length written as shortly as it can be. */
+        /** Sends a frame as servers do: not masked, its length in as few bytes as possible. */
         void send(int first, byte[] payload) throws IOException {
             FrameWriter frame = new FrameWriter();
             frame.u8(first);
@@ -183,7 +183,7 @@ abstract class RawServer implements Closeable {
             out.write(frame.bytes());
         }
 
-        /** The next frame of the device: its opcode, then the payload. Throws where it is not masked. */
+        /** Returns the device's next frame: its opcode, then the payload. Throws if it is not masked. */
         byte[] receive() throws IOException {
             int first = in.readUnsignedByte();
             int second = in.readUnsignedByte();

@@ -3,7 +3,7 @@ package edgespec;
 import java.util.ArrayList;
 import java.util.List;
 
-/** A listener that writes down what it hears, and may do something at a certain length of text. */
+/** A listener that records everything; tests override its methods to act on what comes. */
 class Recorder implements Listener {
     final StringBuilder text = new StringBuilder();
     final List<String> pieces = new ArrayList<String>();

@@ -9,12 +9,12 @@ import java.util.List;
 import java.util.Map;
 import org.junit.Test;
 
-/** Prompt lookup proposes what Python's does: tests/data/drafter_vectors.json. */
+/** Tests that prompt lookup drafts what Python's does (tests/data/drafter_vectors.json). */
 public class SuffixDrafterTest {
     private int proposed;
 
     @Test
-    public void proposalsAndSurvivalsOfPython() throws IOException {
+    public void tokensAndAcceptanceProbabilitiesOfPython() throws IOException {
         List<?> cases = Vectors.list(Vectors.read("drafter_vectors.json"), "cases");
         for (Object one : cases) {
             play((Map<?, ?>) one);
@@ -40,13 +40,13 @@ public class SuffixDrafterTest {
         }
     }
 
-    /** Survivals as far as two mathematics libraries agree on a power. */
+    /** Compares probabilities as far as the power functions of two languages agree. */
     private void compare(String where, Map<?, ?> step, Draft draft) {
         assertArrayEquals(where, Vectors.ints(Vectors.list(step, "tokens")), draft.tokens);
-        List<?> survival = Vectors.list(step, "survival");
-        assertEquals(where, survival.size(), draft.survival.length);
-        for (int i = 0; i < draft.survival.length; i++) {
-            assertEquals(where, Vectors.real(survival.get(i)), draft.survival[i], 1e-11);
+        List<?> expected = Vectors.list(step, "acceptance_probs");
+        assertEquals(where, expected.size(), draft.acceptanceProbs.length);
+        for (int i = 0; i < draft.acceptanceProbs.length; i++) {
+            assertEquals(where, Vectors.real(expected.get(i)), draft.acceptanceProbs[i], 1e-11);
         }
         proposed += draft.tokens.length;
     }
@@ -59,6 +59,6 @@ public class SuffixDrafterTest {
         drafter.begin(same, new int[0]);
         Draft draft = drafter.propose(31);
         assertArrayEquals(new int[] {7}, draft.tokens);
-        assertTrue(draft.survival[0] > 0.9);
+        assertTrue(draft.acceptanceProbs[0] > 0.9);
     }
 }

@@ -3,8 +3,8 @@ package edgespec;
 import java.util.List;
 
 /**
- * A vocabulary of single bytes and a target that says what it was asked three times, a character of
- * four bytes in between. Text that repeats is what lookup drafts.
+ * A vocabulary of single bytes, and a target that repeats the question three times with a character of
+ * four bytes in between. Prompt lookup drafts such repetitions.
  */
 final class Toy implements Vocabulary {
     static final int END = 256;
@@ -68,7 +68,7 @@ final class Toy implements Vocabulary {
         return asked + " \ud83d\ude00 " + asked + " \ud83d\ude00 " + asked + "!";
     }
 
-    /** The target's likeliest token behind the first ones of a context. */
+    /** Returns the target's likeliest token after the first `length` tokens of a context. */
     static int next(IntList context, int length) {
         int opening = length - 1;
         while (opening >= 0 && context.get(opening) != OPENING) {

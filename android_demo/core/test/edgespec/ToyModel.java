@@ -3,7 +3,7 @@ package edgespec;
 import java.io.IOException;
 import java.util.List;
 
-/** The toy target as a model on the device, which may be wrong now and then, or break. */
+/** The toy target as a model on the device, which can make mistakes or fail. */
 final class ToyModel implements Model {
     private final IntList tokens = new IntList();
     private final int contextSize;
@@ -13,7 +13,7 @@ final class ToyModel implements Model {
     int decoded;
     int largest;
 
-    /** @param wrongEvery at every so manyth position it says something else; 0: never */
+    /** @param wrongEvery the token after every multiple of this many tokens is wrong; 0 for none */
     ToyModel(int contextSize, int wrongEvery) {
         this.contextSize = contextSize;
         this.wrongEvery = wrongEvery;

@@ -6,12 +6,12 @@ import java.nio.file.Files;
 import java.util.List;
 import java.util.Map;
 
-/** The files in tests/data/ that Python's tests write and both languages are held to. */
+/** Reads the files in tests/data/ that Python's tests write and both languages must agree with. */
 final class Vectors {
     private Vectors() {
     }
 
-    /** tests/data/NAME of the repository that the working directory is in. */
+    /** Reads tests/data/NAME in the repository that contains the working directory. */
     static Map<?, ?> read(String name) throws IOException {
         File folder = new File("").getAbsoluteFile();
         while (folder != null && !new File(folder, "tests/data/" + name).exists()) {

@@ -19,14 +19,14 @@ import javax.net.ssl.TrustManagerFactory;
 import org.junit.After;
 import org.junit.Test;
 
-/** The client against servers that are right, wrong and hostile. */
+/** Tests the client with correct, faulty and hostile servers. */
 public class WebSocketTest {
     private static final int BINARY = 0x82;
     private RawServer server;
     private WebSocket socket;
     private final LinkedBlockingQueue<byte[]> heard = new LinkedBlockingQueue<byte[]>();
 
-    /** What a server does with a connection. */
+    /** The behaviour of a server on one connection. */
     private interface Script {
         void play(RawServer.Connection connection) throws Exception;
     }
@@ -57,7 +57,7 @@ public class WebSocketTest {
         return socket;
     }
 
-    /** After the handshake. */
+    /** Connects to a server that does the handshake and then follows the script. */
     private WebSocket connected(final Script script) throws IOException {
         return connect("", new Script() {
             @Override
@@ -87,7 +87,7 @@ public class WebSocketTest {
         });
     }
 
-    /** What the client says of bytes behind the handshake. */
+    /** Checks the client's error after a server has sent these bytes. */
     private void broken(String said, final int... bytes) throws IOException {
         WebSocket found = connected(new Script() {
             @Override
@@ -176,7 +176,7 @@ public class WebSocketTest {
             @Override
             public void play(RawServer.Connection connection) throws Exception {
                 connection.send(0x89, new byte[0]);
-                connection.send(0x8A, new byte[] {5}); // a pong that nobody asked for
+                connection.send(0x8A, new byte[] {5}); // an unsolicited pong
                 connection.send(0x89, "abc".getBytes("UTF-8"));
                 heard.add(connection.receive());
                 heard.add(connection.receive());

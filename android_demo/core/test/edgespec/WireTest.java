@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.Random;
 import org.junit.Test;
 
-/** Frames byte for byte as Python writes them: tests/data/protocol_vectors.json. */
+/** Tests that frames are byte for byte those of Python (tests/data/protocol_vectors.json). */
 public class WireTest {
     private static Map<?, ?> vectors() throws IOException {
         return Vectors.read("protocol_vectors.json");
@@ -253,7 +253,7 @@ public class WireTest {
         }
     }
 
-    /** A frame from the fields of a vector. */
+    /** Returns the frame with the fields of a vector. */
     private static Frame frame(Map<?, ?> f) {
         String type = (String) f.get("type");
         if (type.equals("OPEN")) {

@@ -4,15 +4,15 @@ import java.util.Arrays;
 import java.util.HashMap;
 
 /**
- * Token ids for a text from what each token adds to one, the longest that fits first. Not always the
- * ids that the tokenizer gives, but the same text: enough for a model that goes on where another
- * one stopped.
+ * Tokenizes a text by always taking the longest token that fits. The ids may differ from those of the
+ * model's own tokenizer, but they say the same text, which is enough for a model that continues the
+ * answer of another one.
  */
-final class Pieces {
+final class PieceTokenizer {
     private final HashMap<String, Integer> ids = new HashMap<String, Integer>();
     private int longest;
 
-    Pieces(Vocabulary vocabulary, int size) {
+    PieceTokenizer(Vocabulary vocabulary, int size) {
         for (int id = 0; id < size; id++) {
             byte[] piece = vocabulary.piece(id);
             if (piece.length > 0 && !ids.containsKey(latin(piece))) {
@@ -22,7 +22,7 @@ final class Pieces {
         }
     }
 
-    /** Bytes that no token has are left out. */
+    /** Returns the token ids of a text; bytes that no token has are left out. */
     int[] encode(String text) {
         byte[] bytes = text.getBytes(FrameWriter.UTF_8);
         IntList found = new IntList();
@@ -40,7 +40,7 @@ final class Pieces {
         return found.toArray();
     }
 
-    /** One letter a byte, so that bytes can be a key. */
+    /** Returns one letter for each byte, so that bytes can be the key of a map. */
     private static String latin(byte[] bytes) {
         StringBuilder text = new StringBuilder();
         for (byte one : bytes) {

@@ -1,25 +1,26 @@
 package edgespec;
 
-/** The figures of an answer while it is made. */
-final class Figures {
+/** Counts the statistics of an answer while it is generated. */
+final class RunningStats {
     private final long began = System.nanoTime();
-    private long told = began;
+    private long reportedAt = began;
     int drafted;
     int accepted;
     double roundTripS;
     String source = "server";
 
-    /** Whether it is long enough since figures were told last. */
-    boolean due() {
+    /** Returns true if the last report was 0.2 s ago or more; then the next 0.2 s begin. */
+    boolean reportIsDue() {
         long now = System.nanoTime();
-        if (now - told < 200000000L) {
+        if (now - reportedAt < 200000000L) {
             return false;
         }
-        told = now;
+        reportedAt = now;
         return true;
     }
 
-    Stats stats(int tokens, String finishReason) {
+    /** Returns the statistics of an answer that has so many tokens now. */
+    Stats snapshot(int tokens, String finishReason) {
         double seconds = 1e-9 * (System.nanoTime() - began);
         return new Stats(tokens, drafted, accepted, tokens / Math.max(seconds, 1e-9),
                 1000 * roundTripS, finishReason, source);
