@@ -47,7 +47,7 @@ class Recording:
         return self
 
     def answer(self, tokens, limits):
-        """Draft a known answer with these limits in turn; accept drafts as far as they are right."""
+        """Draft a known answer with these limits in turn, and accept what is right."""
         tokens, step = list(tokens), 0
         while tokens:
             draft = self.propose(limits[step % len(limits)])
