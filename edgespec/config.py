@@ -1,4 +1,4 @@
-"""What a user may ask for. Frozen; unknown keys and impossible values are refused."""
+"""The settings that a user may give. Frozen; unknown keys and impossible values are refused."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
 def _require(
     name: str, value: float | None, low: float, high: float = math.inf, *, whole: bool = False
 ) -> None:
+    """Raise ConfigError unless `value` is None or a number from `low` to `high`."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
@@ -60,7 +61,7 @@ def _require(
 
 
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
-    """One or several values of a kind, as a tuple."""
+    """Return one or several values of a kind as a tuple. Raises ConfigError for another kind."""
     if isinstance(values, kind):
         return (values,)
     found = tuple(values) if isinstance(values, Iterable) else (values,)
@@ -82,7 +83,7 @@ def _check_bias(bias: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """One request.
+    """The settings of one request.
 
     Transforms are applied in this order: logit_bias, repetition_penalty (prompt and output),
     presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p.
@@ -143,7 +144,7 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether a row depends on which tokens came before it."""
+        """True if a row depends on which tokens came before it."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
 
@@ -152,7 +153,7 @@ Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
-    """How to speculate; names after vLLM, Hugging Face's as aliases.
+    """The settings of speculation; names after vLLM, Hugging Face's as aliases.
 
     method: names of drafters separated by commas, "auto" or "none" (plain decoding). "suffix"
     (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or one that the
@@ -183,7 +184,7 @@ class SpeculativeConfig:
 
     @property
     def fixed(self) -> tuple[int, float] | None:
-        """(depth, least probability) if they are fixed, None if each step decides."""
+        """The pair (depth, least probability) if they are fixed, None if each step decides."""
         if self.method == "none" or self.num_speculative_tokens == 0:
             return 0, 0.0
         depth, p_min = self.num_speculative_tokens, self.draft_p_min
@@ -218,7 +219,7 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How to load a model.
+    """The settings with which a model is loaded.
 
     n_ctx: context in tokens, 0 = what the model was trained for, at most 8192.
     n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
@@ -275,7 +276,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class RemoteConfig:
-    """Where to find a target on another machine and what to use beside it.
+    """The address of a target on another machine, and what to use beside it.
 
     url: ws:// or wss:// of `edgespec serve`; sglang+http://, vllm+http:// or openai+http:// (and
     https) of other inference servers. api_key: sent as a bearer token; None for servers without

@@ -1,4 +1,4 @@
-"""Everything that edgespec raises on purpose.
+"""The exceptions that edgespec raises on purpose.
 
     EdgeSpecError
     ├── ConfigError                  an option that is unknown, out of range or contradictory
@@ -18,9 +18,9 @@
     ├── Aborted                      evaluation was stopped by the caller
     ├── TemplateError                a chat template that does not render
     ├── VerifierError
-    │   ├── VerifierUnavailable      a server cannot be reached, went away, or has no room now
-    │   ├── VerifierRefused          a server said no: key, model, vocabulary, what it cannot do
-    │   └── VerifierFault            a server sent what is no answer
+    │   ├── VerifierUnavailable      a server cannot be reached, went away, or is full now
+    │   ├── VerifierRefused          a server refused: key, model, vocabulary, what it cannot do
+    │   └── VerifierFault            a server's answer makes no sense
     └── EngineBusy                   a second request while one is running
 
 Every message says what was found, what was expected and what to do.
@@ -30,19 +30,19 @@ from __future__ import annotations
 
 
 class EdgeSpecError(Exception):
-    """Root of the tree: catch this to catch them all."""
+    """The root of the tree: catch this to catch them all."""
 
 
 class ConfigError(EdgeSpecError, ValueError):
-    """An option that is unknown, out of range or contradictory."""
+    """An option is unknown, out of range or contradictory."""
 
 
 class ModelError(EdgeSpecError):
-    """A model that cannot be found, read or loaded."""
+    """A model cannot be found, read or loaded."""
 
 
 class ModelNotFound(ModelError):
-    """No such file, catalogue name or hub file."""
+    """There is no such file, catalogue name or hub file."""
 
 
 class DownloadError(ModelError):
@@ -50,7 +50,7 @@ class DownloadError(ModelError):
 
 
 class NotAGGUF(ModelError):
-    """The file is something else than a GGUF."""
+    """The file is not a GGUF."""
 
 
 class TruncatedModel(ModelError):
@@ -58,7 +58,7 @@ class TruncatedModel(ModelError):
 
 
 class UnknownArchitecture(ModelError):
-    """A model that this build of the engine cannot run."""
+    """The model has an architecture that this build of the engine cannot run."""
 
 
 class OutOfMemory(ModelError):
@@ -78,7 +78,7 @@ class VocabularyMismatch(EdgeSpecError):
 
 
 class ContextFull(EdgeSpecError):
-    """More tokens than the context holds."""
+    """There are more tokens than the context holds."""
 
 
 class CannotTruncate(EdgeSpecError):
@@ -94,7 +94,7 @@ class Aborted(EdgeSpecError):
 
 
 class TemplateError(EdgeSpecError):
-    """A chat template that does not render."""
+    """A chat template cannot be rendered."""
 
 
 class VerifierError(EdgeSpecError):
@@ -102,9 +102,9 @@ class VerifierError(EdgeSpecError):
 
 
 class VerifierUnavailable(VerifierError):
-    """A server cannot be reached, went away, or has no room: worth trying again.
+    """A server cannot be reached, went away, or is full; trying again may help.
 
-    retry_after_s: when, if the server said so.
+    retry_after_s: seconds to wait before that, None if the server did not say.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
@@ -113,14 +113,14 @@ class VerifierUnavailable(VerifierError):
 
 
 class VerifierRefused(VerifierError):
-    """A server said no: wrong key, wrong model, another vocabulary, or a request that it cannot
+    """A server refused: wrong key, wrong model, another vocabulary, or a request that it cannot
     do exactly. Trying again does not help.
     """
 
 
 class VerifierFault(VerifierError):
-    """A server sent something that is no answer to what it was asked."""
+    """A server sent something that does not answer what it was asked."""
 
 
 class EngineBusy(EdgeSpecError):
-    """A second request while one is running."""
+    """A second request was made while one is running."""

@@ -1,4 +1,4 @@
-"""Turn values that came in as TOML or JSON into msgspec Structs, or say what is wrong with them."""
+"""Values that came in as TOML or JSON become msgspec Structs, or errors in our own words."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _BOUNDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 
 
 def _in_words(expected: str) -> str:
-    """Say in words what msgspec writes as "`int | null`" or "`float` >= 0.0"."""
+    """Return in words what msgspec writes as "`int | null`" or "`float` >= 0.0"."""
     kinds, _, rule = expected.lstrip("`").partition("`")
     names = [name for name in kinds.split(" | ") if name != "null"] or ["null"]
     words = " or ".join(_WORDS.get(name, name) for name in names)

@@ -1,6 +1,7 @@
 """Values that travel between the parts. Nothing here imports anything of ours.
 
-What every step makes is a named tuple: a third of the time that a frozen dataclass takes.
+The values that every step makes are named tuples: making one takes a third of the time that a
+frozen dataclass takes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Row = npt.NDArray[Any]
 
 Rows = npt.NDArray[Any]
 """Logits, [n, vocab_size], float32 from real engines and float64 from the toy: a view that
-is valid until the model's next call. Nobody writes to it."""
+is valid until the model's next call, and must not be written to."""
 
 
 class Outputs(NamedTuple):
-    """What a model returns for one call: `logits`, [n, vocab_size], as described at `Rows`."""
+    """The result of one call of a model: `logits`, [n, vocab_size], as described at `Rows`."""
 
     logits: Rows
 
@@ -36,7 +37,7 @@ Abort = Callable[[], FinishReason | None]
 
 
 class Distribution(NamedTuple):
-    """A distribution over the tokens that survived the sampling transforms.
+    """A distribution over the tokens that the sampling transforms leave.
 
     ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists where top_k or
     top_p left few tokens (a few scalars are handled faster than small arrays), else int64 and
@@ -47,16 +48,16 @@ class Distribution(NamedTuple):
     probs: list[float] | Probs
 
     def prob(self, token: int) -> float:
-        """Probability of one token id."""
+        """Return the probability of one token id."""
         i = bisect_left(self.ids, token)
         return float(self.probs[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
     def largest(self) -> float:
-        """The largest probability."""
+        """Return the largest probability."""
         return max(self.probs) if isinstance(self.probs, list) else float(self.probs.max())
 
     def excess(self, scale: float, other: Distribution) -> list[float] | Probs:
-        """max(scale * self - other, 0) at the ids of self."""
+        """Return max(scale * self - other, 0) at the ids of self."""
         if isinstance(self.probs, list):
             minus = other.prob
             pairs = zip(self.ids, self.probs, strict=True)
@@ -65,7 +66,7 @@ class Distribution(NamedTuple):
         return result
 
     def _at(self, ids: Ids) -> Probs:
-        """Probabilities of ascending `ids`, zero where a token is not listed."""
+        """Return the probabilities of ascending `ids`, zero where a token is not listed."""
         own, probs = np.asarray(self.ids), np.asarray(self.probs)
         if np.array_equal(own, ids):
             return probs
@@ -75,7 +76,7 @@ class Distribution(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """What a source that evaluates a model may add to the tokens that it knows already.
+    """The further tokens that a draft model may add to a draft, and the seconds that they take.
 
     confidence_histogram: pairs (share of drafts, acceptance probability of their first token), one
     for each class of how sure the model was of that token. conditional_acceptance_rate: of each
@@ -91,13 +92,13 @@ class Extension(NamedTuple):
 
 
 class DraftEstimate(NamedTuple):
-    """What a source expects of its draft before it drafts. It draws nothing.
+    """The draft that a source expects to make, estimated before anything is drawn.
 
     acceptance_probs: for each depth the probability that the drafted tokens up to there are all
     accepted, never rising; empty if there is nothing to draft. n_known: the first n_known tokens
-    are there already and cost nothing to draft. extension: what a model may add behind them, and
-    what that costs; None for a source that evaluates no model. streak: how many of the last
-    emitted tokens, one behind the other, the source would have drafted.
+    are there already and cost nothing to draft. extension: what a draft model may add after them,
+    and what that costs; None for a source that evaluates no model. streak: how many of the last
+    emitted tokens in a row the source would have drafted.
     """
 
     source: str
@@ -164,8 +165,10 @@ NO_THRESHOLDS = Thresholds()
 
 
 class Budget(NamedTuple):
-    """What a step may draft. limit: most drafted tokens; n_past: tokens in the context;
-    n_emitted: tokens of the answer so far; remaining: most that the request can still emit.
+    """The limits of a step, in tokens.
+
+    limit: most drafted tokens. n_past: tokens in the context. n_emitted: tokens of the answer so
+    far. remaining: most that the request can still emit.
     """
 
     limit: int
@@ -175,9 +178,10 @@ class Budget(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A policy's choice: the index of a source, the greatest depth, and confidence thresholds
-    that end the draft earlier. Depth 0 is plain decoding. gain: expected tokens above plain
-    decoding.
+    """The choice of a policy for one step.
+
+    source: index of the source that drafts. depth: most drafted tokens; 0 is plain decoding.
+    thresholds: they may end the draft earlier. gain: expected tokens above plain decoding.
     """
 
     source: int = 0
@@ -191,8 +195,9 @@ PLAIN = Plan()
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """Natural-log probability of an emitted token under the target's unmodified logits, and
-    of the likeliest tokens there, best first.
+    """The natural-log probability of an emitted token under the target's unmodified logits.
+
+    top: the likeliest tokens at its position, best first, as pairs (token, log-probability).
     """
 
     logprob: float
@@ -200,7 +205,7 @@ class Logprob:
 
 
 class Verified(NamedTuple):
-    """What drafters are told: the emitted `tokens`, cut where the answer ends."""
+    """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends."""
 
     tokens: tuple[int, ...]
 
@@ -220,7 +225,10 @@ class Verdict(NamedTuple):
 
 
 class StepStats(NamedTuple):
-    """One step: a draft and its verification. Times in seconds. draft_evaluated: as in Draft."""
+    """The figures of one step, a draft and its verification.
+
+    Times are in seconds. draft_evaluated: as `evaluated` in Draft.
+    """
 
     source: str
     n_drafted: int
@@ -236,7 +244,7 @@ class StepStats(NamedTuple):
 
 @dataclass(slots=True)
 class Stats:
-    """What a request cost and gained. Rates carry their denominators in their names' docs.
+    """The figures of one request: what it cost and gained. Times are in seconds.
 
     mean_acceptance_length: 1 + accepted / steps. draft_acceptance_rate: accepted / drafted.
     acceptance_histogram: steps that accepted exactly i drafted tokens, i = 0, 1, …
@@ -292,22 +300,26 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
+        """1 + accepted drafted tokens / steps."""
         return 1 + self.num_accepted_draft_tokens / max(1, self.num_spec_steps)
 
     @property
     def draft_acceptance_rate(self) -> float:
+        """Accepted drafted tokens / drafted tokens."""
         return self.num_accepted_draft_tokens / max(1, self.num_draft_tokens)
 
     @property
     def tokens_per_second(self) -> float:
+        """Emitted tokens after the first / seconds since the first."""
         return (self.num_emitted_tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
 
     @property
     def speedup(self) -> float | None:
+        """Seconds of plain decoding / seconds since the first token; None if not measured."""
         return self.plain_s / self.decode_s if self.plain_s and self.decode_s > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: the fields with times in milliseconds, the rates, and llama.cpp's `timings`."""
+        """Return fields and rates for JSON, times in ms, with llama.cpp's `timings`."""
         plain = {k: v for k, v in asdict(self).items() if not k.endswith("_s")}
         n_decoded = max(1, self.num_emitted_tokens - 1)
         return plain | {
@@ -334,14 +346,14 @@ class Stats:
 
 
 def _reach(counts: list[int], n: int) -> list[int]:
-    """The same list with `n` entries at least."""
+    """Extend `counts` by zeros to at least `n` entries and return it."""
     counts.extend([0] * (n - len(counts)))
     return counts
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request.
+    """The answer of a finished request.
 
     token_ids: everything emitted, the EOS token or the tokens of a stop string included.
     text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
@@ -357,14 +369,14 @@ class Completion:
 
 
 class Event(NamedTuple):
-    """One thing that happened while streaming.
+    """One thing that happened during a request, as a stream yields it.
 
     "prefill": `n_done` of `n_total` prompt tokens are in the cache.
     "notice":  `text` is something the user should know (turns dropped from a full context).
     "token":   `token` was emitted; `text` is what can be shown now (it may be empty while a
                character or a possible stop string is incomplete); `from_draft` says whether
                it was drafted.
-    "done":    `text` is what was held back, `completion` the whole.
+    "done":    `text` is what was held back, `completion` the whole answer.
     """
 
     type: Literal["prefill", "notice", "token", "done"]

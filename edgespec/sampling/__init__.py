@@ -1,1 +1,1 @@
-"""A row of logits and a draft become tokens."""
+"""Rows of logits and a draft become tokens: the sampler, randomness and acceptance rules."""

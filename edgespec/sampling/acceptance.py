@@ -1,12 +1,12 @@
-"""How much of a draft the target keeps, and which token follows. Pure functions of the
-distributions and a source of randomness.
+"""Acceptance rules: pure functions of the distributions and a source of randomness.
 
-Each returns (n_accepted, token): the token is *recovered* (the target's choice after a
-rejection) or *bonus* (its choice after a full acceptance). `target(i)` is asked for row i,
-0 … len(draft), in ascending order and only as far as needed.
+Each returns (n_accepted, token): how many drafted tokens the target keeps, and the token that
+follows, which is *recovered* (the target's choice after a rejection) or *bonus* (its choice
+after a full acceptance). `target(i)` is called for row i, 0 … len(draft), in ascending order
+and only as far as needed.
 
-Exact only if the decision to draft, to stop, or to prefer a source did not look at the value
-of a drawn token that was then thrown away (`match` and `coupled` do not care).
+They are exact only if the decision to draft, to stop, or to prefer a source did not look at the
+value of a drawn token that was then thrown away; `match` and `coupled` are exact in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def match(draft: Sequence[int], choose: Callable[[int], int]) -> Outcome:
     """Keep drafted tokens while they are what the target chooses by itself.
 
     With `choose(i)` the argmax of row i this is the greedy rule. With a draw from row i that
-    is independent of the draft it is the rule for deterministic drafts: a drafted x survives
+    is independent of the draft it is the rule for deterministic drafts: a drafted x is accepted
     with probability p(x), and after a rejection the token follows p given "not x".
     """
     for i, token in enumerate(draft):
@@ -39,9 +39,11 @@ def coupled(
     randomness: Randomness,
     position: int,
 ) -> Outcome:
-    """Gumbel coupling (Daliri, Musco, Suresh 2024): draft and target run the same race at
-    the same position, `position` being that of the first drafted token. The output is a
-    function of noise and target alone. It serves deterministic drafts as well.
+    """Keep drafted tokens while they are what the target draws with the same noise.
+
+    Gumbel coupling (Daliri, Musco, Suresh 2024, arXiv 2408.07978): draft and target draw with the
+    noise of the token's position, `position` being that of the first drafted token. The output is
+    a function of noise and target alone. It serves deterministic drafts as well.
     """
     return match(draft, lambda i: randomness.gumbel(position + i, target(i)))
 
@@ -52,8 +54,11 @@ def rejection(
     target: Callable[[int], Distribution],
     randomness: Randomness,
 ) -> Outcome:
-    """Speculative sampling (Leviathan et al. 2023, Chen et al. 2023): accept x with
-    min(1, p(x)/q(x)), on rejection draw from max(p - q, 0).
+    """Accept each drafted x with probability min(1, p(x)/q(x)), up to the first rejection.
+
+    Speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023,
+    arXiv 2302.01318): p is the target's distribution, q the draft's. After a rejection the token
+    is drawn from max(p - q, 0), normalised.
     """
     for i, (token, q) in enumerate(zip(draft, draft_probs, strict=True)):
         p = target(i)
@@ -68,20 +73,22 @@ def block(
     target: Callable[[int], Distribution],
     randomness: Randomness,
 ) -> Outcome:
-    """Block verification (Sun et al. 2024, arXiv 2403.10444): accepts at least as much as
-    `rejection` in expectation. No break on a failure: the last success counts.
+    """Accept as long a beginning of the draft as its joint probability allows.
+
+    Block verification (Sun et al. 2024, arXiv 2403.10444): it accepts at least as much as
+    `rejection` in expectation. A failure does not end it: the last success counts.
     """
     joint, n_accepted, kept = 1.0, 0, 1.0  # `joint` is the paper's p_i, `kept` that at n_accepted
     for i, (token, q) in enumerate(zip(draft, draft_probs, strict=True), start=1):
         joint = min(1.0, joint * target(i - 1).prob(token) / q.prob(token))
         if joint == 0:
             break
-        survival = joint
+        acceptance_prob = joint
         if i < len(draft):
             gain = _total(target(i).excess(joint, draft_probs[i]))
             rest = gain + 1 - joint
-            survival = gain / rest if rest > 0 else 1.0
-        if randomness.bernoulli(survival):
+            acceptance_prob = gain / rest if rest > 0 else 1.0
+        if randomness.bernoulli(acceptance_prob):
             n_accepted, kept = i, joint
     if n_accepted == len(draft):
         return n_accepted, randomness.draw(target(n_accepted))
@@ -90,7 +97,7 @@ def block(
 
 
 def _residual(scale: float, p: Distribution, q: Distribution) -> Distribution:
-    """max(scale * p - q, 0), normalised."""
+    """Return max(scale * p - q, 0), normalised."""
     excess = p.excess(scale, q)
     total = _total(excess)
     if total <= 0:  # p and q are equal but for rounding: a rejection of probability zero

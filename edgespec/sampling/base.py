@@ -1,4 +1,4 @@
-"""The contracts of sampling: where chance comes from, and what one request asks for."""
+"""The contracts of sampling: the source of randomness, and one request."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from ..types import Abort, Distribution
 
 
 class Randomness(Protocol):
-    """Where chance comes from. Production draws numbers; tests enumerate every outcome."""
+    """A source of randomness. Production draws numbers; tests enumerate every outcome."""
 
     def bernoulli(self, probability: float) -> bool:
-        """True with `probability`, independent of everything else."""
+        """Return True with `probability`, independent of everything else."""
 
     def draw(self, distribution: Distribution) -> int:
-        """A token from `distribution`, independent of everything else."""
+        """Draw a token from `distribution`, independent of everything else."""
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
-        """A token from `distribution`; the same noise for the same absolute position."""
+        """Draw a token from `distribution`, with the same noise for the same absolute position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, as drafters and verifiers see it. `earlier`: text of the same
-    conversation that has left the prompt; lookup may still draft from it.
+    """One request, as drafters and verifiers see it.
+
+    prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
+    prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
     """
 
     prompt: Sequence[int]

@@ -1,9 +1,9 @@
-"""Where chance comes from in production: two independent kinds, both a function of the seed.
+"""The source of randomness in production: two independent kinds, both a function of the seed.
 
-`bernoulli` and `draw` come from a sequential generator. `race` is the exponential race
-(Gumbel-max) with noise keyed by (seed, absolute position, token): the token it gives depends
-on nothing but these and the distribution, so a text drawn by races is the same with and
-without speculation. The noise of a position decides at most one emitted token.
+`bernoulli` and `draw` come from a sequential generator. `gumbel` is the Gumbel-max trick, in the
+form of exponential clocks, with noise keyed by (seed, absolute position, token): the token that
+it draws depends on nothing but these and the distribution, so a text drawn in this way is the
+same with and without speculation. The noise of a position decides at most one emitted token.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class SeededRandomness:
-    """Randomness from a seed (0 … 2^64 - 1); None takes a fresh one, kept in `seed`."""
+    """Randomness from a seed, 0 … 2^64 - 1; None takes a fresh one, which `seed` tells."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = secrets.randbits(64) if seed is None else seed
         self._sequential = random.Random(self.seed)
 
     def bernoulli(self, probability: float) -> bool:
-        """True with `probability`."""
+        """Return True with `probability`."""
         return self._sequential.random() < probability
 
     def draw(self, distribution: Distribution) -> int:
-        """A token by inversion of the cumulative distribution."""
+        """Draw a token by inversion of the cumulative distribution."""
         probs = distribution.probs
         few = isinstance(probs, list)
         cumulative = list(itertools.accumulate(probs)) if few else np.cumsum(probs)
@@ -46,7 +46,7 @@ class SeededRandomness:
         return int(distribution.ids[i])
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
-        """Argmin E_t / p_t with E_t ~ Exp(1) keyed by (seed, position, t).
+        """Return the token t of the least E_t / p_t; E_t ~ Exp(1), keyed by (seed, position, t).
 
         Its law is `distribution`: exponential clocks of rates p_t, the first to ring wins
         (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
@@ -55,16 +55,16 @@ class SeededRandomness:
         if len(ids) == 1:
             return int(ids[0])
         if isinstance(ids, list) and isinstance(probs, list):
-            return _race_of_few(self.seed, position, ids, probs)
+            return _gumbel_of_few(self.seed, position, ids, probs)
         clocks = exponentials(self.seed, position, np.asarray(ids))
         with np.errstate(divide="ignore"):
             return int(ids[int((clocks / probs).argmin())])
 
 
 def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
-    """Exp(1) noise of tokens at an absolute position, float64 [len(ids)], never zero.
+    """Return Exp(1) noise of tokens at an absolute position, float64 [len(ids)], never zero.
 
-    A counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) over
+    It comes from a counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) over
     (seed, position), then over the token.
     """
     x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
@@ -76,8 +76,8 @@ def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     return result
 
 
-def _race_of_few(seed: int, position: int, ids: Sequence[int], probs: Sequence[float]) -> int:
-    """The same race without arrays, which cost more than a few tokens do."""
+def _gumbel_of_few(seed: int, position: int, ids: Sequence[int], probs: Sequence[float]) -> int:
+    """Draw as `gumbel` does, without arrays, which cost more than a few tokens do."""
     key = _key(seed, position)
     best, first = ids[0], math.inf
     for token, p in zip(ids, probs, strict=True):

@@ -1,4 +1,4 @@
-"""A logits row becomes a token (greedy) or a distribution over the few tokens that survive."""
+"""A row of logits becomes a token (greedy), or a distribution over the tokens that may be drawn."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10
 
 
 class Sampler:
-    """The transforms of one request, with the history that its penalties look at.
+    """The sampling transforms of one request, with the history that its penalties look at.
 
-    A row that stands behind drafted tokens is transformed with these as history: pass them
-    as `ahead`. Rows are never written to.
+    A row after drafted tokens is transformed with these as history: pass them as `ahead`. Rows
+    are [vocab_size] and never written to. Raises ConfigError for a logit_bias of unknown tokens.
     """
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
@@ -28,7 +28,7 @@ class Sampler:
         self._changes_rows = self._has_penalties or bool(params.logit_bias)
         self._in_prompt = set(prompt) if self._has_penalties else set()
         self._in_output: Counter[int] = Counter()
-        self._floor: float | None = None
+        self._least: float | None = None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float64)
         wrong = self._bias_ids[(self._bias_ids < 0) | (self._bias_ids >= vocab_size)]
@@ -38,12 +38,15 @@ class Sampler:
             )
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Tokens that were emitted: history from now on."""
+        """Add emitted tokens to the history."""
         if self._has_penalties:
             self._in_output.update(tokens)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
-        """The likeliest token after bias and penalties; of equals the lowest id."""
+        """Return the likeliest token after bias and penalties; the lowest id if several are.
+
+        Raises DecodeError where no logit is finite.
+        """
         if self._changes_rows:
             row = self._adjusted(row, ahead)
         best = int(row.argmax())
@@ -51,7 +54,7 @@ class Sampler:
         return best
 
     def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:
-        """The likeliest token after bias and penalties, and its probability at temperature 1.
+        """Return the likeliest token after bias and penalties, and its probability without temperature.
 
         Of the others only those near the largest logit count: a full softmax takes twice as long,
         and gives 1% less in the median (4 tokens of 1,000 are that near).
@@ -65,10 +68,10 @@ class Sampler:
         return best, 1 / float(np.exp(near - row.dtype.type(top)).sum(dtype=np.float64))
 
     def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
-        """What the request samples from at this row, with `ahead` behind the history.
+        """Return the distribution that the request samples from, with `ahead` after the history.
 
-        Only survivors are ever soft-maxed. With top_p and no top_k one pass over the row finds
-        its normaliser, and nothing else is computed of the tokens that fall away.
+        Only tokens that stay are ever soft-maxed. With top_p and no top_k one pass over the row
+        finds its normaliser, and nothing else is computed of the tokens that fall away.
         """
         params = self.params
         if params.temperature == 0:
@@ -76,14 +79,14 @@ class Sampler:
         if self._changes_rows:
             row = self._adjusted(row, ahead)
         if params.top_k:
-            ids, logits, self._floor = candidates(row, min(params.top_k, len(row)), self._floor)
+            ids, logits, self._least = candidates(row, min(params.top_k, len(row)), self._least)
             return _cut(ids, logits, params)
         if params.top_p < 1:
             return _cut(*_nucleus_candidates(row, params))
         return _dense(row, params)
 
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
-        """A copy of the row after bias and penalties."""
+        """Return a copy of the row after bias and penalties."""
         row = row.copy()
         inside = self._bias_ids < len(row)  # a draft's row may be shorter than the target's
         row[self._bias_ids[inside]] += self._bias[inside]
@@ -109,8 +112,9 @@ class Sampler:
 def _cut(
     ids: list[int], logits: list[float], params: SamplingParams, mass: float | None = None
 ) -> Distribution:
-    """Temperature, top_p and min_p on candidates, likeliest first. `mass`: of all tokens,
-    relative to the likeliest; None where the candidates are all there is.
+    """Apply temperature, top_p and min_p to candidates, likeliest first.
+
+    mass: of all tokens, relative to the likeliest; None where the candidates are all there is.
     """
     top = logits[0]
     weights = [math.exp((x - top) / params.temperature) for x in logits]
@@ -127,7 +131,7 @@ def _cut(
 
 
 def _dense(row: Row, params: SamplingParams) -> Distribution:
-    """Every token survives, or those that min_p leaves."""
+    """Return the distribution over all tokens, or over those that min_p leaves."""
     top = row.max()
     _check(top)
     weights = np.exp((row.astype(np.float64) - top) / params.temperature)
@@ -141,8 +145,8 @@ def _dense(row: Row, params: SamplingParams) -> Distribution:
 def _nucleus_candidates(
     row: Row, params: SamplingParams
 ) -> tuple[list[int], list[float], SamplingParams, float]:
-    """As many of the likeliest tokens as top_p can need, and the mass of all: `_cut`'s
-    arguments.
+    """Return the arguments of `_cut`: as many of the likeliest tokens as top_p can need, and the
+    mass of all tokens.
     """
     scaled = (row - row.max()) / row.dtype.type(params.temperature)
     mass = float(np.exp(scaled).sum(dtype=np.float64))
@@ -156,36 +160,39 @@ def _nucleus_candidates(
 
 
 def candidates(
-    row: Row, k: int, floor: float | None = None
+    row: Row, k: int, least: float | None = None
 ) -> tuple[list[int], list[float], float]:
-    """Ids and logits of the `k` largest logits, largest first, and a good `floor` for the row
-    that follows. Raises DecodeError where no logit is above -inf, or, without a floor, one is NaN.
+    """Return ids and logits of the `k` largest logits, largest first, and `least` for the next row.
 
-    floor: a guess of a logit that a few more than k tokens reach; only those are sorted. The
-    logits of the row before make a good one. The result does not depend on it. Few array
-    operations on purpose: right after an evaluation, with every cache full of weights, each
-    different one costs 10–20 µs.
+    least: a guess of a logit that a few more than k tokens reach; only those are sorted. The
+    logits of the row before make a good one. The result does not depend on it. There are few
+    array operations on purpose: right after an evaluation, with every cache full of weights, each
+    different one costs 10–20 µs. Raises DecodeError where no logit is above -inf, or, without
+    `least`, one is NaN.
     """
-    if floor is None:
-        floor = float(row.max()) - 10
-    ids = (row >= floor).nonzero()[0]
+    if least is None:
+        least = float(row.max()) - 10
+    ids = (row >= least).nonzero()[0]
     step = 2.0
-    while len(ids) < k and floor > -math.inf:
-        floor, step = (floor - step, 4 * step) if step < 1e4 else (-math.inf, step)
-        ids = (row >= floor).nonzero()[0]
+    while len(ids) < k and least > -math.inf:
+        least, step = (least - step, 4 * step) if step < 1e4 else (-math.inf, step)
+        ids = (row >= least).nonzero()[0]
     logits = row.take(ids)
     order = logits.argsort(kind="stable")[::-1]
     _check(logits[order[0]] if len(order) else math.nan)
     if len(order) > 8 * k:
-        floor = float(logits[order[8 * k]])
+        least = float(logits[order[8 * k]])
     elif len(order) < 4 * k:
-        floor -= 1
+        least -= 1
     best = order[:k]
-    return ids.take(best).tolist(), logits.take(best).tolist(), floor
+    return ids.take(best).tolist(), logits.take(best).tolist(), least
 
 
 def logprob(row: Row, token: int, n_top: int) -> Logprob:
-    """Log-probabilities under the unmodified logits (before bias, penalties, temperature)."""
+    """Return log-probabilities of a token and of the `n_top` likeliest, under unmodified logits.
+
+    Unmodified means before bias, penalties and temperature. row: [vocab_size].
+    """
     top = float(row.max())
     log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))
     best: tuple[tuple[int, float], ...] = ()

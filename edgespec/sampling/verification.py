@@ -1,4 +1,4 @@
-"""Rows of the target and a draft become accepted tokens and one of the target's own."""
+"""Rows of the target and a draft become accepted tokens, and one token of the target's own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .sampler import Sampler, logprob
 
 
 class Verification:
-    """One request's sampling and acceptance, wherever the rows were computed.
+    """The sampling and acceptance of one request, wherever its rows were computed.
 
-    prompt, output: its tokens so far. rule: which rule serves drafts that carry probabilities.
-    All others are matched with the target's own choice.
+    prompt, output: its tokens so far. rule: the acceptance rule for drafts that carry
+    probabilities; all others are matched with the target's own choice.
     """
 
     def __init__(
@@ -36,8 +36,9 @@ class Verification:
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
 
     def check(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
-        """How many drafted tokens stay, and the token behind them. rows: [len(draft) + 1,
-        vocab_size]; position: that of the first drafted token.
+        """Return how many drafted tokens are accepted, and the token that follows them.
+
+        rows: [len(draft) + 1, vocab_size]. position: that of the first drafted token.
         """
         tokens, sampler = draft.tokens, self._sampler
         if self._params.temperature == 0:
@@ -52,11 +53,14 @@ class Verification:
         return self._rule(tokens, draft.probs, target, self._randomness)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """What was emitted is history from now on."""
+        """Add emitted tokens to the history."""
         self._sampler.accept(tokens)
 
     def logprobs(self, rows: Rows, tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
-        """Of tokens, each behind its row; None where nobody asked."""
+        """Return the log-probabilities of `tokens`, or None if the request did not ask for them.
+
+        rows: [n, vocab_size], the row of each token.
+        """
         n_top = self._params.logprobs
         if n_top is None:
             return None

@@ -187,7 +187,7 @@ def test_acceptance_of_a_depth_includes_those_before_it():
     assert drafter.propose(prompt, 3).acceptance_prob == pytest.approx(expected[2])
 
 
-def test_floors_end_a_draft():
+def test_thresholds_end_a_draft():
     drafter = SuffixDrafter(2)
     prompt = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.begin(request(prompt))

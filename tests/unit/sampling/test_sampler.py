@@ -161,7 +161,7 @@ def test_seeded_draws_follow_the_distribution_and_the_seed():
     assert abs(first.count(9) / 2000 - 0.8) < 0.05
 
 
-def test_race_is_keyed_by_seed_position_and_token():
+def test_gumbel_is_keyed_by_seed_position_and_token():
     distribution = Distribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
     one = SeededRandomness(1)
     winners = [one.gumbel(i, distribution) for i in range(4000)]
@@ -172,7 +172,7 @@ def test_race_is_keyed_by_seed_position_and_token():
 
 
 @given(st.data())
-def test_a_race_of_few_is_the_race_of_many(data):
+def test_gumbel_of_few_tokens_is_gumbel_of_many(data):
     ids = sorted(data.draw(st.sets(st.integers(0, 151_935), min_size=1, max_size=40)))
     n = len(ids)
     weights = data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n).filter(any))
