@@ -1,6 +1,7 @@
-"""Policies replayed over recorded answers in virtual time: the real session, drafters and
-verifier, on models that answer from a trace and let a clock run by a device's profile. Exact,
-without noise, in seconds.
+"""Replays policies over recorded answers in virtual time.
+
+The session, drafters and verifier are the real ones. The models answer from a trace, and a clock
+runs by a device's profile. The result is exact and without noise, and takes seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ VOCAB = 4096
 
 
 class Clock:
-    """Virtual seconds."""
+    """A clock of virtual seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,9 +49,10 @@ class Clock:
 
 
 class TraceModel:
-    """A model that says what was recorded. Token ids are a trace's own, made dense, so that
-    rows are short; a row holds the recorded token with its probability, and as few others as
-    make it the likeliest.
+    """A model that repeats what was recorded.
+
+    Token ids are a trace's own, made dense, so that rows are short. A row holds the recorded token
+    with its probability, and as few others as make it the likeliest.
     """
 
     capabilities = Capabilities(32, 512)
@@ -74,7 +76,7 @@ class TraceModel:
         return len(self._tokens)
 
     def tell(self, trace: Trace) -> None:
-        """The next answer to give."""
+        """Set the answer that comes next."""
         self._trace = trace
         self._text = [*trace.prompt, *trace.output]
         self.evaluated = []
@@ -83,7 +85,7 @@ class TraceModel:
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Rows [n_logits, vocab_size]."""
+        """Return rows [n_logits, vocab_size] and let the clock run."""
         n_past, timed = len(self._tokens), len(tokens)
         if not self._is_draft:  # its prefill costs every policy the same, and counts for none
             timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
@@ -104,18 +106,20 @@ class TraceModel:
         return Outputs(rows)
 
     def truncate(self, n_past: int) -> None:
-        """Forget the tail."""
+        """Forget the tokens after the first `n_past`."""
         del self._tokens[n_past:]
         self._same = min(self._same, n_past)
 
     def checkpoint(self) -> Any:
+        """Raise NotImplementedError: it truncates."""
         raise NotImplementedError
 
     def restore(self, state: Any) -> None:
+        """Raise NotImplementedError: it truncates."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _next(self) -> tuple[int, float]:
         position, behind = self._same - len(self._trace.prompt), len(self._tokens) - self._same
@@ -130,7 +134,7 @@ class TraceModel:
 
 
 def dense(trace: Trace) -> Trace:
-    """The same trace over few token ids (0 is nobody's)."""
+    """Return the trace over few token ids, from 1. Raises ValueError for too many of them."""
     ids: dict[int, int] = {}
 
     def short(token: int) -> int:
@@ -149,18 +153,20 @@ class Pieceless:
     vocab_size, chat_template = VOCAB, None
 
     def piece(self, token: int) -> bytes:
-        """No text."""
+        """Return no text."""
         return b""
 
     def is_eog(self, token: int) -> bool:
-        """Never."""
+        """Return False: no token ends an answer."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A fixed setting: drafts of `depth` tokens from lookup where at least `lookup` tokens
-    match (0: no lookup), else from the draft model while it is `p_min` sure (None: no model).
+    """A fixed setting: drafts of `depth` tokens.
+
+    They come from lookup where at least `lookup` tokens match (0: no lookup), else from the draft
+    model while it is `p_min` sure (None: no model).
     """
 
     depth: int
@@ -189,13 +195,13 @@ class FirstSource(FixedDepth):
 
 
 def shipped_traces() -> list[Trace]:
-    """Answers of Qwen2.5-Coder-1.5B, drafted by the 0.5B, to Spec-Bench's and our questions."""
+    """Return answers of Qwen2.5-Coder-1.5B, drafted by the 0.5B, to Spec-Bench and our own."""
     with as_file(files(__package__).joinpath("data/traces.jsonl.gz")) as path:
         return load(path)
 
 
 def shipped_profiles() -> dict[str, Profile]:
-    """Devices to replay on: measured CPUs, and made-up GPUs."""
+    """Return devices to replay on by their names: measured CPUs, and made-up GPUs."""
     text = files(__package__).joinpath("data/profiles.json").read_text("utf-8")
     return {
         name: Profile(_curve(fields["target"]), fields["draft"] and _curve(fields["draft"]))
@@ -212,7 +218,7 @@ class Replay:
     """One policy on one device, over as many traces as it is given, learning from one to the next.
 
     setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto", names of drafters).
-    believed: what a method takes the device for, if that is wrong.
+    believed: the profile that a method is given, if it is not the device's own.
     """
 
     def __init__(
@@ -226,7 +232,7 @@ class Replay:
         self.session = made.session(LocalVerifier(self._target, clock=clock), clock=clock)
 
     def run(self, trace: Trace) -> Stats:
-        """The statistics of one answer."""
+        """Replay one answer and return its statistics."""
         made = dense(trace)
         for model in filter(None, (self._target, self._draft)):
             model.tell(made)
@@ -240,7 +246,7 @@ class Replay:
         return stats
 
     def seconds_on(self, profile: Profile) -> float:
-        """What the last answer's evaluations take on another device."""
+        """Return the seconds of the last answer's evaluations on another device."""
         made = [(profile.target, profile.overhead, self._target)]
         if self._draft and profile.draft:
             made.append((profile.draft, 0.0, self._draft))
@@ -301,10 +307,11 @@ def table(
     fixed: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows {profile, category, policy, speedup} of "plain", of `method` and, with `fixed`, of
-    "best-fixed": the fixed setting that is best for that category on that device, chosen in
-    hindsight, plain decoding among them.
+    """Yield rows {profile, category, policy, speedup} of "plain" and of `method`.
 
+    fixed: yield rows of "best-fixed" as well, the fixed setting that is best for that category on
+    that device, chosen in hindsight, plain decoding among them. progress: called with the number
+    of finished jobs and that of all.
     Raises ConfigError for an unknown method.
     """
     jobs = _jobs(profiles, method, fixed)
@@ -343,7 +350,7 @@ def _decides(setting: Fixed | str) -> bool:
 def _jobs(
     profiles: dict[str, Profile], method: str, fixed: bool
 ) -> list[tuple[Fixed | str, list[str]]]:
-    """Return settings and the devices that each is timed on."""
+    """Return the settings, each with the devices that it is timed on."""
     every, drafting = list(profiles), [name for name in profiles if profiles[name].draft]
     needs_model = all(entry.uses_model for entry in drafters.chosen(method))
     jobs: list[tuple[Fixed | str, list[str]]] = [

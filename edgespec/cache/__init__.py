@@ -1,1 +1,1 @@
-"""The exact tokens in a model's memory, rollback on any engine; a draft's faster copy."""
+"""The exact tokens in a model's cache, with rollback on any engine; faster copies of drafts."""

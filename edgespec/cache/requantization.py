@@ -78,7 +78,7 @@ def discard(copy: Path) -> None:
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
-    """Return what `fastest` returns if that is decided already, else None."""
+    """Return the result of `fastest` if it is decided already, else None."""
     engine = backends.of(path)
     if not isinstance(engine, Requantizing):
         return path
@@ -104,7 +104,7 @@ def _key(path: Path) -> dict[str, Any]:
 
 
 def _copy_path(path: Path) -> Path:
-    """Return where the copy of a file is kept: one for each path, whatever its content was."""
+    """Return the path of a file's copy: one for each path, whatever its content was."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
 

@@ -1,4 +1,4 @@
-"""A device profile, corrected by what real steps take, and what more drafting is worth at it."""
+"""A device profile corrected by the times of real steps, and the worth of more drafting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN_S = 1e9  # an evaluation of a draft model whose costs were not measured
 
 
 class _Ratio:
-    """A measured time over the expected one: a mean of the first, which then follows slowly.
+    """The ratio of measured to expected times: a mean of the first ones, which then follows slowly.
 
     At first it follows quickly downwards, for other programs only ever add to a time; one that is
     `steady` rises slowly from the beginning, because there are many measurements of it.
@@ -31,11 +31,11 @@ class _Ratio:
 
     @property
     def is_off(self) -> bool:
-        """Whether it is known to be far from one."""
+        """True if it is known to be far from one."""
         return self.n > 16 and not 0.6 < self.value < 1.7
 
     def follow(self, ratio: float) -> None:
-        """Take one measurement into account."""
+        """Take one measured ratio into account."""
         self.n += 1
         weight = MEMORY if self._steady else max(MEMORY, 1 / (self.n + 1))
         if self.n <= 8 and ratio < self.value:
@@ -46,7 +46,7 @@ class _Ratio:
 
 
 class FurtherTokens:
-    """What tokens that a model drafts at the end of a draft give, and what they take.
+    """The worth of further tokens that a draft model adds at the end of a draft.
 
     token_s: seconds of one of the model's evaluations. conditional_rate: acceptance rate of a
     token behind one that was accepted. seconds: of the target's evaluations of 0, 1, 2, … tokens.
@@ -87,8 +87,10 @@ class FurtherTokens:
 
     @functools.cached_property
     def _least(self) -> tuple[list[float], list[float]]:
-        """The least acceptance probabilities that pay, (to keep a token, to evaluate another),
-        over the price of time: in seconds a token, over the best of _WEIGHED.
+        """The least acceptance probabilities that pay, over the price of time: seconds a token.
+
+        The first list is for keeping a token, the second for evaluating another one; each entry
+        is the best over the numbers in _WEIGHED.
         """
         keep, extend = [], []
         for first in range(1, len(self._seconds) - LOOK_AHEAD):
@@ -101,11 +103,11 @@ class FurtherTokens:
 
 
 class Costs:
-    """Seconds of evaluations on this device, the profile's corrected by every step.
+    """The seconds of evaluations on this device, by the profile and corrected by every step.
 
     Plain steps, wider ones and a draft model's are corrected apart: a profile may have been
     measured in a bad moment, and what slows the reading of weights (other programs) is not what
-    slows arithmetic (heat). max_depth: most tokens of a draft, at least one; ValueError.
+    slows arithmetic (heat). max_depth: most tokens of a draft; raises ValueError below one.
     """
 
     def __init__(self, profile: Profile, max_depth: int = 31) -> None:
@@ -139,7 +141,7 @@ class Costs:
 
     @property
     def stale(self) -> bool:
-        """Whether steps differ so much from the profile that it should be measured anew."""
+        """True if steps differ so much from the profile that it should be measured anew."""
         return self.plain.is_off or self._wide.is_off
 
     def plain_s(self, n_past: int) -> float:
@@ -147,8 +149,9 @@ class Costs:
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def draft(self, n: int, n_past: int) -> float:
-        """Return the seconds of a draft model's evaluation of n tokens; of few tokens, for the
-        block of cached tokens that `target` was last asked for.
+        """Return the seconds of a draft model's evaluation of n tokens.
+
+        For few tokens they are those at the cached tokens that `target` was last called with.
         """
         if not self.profile.draft:
             return _UNKNOWN_S
@@ -158,7 +161,7 @@ class Costs:
 
     @property
     def draft_token_s(self) -> float:
-        """Seconds of a draft model's evaluation of one token, as tables take it."""
+        """The seconds of a draft model's evaluation of one token, as tables take them."""
         plain, _, draft = self._settled
         return plain * draft * self._drafting[1] if self._drafting else _UNKNOWN_S
 
@@ -183,7 +186,7 @@ class Costs:
         return self._table
 
     def further(self, conditional_rate: float, token_s: float) -> FurtherTokens:
-        """Return what further tokens are worth at the costs that `target` returned last.
+        """Return the worth of further tokens at the costs that `target` returned last.
 
         conditional_rate: acceptance rate of a token behind one that was accepted, rounded to
         steps of 0.04.

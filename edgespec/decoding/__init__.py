@@ -1,1 +1,1 @@
-"""One request: the loop, its output, the engine, chats and templates."""
+"""The decoding of a request: the loop, its output, the engine, chats and templates."""

@@ -1,4 +1,4 @@
-"""Conversations: templates, turns, reuse of what is in the cache, contexts that overflow."""
+"""Conversations: rendering, reuse of what is in the cache, contexts that overflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a q
 
 
 class _Fitted(NamedTuple):
-    """A turn as it goes to the engine. earlier: tokens of the messages left out, for lookup."""
+    """A turn as it goes to the engine.
+
+    prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
+    ids, from which prompt lookup may draft.
+    """
 
     prompt: list[int]
     rendered: str
@@ -58,19 +62,21 @@ class Chat:
 
     @property
     def n_dropped(self) -> int:
-        """How many of the oldest messages no longer fit the context."""
+        """The number of the oldest messages that no longer fit the context."""
         return self._n_dropped
 
     def send(self, text: str, **sampling: Any) -> Completion:
-        """Say something, get the whole answer."""
+        """Say something and return the whole answer; arguments and errors as for `stream`."""
         for event in self.stream(text, **sampling):
             if event.completion:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
     def stream(self, text: str, **sampling: Any) -> Iterator[Event]:
-        """Say something, get the answer as it comes. Raises ContextFull if this turn alone is
-        too long, ConfigError, TemplateError: the conversation is then as it was before.
+        """Say something and yield the answer as it comes. sampling: fields of SamplingParams.
+
+        Raises ContextFull if this turn alone is too long, ConfigError, TemplateError; the
+        conversation is then as it was before.
         """
         params = build(SamplingParams, sampling)
         turn = {"role": "user", "content": text}
@@ -83,18 +89,19 @@ class Chat:
         return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
 
     def reset(self) -> None:
-        """Forget the conversation, keep the system prompt."""
+        """Forget the conversation but keep the system prompt."""
         self.messages = []
         self._n_dropped = 0
         self._earlier = []
 
     def to_dict(self) -> dict[str, Any]:
-        """The conversation, for JSON."""
+        """Return the conversation, for JSON."""
         return {"system": self._system, "messages": [dict(m) for m in self.messages]}
 
     def load_dict(self, saved: dict[str, Any]) -> None:
-        """Take over a conversation from `to_dict`. Raises ConfigError and changes nothing if
-        it is not one.
+        """Take over a conversation from `to_dict`.
+
+        Raises ConfigError, and changes nothing, if it is not one.
         """
         if not isinstance(saved, dict):
             raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
@@ -152,8 +159,9 @@ class Chat:
     def _fit(
         self, messages: list[dict[str, str]], params: SamplingParams
     ) -> tuple[list[int], str, int]:
-        """Prompt tokens and text of the newest messages that leave room for an answer, and how
-        many of the oldest are not among them.
+        """Return token ids and text of the newest messages, and how many old ones are left out.
+
+        They are as many messages as leave enough of the context for an answer.
         """
         n_ctx = self._engine.n_ctx
         reserve = min(params.max_tokens or _RESERVE, n_ctx // 4)
@@ -166,7 +174,7 @@ class Chat:
                 system = "the system prompt and " if self._system is not None else ""
                 raise ContextFull(
                     f"the prompt of {system}this message has {len(prompt)} tokens; the context of "
-                    f"{n_ctx} has room for {n_ctx - reserve} beside the answer: shorten it or load "
+                    f"{n_ctx} holds {n_ctx - reserve} beside the answer: shorten it or load "
                     "the model with a larger n_ctx"
                 )
             dropped += 2
@@ -179,7 +187,7 @@ class Chat:
         )
 
     def _render(self, messages: Sequence[dict[str, str]]) -> tuple[list[int], str]:
-        """Token ids of the conversation: those of the last one extended where the text allows."""
+        """Return token ids and text of a conversation; the last ids are extended where possible."""
         rendered = self._conversation(messages)
         if self._text and rendered.startswith(self._text):
             added = self._engine.tokenizer.encode(rendered[len(self._text) :], add_special=False)
@@ -196,8 +204,9 @@ class Chat:
 
 
 def encode(tokenizer: Tokenizer, rendered: str) -> list[int]:
-    """Token ids of a rendered conversation. The template writes BOS itself where the model wants
-    one; never two of them.
+    """Return the token ids of a rendered conversation.
+
+    Most templates write the BOS token themselves; it is never added twice.
     """
     bos = tokenizer.special()["bos_token"]
     has_bos = bool(bos) and rendered.startswith(bos)

@@ -1,4 +1,4 @@
-"""Where a generation ends, and what of it can be shown: exact also across drafts."""
+"""The text of an answer: its end, and the part that can be shown, exact also across drafts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..types import FinishReason
 
 
 class Output:
-    """The tokens of one answer as they become text.
+    """Turns the tokens of one answer into text, and ends it.
 
     Bytes of an incomplete character and text that may be the start of a stop string are held
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
@@ -28,7 +28,7 @@ class Output:
         self.stop_reason: str | int | None = None
 
     def cut(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
-        """Take tokens up to the one that ends the answer: (token, text that can be shown)."""
+        """Take tokens up to the end of the answer; return each with the text to show now."""
         taken = []
         for token in tokens:
             taken.append((token, self._take(token)))
@@ -37,11 +37,11 @@ class Output:
         return taken
 
     def finish(self, reason: FinishReason) -> None:
-        """End the answer for a reason from outside; the first reason stays."""
+        """End the answer for a reason; the first reason stays."""
         self.finish_reason = self.finish_reason or reason
 
     def flush(self) -> str:
-        """At the end: what was held back."""
+        """Return the text that was held back; called once, at the end."""
         rest = (
             ""
             if isinstance(self.stop_reason, str)
@@ -70,7 +70,7 @@ class Output:
         return shown
 
     def _release(self) -> str:
-        """Text that no stop string can reach any more; ends the answer at a stop string."""
+        """Return the text that is certain to stay; end the answer at a stop string."""
         found = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
         if found:
             at, self.stop_reason = min(found)
@@ -84,7 +84,7 @@ class Output:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Return the length of the longest end of `text` with which `stop` begins."""
     return next(
         (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
     )

@@ -128,7 +128,7 @@ class Session:
         return self._sources[plan.source].propose(context, plan.depth, plan.thresholds)
 
     def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
-        """Have a draft verified; while a remote target does that, there is time to draft ahead."""
+        """Verify a draft; while a remote target does that, drafters may draft ahead."""
         remote = self._remote
         if remote is None:
             return self._verifier.verify(draft)
@@ -139,12 +139,12 @@ class Session:
         return remote.result()
 
     def _notices(self) -> Iterator[Event]:
-        """Yield what a remote verifier has to tell the user."""
+        """Yield the notices that a remote verifier has for the user."""
         while self._remote and self._remote.notices:
             yield Event("notice", text=self._remote.notices.pop(0))
 
     def _budget(self, request: Request, n_context: int, n_emitted: int) -> Budget:
-        """Return what a step may draft; it emits one token more than it accepts."""
+        """Return the limits of a step, which emits one token more than it accepts."""
         params = request.params
         remaining = self._verifier.n_ctx - n_context + 1
         if params.max_tokens is not None:

@@ -1,4 +1,4 @@
-"""Chat templates: the model's own, in a sandbox."""
+"""Chat templates: the model's own, rendered in a sandbox."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def render(
     *,
     add_generation_prompt: bool = True,
 ) -> str:
-    """The conversation as text for the tokenizer. Raises TemplateError."""
+    """Return the conversation as text for the tokenizer. Raises TemplateError."""
     try:
         text: str = _compiled(template).render(
             messages=[dict(m) for m in messages],

@@ -1,4 +1,4 @@
-"""What guesses the target's next tokens: one file for each drafter, which registers itself.
+"""Drafters guess the target's next tokens: one file for each, which registers itself.
 
 A file in this folder, or a module that another package names in the entry-point group
 `edgespec.drafters`, calls `register` and is then known by its name to the configuration, the

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 
 class AheadDrafter:
-    """Guesses that the whole draft is accepted and which token the target adds, and drafts on
-    from there (SpecEdge, arXiv 2505.17052). If the guess comes true, its next draft is there
-    already, or begins with what is; otherwise it drafts as the model does.
+    """Drafts on from a draft whose verification is under way (SpecEdge, arXiv 2505.17052).
+
+    It guesses that the whole draft is accepted, and which token the target adds. If the guess
+    comes true, the next draft, or its beginning, is there already; otherwise it drafts as the
+    model does.
     """
 
     name = "draft_model"
 
     def __init__(self, model: ModelDrafter) -> None:
         self._model = model
-        self._context: list[int] = []  # the text that the found tokens stand behind
+        self._context: list[int] = []  # the text that the found tokens follow
         self._found: list[Guess] = []
 
     def begin(self, request: Request) -> None:
@@ -33,7 +35,7 @@ class AheadDrafter:
     def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
-        """Draft on behind a draft whose verification is under way."""
+        """Draft on after a draft whose verification is under way."""
         drafted = [*context, *draft.tokens]
         found = self._model.look_ahead(drafted, limit + 1, until)
         self._context = [*drafted, *(token for token, _ in found[:1])]
@@ -53,7 +55,7 @@ class AheadDrafter:
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Draft what was found ahead, and what the model adds behind it."""
+        """Draft the tokens found ahead, and those that the model adds after them."""
         if not self._came_true(context):
             return self._model.propose(context, limit, thresholds)
         probs = self._model.acceptance_probs(self._found[:limit])

@@ -1,4 +1,4 @@
-"""The contracts of drafters, and what one is made from."""
+"""The contracts of drafters, and the context in which one is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source(Protocol):
     name: str
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
-        """Return what it expects of at most `limit` tokens after `context` (prompt and output).
+        """Estimate a draft of at most `limit` tokens after `context`, which is prompt and output.
 
         It must not draw: a choice between sources may not look at drawn tokens.
         """
@@ -34,10 +34,10 @@ class Drafter(Source, Protocol):
     """Something cheap that guesses the target's next tokens."""
 
     def begin(self, request: Request) -> None:
-        """Begin a request. Whatever state an earlier one left must not matter."""
+        """Begin a request; the state that an earlier one left must not matter."""
 
     def accept(self, verified: Verified) -> None:
-        """Take note of what was emitted."""
+        """Learn from the emitted tokens, drafted or not."""
 
     def close(self) -> None:
         """Free everything. Calling it twice is harmless."""
@@ -50,14 +50,15 @@ class DraftsAhead(Drafter, Protocol):
     def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
-        """Draft on behind `context` and the whole of `draft`, at most `limit` tokens after the
-        one that the target adds, for as long as `until` returns False.
+        """Draft on after `context` and the whole of `draft` until `until` returns True.
+
+        limit: most tokens to find after the one that the target adds.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
-    """What a drafter may be made from.
+    """The parts that a drafter may be made from.
 
     config: the user's settings, `config.options` among them. vocab_size: of the target. target:
     the target itself, None where it is on another machine. tokenizer: the target's.
@@ -74,5 +75,5 @@ class DrafterContext:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the target is on another machine."""
+        """True if the target is on another machine."""
         return self.target is None

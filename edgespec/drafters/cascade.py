@@ -9,7 +9,7 @@ from .base import Drafter, Source
 
 
 class Cascade:
-    """What `first` drafts, and behind it what `second` makes of the context with that draft.
+    """A source whose drafts come from `first` and are continued by `second`.
 
     `second` sees tokens that were drawn, and keeps all of them, so every acceptance rule stays
     exact.
@@ -20,7 +20,7 @@ class Cascade:
         self.name = f"{first.name}+{second.name}"
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
-        """Return the first one's estimate, extended by what a draft model may add behind it."""
+        """Return the first one's estimate, extended by what a draft model may add after it."""
         first = self._first.estimate(context, limit)
         if not first.n_known:
             return first._replace(source=self.name)
@@ -32,7 +32,7 @@ class Cascade:
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Return the first one's draft with the second one's behind it."""
+        """Return the first one's draft, continued by the second one's."""
         head = self._first.propose(context, limit, thresholds)
         n = len(head.tokens)
         name = f"{head.source}+{self._second.name}"
@@ -51,7 +51,7 @@ class Cascade:
 
 
 def _probs(draft: Draft) -> tuple[Distribution, ...]:
-    """Return what each token was drawn from; a token that was not drawn had probability one."""
+    """Return the distribution of each token; a token that was not drawn had probability one."""
     if draft.probs is not None:
         return draft.probs
     return tuple(Distribution([token], [1.0]) for token in draft.tokens)

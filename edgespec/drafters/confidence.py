@@ -1,4 +1,4 @@
-"""How sure a draft model is of its tokens, and how often they are then accepted."""
+"""The confidence of a draft model in its tokens, and the share that is then accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Confidence:
 
     @property
     def histogram(self) -> tuple[tuple[float, float], ...]:
-        """(share of recent drafts, acceptance probability of their first token), by class."""
+        """Pairs (share of recent drafts, acceptance probability of their first token), by class."""
         if not self._histogram:
             total = sum(self._recent)
             shares = [n / total for n in self._recent]

@@ -42,7 +42,7 @@ class ModelDrafter:
     else it draws, and hands out what it drew from. It stops before a token whose row's
     largest probability is below `p_min`: a decision from the row, made before drawing, so
     the acceptance rules stay exact. Its context may be shorter than the target's: it then
-    sees the end of the text only. costs: what its evaluations cost; None: estimates say zero.
+    sees the end of the text only. costs: of its evaluations; without them estimates say zero.
 
     A request with a seed asks for the same text again. How much is drafted may depend on time,
     so with "block" such a request is drafted for by coupled sampling: its text does not depend
@@ -88,7 +88,7 @@ class ModelDrafter:
         self._confidence.begin()
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
-        """Return what its last drafts let expect: what it would draft is not known before."""
+        """Return an estimate by its last drafts: the tokens are not known before it drafts them."""
         histogram, rate = self._confidence.histogram, self._confidence.conditional_rate
         first = sum([share * prob for share, prob in histogram])
         probs = tuple(
@@ -98,7 +98,7 @@ class ModelDrafter:
         return DraftEstimate(self.name, probs, 0, self.extension(n_unread, len(context)))
 
     def extension(self, n_unread: int, n_context: int) -> Extension:
-        """Return what evaluating the model gives and costs, `n_unread` tokens behind the text."""
+        """Return the gains and costs of evaluating the model, with `n_unread` tokens to read."""
         token_s = self._costs.draft_token_s if self._costs else 0.0
         return Extension(
             self._confidence.histogram,
@@ -110,7 +110,7 @@ class ModelDrafter:
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Draft up to `limit` tokens; fewer where it is unsure."""
+        """Draft up to `limit` tokens, fewer where it is unsure."""
         self._guesses = []
         self._position = len(context)
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
@@ -146,8 +146,9 @@ class ModelDrafter:
     def look_ahead(
         self, context: Sequence[int], limit: int, until: Callable[[], bool]
     ) -> list[Guess]:
-        """Return what it would draft after `context`, which nobody has accepted yet, as far as it
-        gets before `until` returns True. Nothing is drawn but by coupled sampling.
+        """Return the draft after a `context` whose end is not accepted yet.
+
+        It ends when `until` returns True. Nothing is drawn but by coupled sampling.
         """
         found: list[Guess] = []
         n = len(context) - self._start
@@ -159,7 +160,7 @@ class ModelDrafter:
         while len(found) < limit and not until():
             ahead = [token for token, _ in found]
             row = self._evaluate(pending)
-            self._known = self._n_context - self._start  # the draft behind it may yet be rejected
+            self._known = self._n_context - self._start  # the rest may yet be rejected
             token, sure = self._sampler.likeliest(row, ahead)
             if not self._greedy:
                 q = self._sampler.distribution(row, ahead)
@@ -175,14 +176,15 @@ class ModelDrafter:
         return self._confidence.acceptance_probs([confidence for _, confidence in guesses])
 
     def adopt(self, position: int, found: Sequence[Guess], *, continued: bool) -> None:
-        """Let tokens that `look_ahead` found begin the draft of this step; `continued`: those
-        that were proposed last stand behind them.
+        """Let tokens that `look_ahead` found begin the draft of this step.
+
+        continued: the tokens that were proposed last follow them.
         """
         self._guesses = [*found, *(self._guesses if continued else ())]
         self._position = position
 
     def accept(self, verified: Verified) -> None:
-        """Learn from the outcome of its own draft, as far as the text goes."""
+        """Learn from the outcome of its own draft, as far as tokens were emitted."""
         tokens = verified.tokens
         self._sampler.accept(tokens)
         self._known = self._n_read(tokens)
@@ -200,14 +202,14 @@ class ModelDrafter:
         self._model.close()
 
     def _evaluate(self, pending: Sequence[int]) -> Row:
-        """Return the row behind `pending`, over the tokens that the target has, too."""
+        """Return the row after `pending`, over the tokens that the target has, too."""
         row: Row = self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
         return row
 
     def _look(
         self, row: Row, ahead: Sequence[int], wants_prob: bool
     ) -> tuple[int, float, Distribution | None]:
-        """Return (likeliest token, largest probability, what to draw from if it draws)."""
+        """Return likeliest token, largest probability, and the distribution if it draws."""
         if not self._greedy:
             q = self._sampler.distribution(row, ahead)
             return -1, q.largest(), q
@@ -216,8 +218,9 @@ class ModelDrafter:
         return self._sampler.argmax(row, ahead), 1.0, None
 
     def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
-        """Align the cache with the context. Return the tokens still to be evaluated, None if the
-        model cannot read them.
+        """Align the cache with the context and return the tokens still to be evaluated.
+
+        Return None if the model cannot read them.
         """
         n_ctx = self._model.n_ctx
         if len(context) - self._start + limit > n_ctx:
@@ -240,14 +243,14 @@ class ModelDrafter:
         return pending
 
     def _catch_up_s(self, n_unread: int, n_context: int, n_known: int) -> float:
-        """Return the seconds to read `n_unread` tokens and `n_known` drafted ones, but the last."""
+        """Return the seconds to read `n_unread` and `n_known` drafted tokens, but the last."""
         n = n_unread + n_known
         if n == 1 or self._costs is None:
             return 0.0
         return self._costs.draft(n, n_context) - self._costs.draft(1, n_context)
 
     def _n_read(self, tokens: Sequence[int]) -> int:
-        """Return how much of its window is in the cache, with `tokens` behind the context."""
+        """Return how many tokens of its window are cached, with `tokens` after the context."""
         n = self._n_context - self._start
         if self._known < n:
             return self._known

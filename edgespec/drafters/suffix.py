@@ -1,4 +1,4 @@
-"""Prompt lookup: an online suffix automaton over everything said so far.
+"""Prompt lookup: an online suffix automaton over the text of the conversation so far.
 
 The automaton (Blumer et al. 1985; for drafting: SAM decoding, arXiv 2411.10666) knows every
 substring of the text. The suffix link of the newest state is the longest ending that was
@@ -25,7 +25,9 @@ _COUNTED = 64  # endings counted per token; longer chains occur only in periodic
 
 
 class SuffixAutomaton:
-    """States are parallel lists: length of the longest substring, suffix link, transitions,
+    """An automaton that knows every substring of a growing text.
+
+    Its states are parallel lists: length of the longest substring, suffix link, transitions,
     occurrences, end position of the latest occurrence. The newest position is counted when
     the next token comes, so that `suffix()` finds earlier occurrences only.
     """
@@ -41,7 +43,7 @@ class SuffixAutomaton:
         self._last = 0
 
     def append(self, token: int) -> None:
-        """Add one token; amortised O(1)."""
+        """Add one token, in amortised O(1)."""
         state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
         while walk != -1 and token not in self._next[walk]:
             self._next[walk][token] = state
@@ -157,14 +159,14 @@ class SuffixDrafter:
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Draft what followed last time; a context longer than what was accepted is followed."""
+        """Draft what followed last time; `context` may go on beyond what was accepted."""
         found = self._find(context, limit)
         n = next((i for i, (_, s) in enumerate(found) if not thresholds.keeps(i, s)), len(found))
         prob = found[n - 1][1] if n else 1.0
         return Draft(tuple(token for token, _ in found[:n]), self.name, acceptance_prob=prob)
 
     def accept(self, verified: Verified) -> None:
-        """Read what was emitted, and compare it with what lookup would have drafted."""
+        """Read the emitted tokens, and compare them with those that lookup would have drafted."""
         for token in verified.tokens:
             hit = False
             state, length = self._automaton.suffix()
@@ -179,14 +181,14 @@ class SuffixDrafter:
         self._found = None
 
     def close(self) -> None:
-        """Free nothing: there is nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _read(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._automaton.append(token)
 
     def _find(self, context: Sequence[int], limit: int) -> list[tuple[int, float]]:
-        """Return (token, acceptance probability) of each depth."""
+        """Return token and acceptance probability of each depth."""
         if len(context) > self._n_context:
             return self._look(context, limit)
         if self._found is None or self._found[0] < limit:  # several sources ask at every step
@@ -228,8 +230,10 @@ def _assumed(length: int, hits: int, times: int, predicted: float) -> float:
 
 
 def _kind(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
-    """Return the class of the evidence: the match's length, how it was followed before, and how
-    much of the answer is copied.
+    """Return the class of the evidence for a token.
+
+    It consists of the match's length, of how the match was followed before, and of how much of the
+    answer is copied.
     """
     classes = (1, 2, 3, 4, 6, 8, 12, 20, 40)
     followed = 3 if hits == times == 1 else 4 * hits // times if hits < times else 4

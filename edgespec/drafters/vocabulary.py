@@ -1,4 +1,4 @@
-"""A draft model must mean by a token id what its target means by it."""
+"""The check that draft model and target mean the same by each token id."""
 
 from __future__ import annotations
 

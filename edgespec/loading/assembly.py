@@ -26,7 +26,7 @@ from ..verifiers.local import LocalVerifier
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The parts that decide and draft. summary: what is drafted from, for people."""
+    """The parts that decide and draft. summary: what they draft from, in words."""
 
     drafters: Sequence[Drafter]
     sources: Sequence[Source]
@@ -39,9 +39,9 @@ class Speculation:
 
 
 def speculate(context: DrafterContext, profile: Callable[[], Profile]) -> Speculation:
-    """Put together what a configuration asks for. profile: returns what evaluations cost; it is
-    asked only if each step is to decide by it.
+    """Put together the parts that a configuration asks for.
 
+    profile: returns the costs of evaluations; it is called only if each step decides by them.
     Raises ConfigError for unknown drafters and options, and for a drafter that lacks its model.
     """
     config = context.config
@@ -59,7 +59,7 @@ def speculate(context: DrafterContext, profile: Callable[[], Profile]) -> Specul
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
-    """Return the drafters asked for, but for one that lacks its draft model beside others."""
+    """Return the drafters that are asked for, without one that lacks its draft model."""
     found = drafters.chosen(context.config.method)
     without = [entry for entry in found if not entry.uses_model]
     return found if context.draft_model or not without else without
@@ -76,7 +76,7 @@ def _cascades(made: Sequence[Drafter], config: SpeculativeConfig) -> list[Source
 
 
 def uses_model(config: SpeculativeConfig) -> bool:
-    """Return whether a draft model has anything to do."""
+    """Return whether a configuration uses a draft model."""
     depth, _ = config.fixed or (1, None)
     return depth > 0 and any(entry.uses_model for entry in drafters.chosen(config.method))
 
@@ -112,10 +112,10 @@ def assemble(
     profile: Profile | None = None,
     **options: Any,
 ) -> Engine:
-    """Make an engine from models that are already there: the toy backend, or one of your own.
+    """Make an engine from models that are loaded: the toy backend, or one of your own.
 
     draft_model: closed with the engine, at once if the method uses none.
-    profile: what evaluations cost; None: measured now, if each step is to decide by it.
+    profile: costs of evaluations; None measures them now, if each step decides by them.
     options: `on_busy` and `description` of Engine.
     """
     config = configured(speculative_config)

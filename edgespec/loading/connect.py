@@ -1,4 +1,4 @@
-"""A target on another machine, with drafts from this one."""
+"""Connecting to a target on another machine, with drafts from this one."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class RemoteParts:
-    """What a device works with. verifier: verifies drafts; remote: the part of it on another
-    machine, None while that is away; local, draft: models of this machine, if any.
+    """The parts that a device works with.
+
+    verifier: verifies drafts. remote: its part on another machine, None while that is away.
+    local, draft: models of this machine, if any.
     """
 
     verifier: Verifier
@@ -118,9 +120,9 @@ def connected(
             small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
             stack.callback(small.close)
         tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
-        verifier, far = _verifier(lambda: verifiers.connect(remote, tokenizer), target)
+        verifier, remote_part = _verifier(lambda: verifiers.connect(remote, tokenizer), target)
         stack.callback(verifier.close)
-        yield RemoteParts(verifier, far, target, small, tokenizer)
+        yield RemoteParts(verifier, remote_part, target, small, tokenizer)
 
 
 def _tokenizer(
@@ -149,7 +151,7 @@ def _tokenizer(
 def _verifier(
     reach: Callable[[], Verifier], target: FileModel | None
 ) -> tuple[Verifier, Verifier | None]:
-    """Return what verifies drafts, and the part of it on another machine, if it is there."""
+    """Return the verifier, and the part of it on another machine, if that can be reached."""
     if target is None:
         remote = reach()
         return remote, remote
@@ -167,10 +169,10 @@ def _verifier(
 
 
 def profile_of(parts: RemoteParts) -> Profile:
-    """Return what a step costs.
+    """Return the costs of steps with a remote verifier.
 
-    Plain tokens of our own server come by themselves, and a draft goes there and back; other
-    servers are asked for every step.
+    Our own server sends plain tokens without being asked, and only a draft waits for the way there
+    and back; other servers are asked for every step.
     """
     remote = parts.remote
     drafting = curve_of(parts.draft, READING) if parts.draft else None

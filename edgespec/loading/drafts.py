@@ -1,4 +1,4 @@
-"""Which draft model goes with a target, and how it is opened."""
+"""The choice of the draft model for a target, and opening it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def _suggested(reference: str, path: Path) -> list[Path]:
 
 
 def _file_like(path: Path, name: str) -> Path | None:
-    """Return the file of a catalogue model that is on disk, in the same format as `path` if there
-    is one, for two engines in one process take more memory.
+    """Return the file of a catalogue model that is on disk, None if there is none.
+
+    One in the same format as `path` is preferred: two engines in one process take more memory.
     """
     listed = hub.entry(name).files
     found = [hub.resolve(name, quantisation=file.quantisation) for file in listed]

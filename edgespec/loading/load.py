@@ -1,4 +1,4 @@
-"""A model on this machine, ready to answer."""
+"""Loading a model that is on this machine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load(
 
 
 def kept_profile(target: FileModel, draft: FileModel | None) -> Profile:
-    """Return costs as kept for this device and these files, or measured now and kept."""
+    """Return the costs of these models on this device, as kept, or measured now and kept."""
     curve = curve_of(target)
     kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
     return Profile(curve, curve_of(draft, READING) if draft else None, kept_as=kept_as)

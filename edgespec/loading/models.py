@@ -1,4 +1,4 @@
-"""Files on disk become models."""
+"""Opening the models in files on disk."""
 
 from __future__ import annotations
 

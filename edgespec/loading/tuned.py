@@ -1,4 +1,4 @@
-"""Settings that `tune` has chosen for a file on this device."""
+"""The settings that `tune` has chosen for a file on this device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
 
 
 def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what `tune` has chosen for this file on this device, without what is `given`."""
+    """Return the settings that `tune` has chosen for this file, without those that are `given`."""
     try:
         found = kept(tuning_key(path, config)).get("options", {})
         fixed = explicit(given)
         chosen = {name: found[name] for name in TUNABLE if name in found and name not in fixed}
         build(EngineConfig, chosen)
-    except (ConfigError, OSError, TypeError):  # what cannot be read is the engine's to report
+    except (ConfigError, OSError, TypeError):  # the engine reports what cannot be read
         return {}
     return chosen
 
@@ -33,7 +33,7 @@ def explicit(given: Iterable[str]) -> set[str]:
 
 
 def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
-    """Return what the best settings depend on: none of them, and not the length of the context."""
+    """Return all that the best settings depend on; the context's length is not part of it."""
     engine = backends.of(path)
     found: dict[str, Any] = engine.identity(path) | {
         "kind": "tuned",

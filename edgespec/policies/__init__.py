@@ -1,1 +1,1 @@
-"""How much to draft, and from which source: one file each, a `Policy` each."""
+"""Policies decide how much to draft and from which source; one file each."""

@@ -1,4 +1,4 @@
-"""Drafts what is expected to pay on this device, and nothing where nothing does.
+"""The policy that drafts what is expected to pay on this device, and nothing where nothing does.
 
 Time has a price: the tokens that the loop emits a second. A draft gains the tokens that are
 expected to be accepted, less the price of the time that it adds to a plain step. Of all
@@ -42,9 +42,10 @@ _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
 
 
 class Forbidden(NamedTuple):
-    """A draft that only the loss budget forbade. source: its index; n_emitted: tokens of the
-    answer then; cost: tokens that it would have cost; right: how many of its tokens have been
-    emitted since.
+    """A draft that only the loss budget forbade.
+
+    source: its index. n_emitted: tokens of the answer then. cost: tokens that it would have cost.
+    right: how many of its tokens have been emitted since.
     """
 
     source: int
@@ -55,7 +56,10 @@ class Forbidden(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """What a step is weighed with. target: seconds of 0, 1, 2, … tokens; price: tokens a second."""
+    """The figures that a step is weighed with.
+
+    target: seconds of evaluations of 0, 1, 2, … tokens. price: tokens a second.
+    """
 
     budget: Budget
     target: Sequence[float]
@@ -123,7 +127,7 @@ class Adaptive:
         return plan._replace(thresholds=further.thresholds(n_known, plan.depth, moment.price))
 
     def observe(self, step: StepStats) -> None:
-        """Correct costs, the price of time and the budgets by what the step took and gave."""
+        """Correct costs, the price of time and both budgets by the figures of a step."""
         catch_up_s, self._catch_up_s = self._catch_up_s, 0.0  # `choose` may be left out next time
         if step.n_evaluated != step.n_drafted + 1:
             return  # it ended the prefill as well
@@ -149,24 +153,26 @@ class Adaptive:
 
     @property
     def stale(self) -> bool:
-        """Whether the profile no longer fits the device."""
+        """True if the profile no longer fits the device."""
         return self.costs.stale
 
     def _forget_stale_costs(self) -> None:
+        """Delete a profile that no longer fits from the disk, once."""
         if self.stale and not self._told_stale:
             logger.info("the measured costs no longer fit this device; the next load measures anew")
             self.costs.profile.forget()
             self._told_stale = True
 
     def _reconsider_catching_up(self) -> None:
-        """Raise or lower the penalty by whether the draft model won back what catching up took."""
+        """Lower the penalty if the draft model won back what catching up took, else raise it."""
         factor = 0.9 if not self._lost else 0.5 if self._won > self._lost else 1.5
         self._catch_up_penalty = min(max(1.0, self._catch_up_penalty * factor), 2.0)
         self._lost = self._won = 0.0
 
     def _live(self, sources: Sequence[Ask]) -> dict[int, DraftEstimate]:
-        """Return the estimates of those that have anything to draft, by index. A draft model that
-        pauses is not asked.
+        """Return the estimates of sources that have anything to draft, by index.
+
+        A draft model that pauses is not asked.
         """
         if self._pause:
             self._pause -= 1
@@ -179,7 +185,7 @@ class Adaptive:
         return self.costs.further(extension.conditional_acceptance_rate, extension.token_s)
 
     def _best(self, live: Mapping[int, DraftEstimate], moment: _Moment) -> tuple[Plan, int]:
-        """Return what gains most, or is tried, and how many of its tokens are known already."""
+        """Return the plan that gains most, or is tried, and how many of its tokens are known."""
         best = trial = PLAIN
         known: dict[int, int] = {}
         idle: list[int] = []
@@ -205,8 +211,9 @@ class Adaptive:
         return best, known.get(best.source, 0)
 
     def _known(self, index: int, estimate: DraftEstimate, moment: _Moment) -> tuple[int, float]:
-        """Return (depth, gain) at which the known tokens gain most, within the loss budget. Note
-        what only the loss budget forbids.
+        """Return (depth, gain) at which the known tokens gain most, within the loss budget.
+
+        A draft that only the loss budget forbids is remembered in `_forbidden`.
         """
         limit = min(moment.budget.limit, estimate.n_known, self.costs.max_depth)
         target, price = moment.target, moment.price
@@ -227,8 +234,9 @@ class Adaptive:
         return best
 
     def _look_back(self, draft: Forbidden, sources: Sequence[Ask], n_emitted: int) -> None:
-        """Refund what a forbidden draft that proves right would have won, in the end or by its
-        first wrong token: it shows that the loss budget is too strict with this text.
+        """Refund what a forbidden draft would have won, once it has ended or proved wrong.
+
+        If it would have won, the loss budget is too strict with this text.
         """
         emitted = n_emitted - draft.n_emitted
         unbroken = sources[draft.source]().streak >= emitted
@@ -236,8 +244,8 @@ class Adaptive:
             self._forbidden = draft._replace(right=emitted)
             return
         won = (draft.depth if unbroken else draft.right) - draft.cost
-        room = min(LEAST_LOSS_BUDGET - self._loss_budget, MOST_REFUND - self._refund)
-        refund = max(0.0, min(won, room))
+        most = min(LEAST_LOSS_BUDGET - self._loss_budget, MOST_REFUND - self._refund)
+        refund = max(0.0, min(won, most))
         self._loss_budget += refund
         self._refund += refund
         self._forbidden = None
@@ -245,8 +253,9 @@ class Adaptive:
     def _extended(
         self, known: Plan, estimate: DraftEstimate, extension: Extension, moment: _Moment
     ) -> Plan:
-        """Return the plan continued by a draft model: one evaluation shows how sure it is, and
-        from there it drafts what pays, as deep as the loss budget allows.
+        """Return the plan continued by a draft model, as deep as the loss budget allows.
+
+        The model's first evaluation shows how sure it is; from there it drafts what pays.
         """
         n = known.depth
         if estimate.n_known and not n:
@@ -264,8 +273,9 @@ class Adaptive:
     ) -> float:
         """Return the tokens that catching up costs a step.
 
-        It is spread over as many tokens as the answer has already, or the shorter of the last two
-        had, the latter with caution: whether an answer will be long is known when it is.
+        The cost is spread over as many tokens as the answer has already, or as the shorter of the
+        last two answers had. The latter counts only gradually, as the answer grows: it is not known
+        before that it will be as long.
         """
         seconds = extension.catch_up_s(n_known)
         if not seconds:
@@ -294,8 +304,9 @@ class Adaptive:
         return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN
 
     def _explore(self, trial: Plan, live: Mapping[int, DraftEstimate], moment: _Moment) -> Plan:
-        """Return the trial of a draft model that could gain, if the exploration budget holds what
-        it may lose; else plain decoding.
+        """Return the trial of a draft model that could gain, else plain decoding.
+
+        The exploration budget has to hold what the trial may lose.
         """
         extension = live[trial.source].extension if trial.depth else None
         if extension is None:

@@ -1,4 +1,4 @@
-"""Drafts of the same depth at every step."""
+"""The policy that drafts to the same depth at every step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from .base import Ask
 
 
 class FixedDepth:
-    """Drafts `depth` tokens from the most promising source, fewer if it has fewer or the budget
-    ends; decodes plainly if less than `at_least` would be drafted. Depth 0 is plain decoding.
+    """Drafts `depth` tokens from the source with the largest expected number of accepted ones.
+
+    It drafts fewer if the source has fewer or the budget ends, and decodes plainly if fewer than
+    `at_least` would be drafted. Depth 0 is plain decoding.
     """
 
     reason = "nothing to draft"
@@ -21,7 +23,7 @@ class FixedDepth:
         self.at_least = max(1, at_least)
 
     def begin(self, request: Request) -> None:
-        """Begin a request; nothing is remembered of others."""
+        """Begin a request; nothing is remembered of earlier ones."""
 
     def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
         """Return the source with the largest expected number of accepted tokens."""
