@@ -238,7 +238,7 @@ def test_cancel_from_another_thread():
 
 def test_time_limit():
     with engine(SlowToy, draft=False) as made:
-        done = made.generate("abc", ignore_eos=True, time_limit_s=0.4)
+        done = made.generate("abc", ignore_eos=True, time_limit_s=0.4, disable_spec_decode=True)
         assert done.finish_reason == "time_limit"
         assert 0 < len(done.token_ids) < 300
         assert made.generate("abcd" * 40, time_limit_s=0).finish_reason == "time_limit"

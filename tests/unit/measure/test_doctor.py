@@ -24,7 +24,7 @@ def test_the_doctor_looks_at_the_machine(monkeypatch):
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: 0.0)
     findings = edgespec.diagnose()
     subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
-    assert subjects == ["processor", "memory", "versions", "GPU", "profiles"]
+    assert subjects == ["processor", "memory", "versions", "drafters", "GPU", "profiles"]
     with pytest.raises(ConfigError):
         edgespec.diagnose(temperature=-1)
     with pytest.raises(ConfigError, match="fish"):
