@@ -1,4 +1,4 @@
-"""What a user calls a model, and where it lies on this disk. Nothing here uses a network.
+"""The names that users give to models, and their files on this disk; no network is used.
 
 A reference is a path (of a GGUF, an .onnx file or a folder with one), a catalogue name
 (`qwen3-4b`, or `qwen3-4b:Q8_0` for another quantisation) or a file of the hub

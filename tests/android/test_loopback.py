@@ -31,7 +31,7 @@ DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    """The core and its command line, as the app has it: Java 8."""
+    """Return the core and its command line, as the app has it: Java 8."""
     if not shutil.which("javac"):
         pytest.skip("the app's core needs a JDK to be compiled: no javac on the PATH")
     folder = tmp_path_factory.mktemp("classes")
@@ -42,7 +42,7 @@ def classes(tmp_path_factory):
 
 
 def environment():
-    """Of server and local run: threads that wait leave the cores to the other programs here."""
+    """Return the environment of server and local run: waiting threads leave cores to others."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"}
 
 
@@ -86,15 +86,15 @@ def server(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(smollm2):
-    """Of a local run, in a process of its own for the sake of how its threads wait."""
+    """Return the texts of a local run, in a process of its own so that threads wait in that way."""
     command = [sys.executable, __file__, smollm2]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
 
 def local_texts(model):
-    """What the target says in this process, without drafts, each time from an empty cache: greedy
-    to all questions, and drawn to the first ones.
+    """Return the target's answers without drafts, each from an empty cache, in this process:
+    greedy ones to all questions, and drawn ones to the first.
     """
     ways = {"greedy": (QUESTIONS, {}), "drawn": (QUESTIONS[:N_DRAWN], DRAWN)}
     with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
@@ -116,7 +116,7 @@ def local_text(engine, question, **sampling):
 
 @contextlib.contextmanager
 def device(classes, url, *options):
-    """The command line of the core: `ask` it, then read what its listener hears."""
+    """Start the command line of the core: `ask` it, then read what its listener hears."""
     command = ["java", "-cp", str(classes), "edgespec.Main", "--server", url]
     process = subprocess.Popen(
         [*command, "--max-tokens", str(N_TOKENS), *options],
@@ -182,8 +182,9 @@ def test_a_conversation(classes, server):
 
 
 def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expected):
-    """What was said before is read as one piece afterwards: its sums may round in another way, so
-    the text may differ behind the kill, never before it, and is whole.
+    """The text before the kill stays equal; the text after it may differ, but is whole.
+
+    The text before is read as one piece afterwards, and its sums may round in another way.
     """
     equal = 0
     for i in (2, 4, 9, 17):

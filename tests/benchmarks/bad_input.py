@@ -20,7 +20,7 @@ SOURCE = model("smollm2-135m")
 
 
 def files(folder: Path) -> None:
-    """The bad files, made from a good one."""
+    """Make the bad files from a good one."""
     data = SOURCE.read_bytes()
     shutil.copy(SOURCE, folder / "good.gguf")
     (folder / "photo.gguf").write_bytes(b"\x89PNG\r\n\x1a\n not a model")

@@ -1,6 +1,6 @@
-"""What the controller itself takes: microseconds of `choose` and `observe` over the answers that
+"""The time of the controller itself: microseconds of `choose` and `observe` over the answers that
 come with `edgespec bench replay`, with warm caches, and with caches emptied before each call, as
-an evaluation of the target empties them. What drafters take to make their offers is apart.
+an evaluation of the target empties them. Estimates are not part of it.
 
     python -m tests.benchmarks.controller
 """

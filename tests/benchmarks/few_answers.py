@@ -1,6 +1,7 @@
-"""What the default can lose where answers are few: in replay, on costs of this CPU, its speedup
-over plain decoding for every recorded answer by itself, behind all that were before it, and for
-every five questions of a category, answered first thing after a load.
+"""The most that the default can lose where answers are few, in replay on costs of this CPU.
+
+It is the speedup over plain decoding for every recorded answer by itself, after all that were
+before it, and for every five questions of a category, answered first thing after a load.
 
     python -m tests.benchmarks.few_answers
 """
@@ -23,7 +24,7 @@ DRAFT_S = (0.0120, 0.0200, 0.0326, 0.0571, 0.0810, 0.1488, 0.4448)
 
 
 def slow_f16(first_s: float) -> Profile:
-    """That day's costs, with a plain token of so many seconds."""
+    """Return that day's costs, with a plain token of so many seconds."""
     target = Curve((64,), QUICK, ((first_s, *F16_S),))
     return Profile(target, Curve((64,), READING, (DRAFT_S,)))
 
@@ -40,7 +41,7 @@ def groups() -> Iterator[list[Trace]]:
 
 
 def speedup(profile: Profile, traces: Sequence[Trace]) -> float:
-    """Of answers of one category, as in Spec-Bench: mean tokens a second over plain decoding's."""
+    """Return the mean tokens a second of one category over plain decoding's, as in Spec-Bench."""
     category = traces[0].category
     auto, plain = (rates(traces, [profile], policy)[0][category] for policy in ("auto", "plain"))
     return auto / plain

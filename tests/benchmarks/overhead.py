@@ -53,7 +53,7 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def watching(*names):
-    """A stopwatch on native calls of the backend."""
+    """Put a stopwatch on native calls of the backend."""
     stopwatch, before = Stopwatch(), {name: getattr(backend.lib, name) for name in names}
     get_logits = backend._get_logits
     for name, call in before.items():
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def where(profile, n_steps):
-    """The ten dearest functions outside the engine."""
+    """Return the ten dearest functions outside the engine."""
     rows = pstats.Stats(profile).stats.items()
     own = [
         (1e3 * row[2] / n_steps, f"{key[0].rpartition('/')[2]}:{key[2]}") for key, row in rows

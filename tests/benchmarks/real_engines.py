@@ -76,7 +76,7 @@ class Recorder(Http):
 
 
 def start(kind: str, python: str, file: str) -> tuple[subprocess.Popen, str]:
-    """A server on a free port, and its URL once it answers."""
+    """Start a server on a free port; yield its URL once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -123,7 +123,7 @@ def make_folder(python: str, folder: Path) -> None:
 
 
 def plain(verifier, prompt: list[int]) -> list[int]:
-    """The server's own greedy text, in one request."""
+    """Return the server's own greedy text, in one request."""
     http = verifier._http
     if isinstance(verifier, SGLangVerifier):
         params = verifier._sampling() | {"max_new_tokens": N_TOKENS}
@@ -148,7 +148,7 @@ def drafted(verifier, tokenizer, prompt: list[int], n: int) -> tuple[list[int], 
 
 
 def save(path: Path, kind: str, tokenizer, runs: list[dict], file: Path) -> None:
-    """A recording, without the folders of this machine."""
+    """Return a recording, without the folders of this machine."""
     encoded = {
         text: tokenizer.encode(text, add_special=False) for text in (SHORT, *probe_texts(tokenizer))
     }

@@ -34,7 +34,7 @@ ANSWERS = {
 
 
 def next_probs(tokens: Sequence[int]) -> np.ndarray:
-    """The scripted answer to the last user message, byte by byte."""
+    """Return the scripted answer to the last user message, byte by byte."""
     text = bytes(t for t in tokens if t < END)
     in_turn = TURN in text
     head, _, said = text.rpartition(TURN) if in_turn else (b"", b"", text[len("raw:") :])
@@ -102,13 +102,13 @@ class Cli:
 
     @property
     def loaded(self) -> dict[str, Any]:
-        """What the last `load` was given."""
+        """Return the arguments of the last `load`."""
         return calls[-1]
 
 
 @pytest.fixture
 def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """The CLI with the scripted model and nothing of this machine."""
+    """Return the CLI with the scripted model and nothing of this machine."""
     for name in [n for n in os.environ if n.startswith(("EDGESPEC_", "NO_COLOR"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path / "models"))
@@ -122,7 +122,7 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 @pytest.fixture
 def program() -> list[str]:
-    """The command line of the same thing as a process."""
+    """Return the command line of the same thing as a process."""
     return [sys.executable, __file__]
 
 

@@ -1,4 +1,4 @@
-"""What the docs say holds: the page of the command line is what --help says
+"""The docs tell the truth: the page of the command line is what --help says
 (`python -m tests.cli.test_docs` writes it), and the files that pages name are there.
 """
 

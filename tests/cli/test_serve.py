@@ -35,7 +35,7 @@ def loggers():
 
 @pytest.fixture
 def started(monkeypatch):
-    """What `serve` was given, instead of serving."""
+    """Return the arguments that `serve` was given, instead of serving."""
     given = []
 
     def serve(engine, settings, *, sock, on_ready, sessions):

@@ -54,7 +54,7 @@ class Terminal:
         return text
 
     def finish(self) -> int:
-        """The exit code, once the program has ended; the rest of its output is in `seen`."""
+        """Return the exit code, once the program has ended; the rest of its output is in `seen`."""
         end = time.monotonic() + PATIENCE_S
         while self._read():
             assert time.monotonic() < end, f"does not end: {self.seen!r}"
@@ -78,7 +78,7 @@ class Terminal:
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard():
-    """A job in a script's background starts with SIGINT ignored, and so do its children."""
+    """Test a job in a script's background, which starts with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""What every batched model promises, run against each of them."""
+"""The promises of batched models, run against each of them."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def opened():
 
 @pytest.fixture
 def model(request, tmp_path_factory, opened):
-    """A model whose weights can be batched, and which is the reference itself."""
+    """Return a model whose weights can be batched, and which is the reference itself."""
     name = request.param
     if name in opened:
         pass

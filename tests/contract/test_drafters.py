@@ -1,4 +1,4 @@
-"""What every drafter promises, run against each of them on the toy backend."""
+"""The promises of drafters, run against each of them on the toy backend."""
 
 import tempfile
 from functools import partial
@@ -46,7 +46,7 @@ class Joined(Cascade):
 
 
 def table():
-    """The toy's probabilities in an ONNX graph."""
+    """Return the toy's probabilities in an ONNX graph."""
     onnx_models = pytest.importorskip("tests.helpers.onnx_models")
     from edgespec.backends.onnx import OnnxModel
 
@@ -72,7 +72,7 @@ MAKERS = {
 
 
 def registered(name):
-    """The drafter that a configuration gets by this name."""
+    """Return the drafter that a configuration gets by this name."""
     config = SpeculativeConfig(name)
     return drafters.make([drafters.entry(name)], DrafterContext(config, 3, toy(), None, toy()))[0]
 

@@ -1,4 +1,4 @@
-"""What every model promises, run against each of them."""
+"""The promises of models, run against each of them."""
 
 import itertools
 

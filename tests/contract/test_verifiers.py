@@ -1,4 +1,4 @@
-"""What every verifier promises, run against each of them with a toy target."""
+"""The promises of verifiers, run against each of them with a toy target."""
 
 import contextlib
 import time
@@ -37,12 +37,12 @@ class Target(NamedTuple):
 
 
 def small():
-    """The target of the verification server."""
+    """Return the target of the verification server."""
     return serving.toy(n_ctx=N_CTX)
 
 
 def bytewise():
-    """The target of the inference servers of others."""
+    """Return the target of the inference servers of others."""
     return ToyModel(fake_engines.toy_probs, vocab_size=fake_engines.VOCAB, n_ctx=N_CTX)
 
 
@@ -130,7 +130,7 @@ def step(verifier, draft=()):
 
 
 def plain(target, n, prompt=None):
-    """The next n tokens of plain decoding in this process."""
+    """Return the next n tokens of plain decoding in this process."""
     here = target.here()
     begin(here, prompt or target.prompt)
     return [step(here)[0] for _ in range(n)]

@@ -1,1 +1,1 @@
-"""What several tests share: real weights, toy servers, engines made for tests, enumeration."""
+"""Helpers that several tests share: weights, toy servers, engines made for tests, enumeration."""

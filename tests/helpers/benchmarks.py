@@ -1,4 +1,4 @@
-"""What the measurements share: models, prompts, and results as small JSON."""
+"""Helpers that the measurements share: models, prompts, and results as small JSON."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class FakeDevice:
 
 
 def sessions_over(model=None, *, n=4, n_cells=1 << 20, clock=None, **limits):
-    """Return sessions that nobody has started, over `model` or `n` toy models."""
+    """Return sessions that are not started yet, over `model` or `n` toy models."""
     return Sessions(
         model or Shared([toy() for _ in range(n)], n_cells),
         TOKENIZER,

@@ -18,7 +18,7 @@ class Branching:
         self.path = path
         self.widths: list[int] = []
         self.weight = 1.0
-        self._raced: dict[int, list[tuple[Distribution, int]]] = {}
+        self._drawn: dict[int, list[tuple[Distribution, int]]] = {}
 
     def _choose(self, weights: Sequence[float]) -> int:
         options = [i for i, w in enumerate(weights) if w > 0]
@@ -40,10 +40,12 @@ class Branching:
         return int(distribution.ids[self._choose(list(distribution.probs))])
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
-        """The first race at a position has the law of its distribution; the second one has
-        the exact conditional law, given who won the first with the same noise.
+        """Draw with the noise of a position, by the exact law.
+
+        The first draw there has the law of its distribution; the second one has the exact
+        conditional law, given the token of the first with the same noise.
         """
-        earlier = self._raced.setdefault(position, [])
+        earlier = self._drawn.setdefault(position, [])
         for other, winner in earlier:
             if np.array_equal(other.ids, distribution.ids) and np.array_equal(
                 other.probs, distribution.probs
@@ -62,7 +64,7 @@ class Branching:
 
 
 def law(run: Callable[[Branching], Hashable]) -> dict[Hashable, float]:
-    """The exact law of what `run` returns."""
+    """Return the exact law of what `run` returns."""
     found: dict[Hashable, float] = defaultdict(float)
     path: list[int] = []
     while True:

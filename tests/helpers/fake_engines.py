@@ -187,7 +187,7 @@ class FakeEngine:
         return found
 
     def ranked(self, prefix, token):
-        """A row of prompt_logprobs: the prompt's own token and the likeliest."""
+        """Return a row of prompt_logprobs: the prompt's own token and the likeliest."""
         row = self.logits(prefix)
         order = (-row).argsort(kind="stable").tolist()
         return {
@@ -218,7 +218,7 @@ class FakeEngine:
             return np.log(toy_probs(tokens))
 
     def rows(self, prompts, body):
-        """A token behind each prompt, drawn as the fields of the request say."""
+        """Return a token behind each prompt, drawn as the fields of the request say."""
         fields = {name: body.get(name, default) for name, default in DEFAULTS.items()}
         fields["top_k"] = max(0, fields["top_k"])  # -1 is off, too
         if self.kind == "llamacpp":  # no penalties in `samplers`

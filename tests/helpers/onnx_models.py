@@ -48,7 +48,7 @@ def decoder(
     alone=0.0,
     seed=0,
 ) -> onnx.ModelProto:
-    """A Llama in small. shared: with GroupQueryAttention, whose cache can be appended to in
+    """Return a small Llama. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
     beside the other one. half: all of it in fp16. scalar: num_logits_to_keep is one. alone: the
@@ -105,7 +105,7 @@ def decoder(
 
 
 def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
-    """A decoder that is a table of next-token probabilities, with a cache that means nothing.
+    """Return a decoder that is a table of next-token probabilities; its cache means nothing.
 
     alone: added to the logits of token 0 where one token is evaluated alone, as some kernels
     give other rows then.
@@ -225,7 +225,7 @@ def _plain(b, mask):
 
 
 def save(folder: Path, model: onnx.ModelProto | None = None, **options) -> Path:
-    """A folder with a graph, a tokenizer and companions; the graph's path."""
+    """Return a folder with a graph, a tokenizer and companions; the graph's path."""
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model or decoder(**options), folder / "model.onnx")
     vocab = {word: i for i, word in enumerate(WORDS)}

@@ -8,7 +8,7 @@ from edgespec.types import DraftEstimate, Extension
 
 
 def lookup(*probs, streak=0):
-    """Known tokens with these acceptance probabilities."""
+    """Return the estimate of known tokens with these acceptance probabilities."""
     return DraftEstimate("suffix", probs, n_known=len(probs), streak=streak)
 
 
@@ -34,7 +34,7 @@ class Model:
 
 
 def asks(costs, estimates, n_past=100):
-    """What a session hands to a policy."""
+    """Return what a session hands to a policy."""
 
     def ask(given):
         return given.estimate(costs, n_past) if isinstance(given, Model) else given

@@ -73,7 +73,7 @@ class Shared(SeparateModels):
 
 
 def served(n=8, seed=1, n_ctx=256, **limits):
-    """Return sessions over toy models that nobody has started."""
+    """Return sessions over toy models, not started yet."""
     model = Shared([toy(seed, n_ctx) for _ in range(n)])
     return Sessions(model, TOKENIZER, name="toy", limits=Limits(**limits))
 

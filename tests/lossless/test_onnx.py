@@ -64,7 +64,7 @@ def test_law_equals_plain(pair, acceptance, params):
 
 
 def test_without_pairing_the_law_is_another_one(tmp_path):
-    """What pairing is for, shown: where rows differ alone, drafts would change the law."""
+    """Show the need for pairing: where rows differ alone, drafts would change the law."""
     rng = np.random.default_rng(3)
     models = []
     for name in ("target", "draft"):

@@ -13,7 +13,7 @@ V = 3
 
 
 def random_rows(seed: int, zeros: bool) -> dict[tuple[int, ...], Distribution]:
-    """A distribution for every context of up to 4 tokens; some tokens impossible."""
+    """Return a distribution for every context of up to 4 tokens; some tokens are impossible."""
     rng = np.random.default_rng(seed)
     rows = {}
     for n in range(5):
@@ -38,7 +38,7 @@ def plain_law(p, length):
 
 
 def complete(chance, p, tokens, length):
-    """The target alone goes on from what a step emitted; a race is fresh at each position."""
+    """Go on with the target alone from what a step emitted; noise is fresh at each position."""
     tokens = tuple(tokens)
     while len(tokens) < length:
         tokens += (chance.draw(p[tokens]),)
@@ -87,7 +87,7 @@ def test_deterministic_drafts(seed, zeros, depth):
 
 @pytest.mark.parametrize(("seed", "zeros", "depth"), CASES)
 def test_coupled_drafts(seed, zeros, depth):
-    """Draft and target race with the same noise; the joint law of both winners is exact."""
+    """Draft and target draw with the same noise; the joint law of both tokens is exact."""
     p, q = random_rows(seed, zeros), random_rows(seed + 100, zeros)
 
     def run(chance):
@@ -148,7 +148,7 @@ def test_equal_distributions_are_always_accepted():
     assert all(tokens[3] == 0 for tokens in found)
 
 
-def test_race_law_is_a_coupling():
+def test_gumbel_law_is_a_coupling():
     p, q = random_rows(1, True), random_rows(2, True)
     for context in [(), (0,), (1, 2)]:
         pp, qq = p[context], q[context]

@@ -85,7 +85,7 @@ def outcome(chance, made, params):
 
 
 def loop_law(kind, params, **options):
-    """A fresh session a run: what drafters learn must be a function of the choices alone."""
+    """Return the law of a fresh session a run: drafters must learn from the choices alone."""
     return law(lambda chance: outcome(chance, session(kind, **options), params))
 
 
@@ -127,7 +127,7 @@ def test_law_in_harder_settings(acceptance, options):
 
 
 class GridNoise:
-    """Fixed noise per position and token; `race` as in production."""
+    """Fixed noise per position and token; `gumbel` as in production."""
 
     def __init__(self, noise):
         self.noise = noise

@@ -147,7 +147,7 @@ def expected(smollm2, small_draft):
 
 @pytest.fixture(scope="module")
 def victim(smollm2, small_draft):
-    """An engine to be cancelled; width noise is kept out by one thread."""
+    """Return an engine to be cancelled; width noise is kept out by one thread."""
     with edgespec.load(smollm2, small_draft, n_ctx=1024, n_threads=1) as engine:
         yield engine
 

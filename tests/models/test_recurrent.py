@@ -15,7 +15,7 @@ N_EMBD, N_LAYER, N_INNER, N_STATE, N_CONV, N_DT = 64, 2, 128, 16, 4, 4
 
 
 def write_mamba(path, noise=0.0):
-    """A two-layer Mamba over bytes; `noise` perturbs its output layer."""
+    """Write a two-layer Mamba over bytes; `noise` perturbs its output layer."""
     rng = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "mamba")
     writer.add_context_length(4096)

@@ -147,13 +147,13 @@ def running() -> Callable[..., Running]:
 
 @pytest.fixture
 def say() -> Callable[..., dict[str, Any]]:
-    """The body of a chat request."""
+    """Return the body of a chat request."""
     return lambda text, **more: {"messages": [{"role": "user", "content": text}]} | more
 
 
 @pytest.fixture
 def events() -> Callable[[str], list[Any]]:
-    """What a stream of server-sent events says."""
+    """Return the events of a stream of server-sent events."""
 
     def read(text: str) -> list[Any]:
         blocks = text.split("\n\n")

@@ -79,7 +79,7 @@ def test_a_full_queue(running, engine, script, say, pool):
 
 
 def asking(server, path: str, body: dict) -> socket.socket:
-    """A request whose answer nobody has read yet."""
+    """Return a request whose answer has not been read yet."""
     made = socket.create_connection(("127.0.0.1", httpx.URL(server.url).port))
     data = json.dumps(body).encode()
     head = (

@@ -19,7 +19,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
 def values(text: str) -> dict[str, float]:
-    """Samples of the exposition format."""
+    """Return the samples of an exposition."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 

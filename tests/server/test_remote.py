@@ -305,7 +305,7 @@ def test_a_server_without_our_subprotocol():
 
 
 def lying(answers):
-    """A server that answers OPEN, and VERIFY with what it is told to."""
+    """Start a server that answers OPEN, and VERIFY with what it is told to."""
     from websockets.sync.server import serve
 
     opened = protocol.Opened(

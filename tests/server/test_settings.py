@@ -1,4 +1,4 @@
-"""What a server may be started with."""
+"""The settings that a server may be started with."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TEXTS = [
 
 
 class JavaError(Exception):
-    """What the shim threw: the class, and the sentence."""
+    """An exception of the shim: its class and its sentence."""
 
     def __init__(self, kind, sentence):
         super().__init__(f"{kind}: {sentence}")
@@ -129,8 +129,10 @@ def python():
 
 @pytest.fixture
 def float_model(tmp_path):
-    """The model with its weights as 32-bit floats. Kernels for quantised weights round what they
-    multiply with, each in its own way: two processors then disagree at near ties.
+    """Return the model with its weights as 32-bit floats.
+
+    Kernels for quantised weights round what they multiply with, each in its own way: two processors
+    then disagree at near ties.
     """
     path = tmp_path / "f32.gguf"
     params = lib.llama_model_quantize_default_params()
@@ -170,7 +172,7 @@ def test_32_greedy_tokens_are_those_of_llama_cpp_here(closed, float_model, promp
 
 
 def test_rows_are_those_of_llama_cpp_here(native, python, prompt):
-    """Of the quantised model, in two evaluations, and but for near ties."""
+    """Compare rows of the quantised model, in two evaluations, but for near ties."""
     answer = python_greedy(python, prompt, 50)
     ids = prompt + answer
     assert len(prompt) < 64 < len(ids)

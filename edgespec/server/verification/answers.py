@@ -1,4 +1,4 @@
-"""What devices are told: progress, verdicts, and why something cannot be done."""
+"""Answers to devices: progress, verdicts, and the reasons why something cannot be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device asks for with one frame: the checks, and what changes in its session."""
+"""Frames from devices: the checks of each, and the changes that it makes to its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is evaluated together, and what happens where it does not fit or the engine fails."""
+"""The choice of what is evaluated together, also where it does not fit or the engine fails."""
 
 from __future__ import annotations
 

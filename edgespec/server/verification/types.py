@@ -15,7 +15,7 @@ Send = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server grants to devices. Times are in seconds.
+    """The limits that one server sets for devices. Times are in seconds.
 
     max_sessions: sessions that are connected or may still be resumed.
     max_prompt_tokens: longest prompt; 0 allows the whole context.

@@ -1,4 +1,4 @@
-"""What one frame of a device changes, step by step, without a network."""
+"""The changes by one frame of a device, step by step, without a network."""
 
 from edgespec import protocol
 from tests.helpers.devices import FakeDevice, plain, sessions_over, settle

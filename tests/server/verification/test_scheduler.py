@@ -1,4 +1,4 @@
-"""What is evaluated together, who has a slot, and what a failure costs; without a network."""
+"""The scheduler: batches, slots and failures, without a network."""
 
 import pytest
 

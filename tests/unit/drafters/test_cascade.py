@@ -1,4 +1,4 @@
-"""Sources joined: tokens, probabilities, survivals, and who is told what; thresholds."""
+"""Sources joined: tokens, probabilities, and what each is told; thresholds."""
 
 import pytest
 

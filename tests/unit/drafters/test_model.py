@@ -1,4 +1,4 @@
-"""What a draft model expects of itself, and how it learns: on the toy backend, greedily."""
+"""A draft model's estimates, and its learning: on the toy backend, greedily."""
 
 from itertools import accumulate
 from operator import mul
@@ -56,7 +56,7 @@ def shares(drafter):
 
 
 def n_unread(drafter, context):
-    """How many tokens it would have to read."""
+    """Return the number of tokens that it would have to read."""
     return 1 + drafter.estimate(context, 2).extension.catch_up_s(0)
 
 

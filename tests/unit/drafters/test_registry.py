@@ -19,7 +19,7 @@ FREE = Profile(Curve((1,), (1, 32), ((1.0, 1.0),)), overhead=0.0)
 
 
 def block(title):
-    """The code block with that title on the page."""
+    """Return the code block with that title on the page."""
     return re.search(rf'^```\w+ title="{title}"\n(.*?)^```$', PAGE.read_text("utf-8"), re.M | re.S)[
         1
     ]
@@ -27,7 +27,7 @@ def block(title):
 
 @pytest.fixture
 def package(tmp_path):
-    """The page's package as pip would install it; returns an environment that has it."""
+    """Write the page's package as pip would install it; return an environment that has it."""
     (tmp_path / "bigram.py").write_text(block("bigram.py"), "utf-8")
     group, line = re.search(
         r'^\[project\.entry-points\."(.*?)"\]\n(\w+) = "bigram"$', block("pyproject.toml"), re.M
@@ -50,7 +50,7 @@ def run(environment, *words):
 
 @pytest.fixture
 def registered():
-    """The example registered in this process, and forgotten again."""
+    """Register the example in this process, and forget it again."""
     before = dict(drafters._entries)
     exec(compile(block("bigram.py"), "bigram.py", "exec"), {"__name__": "bigram"})
     yield

@@ -103,7 +103,7 @@ ONCE = _assumed(2, 1, 1, 0.3)
 
 
 def learned(prompt, *answers):
-    """The acceptance probability of the first token after these answers to the prompt."""
+    """Return the acceptance probability of the first token after these answers to the prompt."""
     drafter = SuffixDrafter(2)
     for answer in answers:
         drafter.begin(request(prompt))

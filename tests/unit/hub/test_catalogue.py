@@ -1,4 +1,4 @@
-"""What is in the catalogue, and what is wrong in a TOML of it."""
+"""The entries of the catalogue, and the errors in a TOML of it."""
 
 from __future__ import annotations
 

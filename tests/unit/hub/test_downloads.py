@@ -45,7 +45,7 @@ class Request:
 
 @dataclass
 class Hub:
-    """What is served, what goes wrong, and what was asked for."""
+    """The files that are served, the faults to make, and the requests that came."""
 
     port: int = 0
     revisions: dict[str, bytes] = field(default_factory=lambda: {"main": CONTENT})
@@ -202,7 +202,7 @@ for verb, reference, options in calls:
 
 
 def start(*calls: tuple[Any, ...], toml: str = "", **env: str) -> subprocess.Popen[str]:
-    """A process that makes the calls, (verb, reference[, options]) each, warnings as errors."""
+    """Start a process that makes calls, (verb, reference[, options]) each, warnings as errors."""
     whole = [(verb, reference, *(rest or [{}])) for verb, reference, *rest in calls]
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", DRIVER, json.dumps([toml, whole])],
@@ -224,7 +224,7 @@ def edgespec_process(*calls: tuple[Any, ...], toml: str = "", **env: str) -> lis
 
 
 def toml_of(*sources: str, sha256: str | None = SHA256, size: int | None = len(CONTENT)) -> str:
-    """A catalogue entry `toy` with these [[files.sources]]."""
+    """Write a catalogue entry `toy` with these [[files.sources]]."""
     text = (
         'name = "toy"\nfamily = "toy"\ntitle = "Toy"\ndescription = "For tests."\n'
         'licence = "MIT"\nparameters = 1\ncontext = 512\n'

@@ -1,4 +1,4 @@
-"""How references become files, without any network."""
+"""References become files, without any network."""
 
 from __future__ import annotations
 

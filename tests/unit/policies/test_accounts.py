@@ -1,4 +1,4 @@
-"""What the controller learns from its steps, and the budgets it keeps: no clock."""
+"""The lessons of the controller from its steps, and the budgets it keeps: no clock."""
 
 from functools import partial
 
@@ -79,7 +79,7 @@ def test_the_loss_budget_outlives_an_answer():
 
 
 def used_up(slope=0.2):
-    """A policy whose answer has lost what it may, after 48 tokens."""
+    """Return a policy whose answer has lost what it may, after 48 tokens."""
     made = policy(slope)
     for _ in range(3):
         made.observe(a_step())
@@ -91,7 +91,7 @@ def used_up(slope=0.2):
 
 
 def go_on(made, *streaks, n_emitted=50, kind=lookup):
-    """The depths chosen, one token after the other, with a source that was right so often."""
+    """Return the depths chosen, token by token, with a source that was right so often."""
     depths = []
     for i, streak in enumerate(streaks):
         depths.append(look(made, streak, n_emitted + i, kind))
@@ -100,7 +100,7 @@ def go_on(made, *streaks, n_emitted=50, kind=lookup):
 
 
 def look(made, streak, n_emitted, kind=lookup):
-    """The depth chosen for eight tokens that would cost 0.2 of a step each."""
+    """Return the depth chosen for eight tokens that would cost 0.2 of a step each."""
     return choose(made, kind(*[0.3] * 8, streak=streak), n_emitted=n_emitted).depth
 
 

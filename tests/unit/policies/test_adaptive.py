@@ -19,14 +19,14 @@ def line(first, each, n=200):
 
 
 def under_way(profile, **options):
-    """A policy behind its first step, which is plain and took one second."""
+    """Return a policy behind its first step, which is plain and took one second."""
     made = Adaptive(Costs(profile, **options))
     made.observe(StepStats("", 0, 0, 1, 1, 100, 0.0, 1.0, 1.0))
     return made
 
 
 def policy(slope=0.01, draft=None, reading=0.0, **options):
-    """A plain step takes one second."""
+    """Return costs with a plain step of one second."""
     return under_way(Profile(line(1.0, slope), draft and line(draft, reading), 0.0), **options)
 
 

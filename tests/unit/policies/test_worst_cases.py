@@ -1,4 +1,4 @@
-"""What "auto" may lose on purpose-made answers, in virtual time."""
+"""The most that "auto" may lose on purpose-made answers, in virtual time."""
 
 import random
 from dataclasses import replace
@@ -19,7 +19,7 @@ def line(first, each):
 
 
 def device(each, draft=None):
-    """A plain step takes one second, one more token `each`, a draft model's token `draft`."""
+    """Return costs: a plain step takes 1 s, a token more `each`, a draft model's token `draft`."""
     return Profile(line(1.0, each), draft and line(draft, draft / 10), overhead=0.0)
 
 
@@ -84,7 +84,7 @@ def test_a_draft_model_that_was_good(sure, draft):
     good = [drafted(1.0, 0.99, seed, 256) for seed in range(4)]
     assert (
         speedup(device(0.1, draft), [drafted(0.0, sure, 9, 256)], before=good) >= 0.93
-    )  # purse and credit
+    )  # the loss budget and what the draft model has won before
 
 
 @pytest.mark.parametrize("matching", [1, 2, 4, 8, 12])

@@ -89,7 +89,7 @@ def test_damaged_messages(whole, data):
 
 
 def check_message(data):
-    """It is refused, or it means one thing that can be written in one way."""
+    """Check that it is refused, or means one thing that can be written in one way."""
     try:
         found = protocol.decode(data)
     except VerifierFault:

@@ -13,7 +13,7 @@ from edgespec.types import Distribution
 
 
 def reference(row, params, prompt=(), output=()):
-    """The definition, in dense float64."""
+    """Return the definition, in dense float64."""
     row = np.array(row, np.float64)
     for token, bias in params.logit_bias.items():
         row[token] += bias

@@ -1,4 +1,4 @@
-"""What is checked when an inference server is connected."""
+"""The checks that are made when an inference server is connected."""
 
 import pytest
 

@@ -186,7 +186,7 @@ def test_a_body_that_never_ends(vllm, monkeypatch):
 
 
 def choices(change):
-    """A change to the list of choices of a fan-out."""
+    """Return a change to the list of choices of a fan-out."""
 
     def after(path, answer):
         change(answer["choices"])

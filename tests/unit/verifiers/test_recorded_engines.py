@@ -1,4 +1,4 @@
-"""What real servers answered, once more: `tests/benchmarks/real_engines.py` recorded it. The same
+"""Recorded answers of real servers (`tests/benchmarks/real_engines.py`) replayed: the same
 requests must be sent, and the answers must give the server's own text.
 """
 
@@ -50,7 +50,7 @@ class RecordedTokenizer:
 
 
 def replay(name, i, spoil=lambda answer: answer):
-    """A server that gives the recorded answers to exactly the recorded requests, in order."""
+    """Return a server that gives recorded answers to exactly the recorded requests, in order."""
     recording = RECORDINGS[name]
     run = recording["runs"][i]
     steps = iter([*run["connecting"], *run["rounds"]])
