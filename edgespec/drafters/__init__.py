@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 import pkgutil
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .base import Drafter, DrafterContext
+
+logger = logging.getLogger("edgespec.drafters")
 
 GROUP = "edgespec.drafters"
 METHODS = ("auto", "none")  # besides the names of drafters
@@ -64,19 +68,31 @@ def register(
     """Register the decorated function, which makes a drafter from a DrafterContext.
 
     Options of the drafter are its keyword-only arguments. Raises ConfigError for a name that
-    another drafter has.
+    another drafter has, or that is not made of lower-case letters, digits and underscores.
     """
 
     def add(make: Callable[..., Drafter]) -> Callable[..., Drafter]:
         entry = Entry(name, make, summary, tuple(aliases), uses_model, automatic)
         for known in (name, *entry.aliases):
-            taken = _entries.get(known)
-            if known in METHODS or (taken and taken.make.__module__ != make.__module__):
-                raise ConfigError(f"there is a drafter {known!r} already; choose another name")
-            _entries[known] = entry
+            _check_name(known, make.__module__)
+        _entries.update(dict.fromkeys((name, *entry.aliases), entry))
         return make
 
     return add
+
+
+def _check_name(name: str, module: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError(
+            f"{name!r} cannot name a drafter; take lower-case letters, digits and underscores"
+        )
+    holder = "edgespec" if name in METHODS else None
+    if name in _entries and _entries[name].make.__module__ != module:
+        holder = _entries[name].make.__module__
+    if holder:
+        raise ConfigError(
+            f"there is a drafter {name!r} already, of {holder}; {module} has to choose another name"
+        )
 
 
 def names() -> list[str]:
@@ -111,7 +127,10 @@ def chosen(method: str) -> list[Entry]:
     if method == "auto":
         found = [entry for entry in _entries.values() if entry.automatic]
     else:
-        found = [entry(name.strip()) for name in method.split(",")]
+        asked = [name.strip() for name in method.split(",")]
+        if len(asked) > 1 and set(asked) & set(METHODS):
+            raise ConfigError(f"{method!r}: auto and none cannot be combined with other methods")
+        found = [entry(name) for name in asked]
     return sorted(dict.fromkeys(found), key=lambda entry: entry.uses_model)
 
 
@@ -127,10 +146,15 @@ def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
         if name not in known:
             hint = did_you_mean(name, known) if known else "they have none"
             raise ConfigError(f"unknown option {name!r} of the drafters; {hint}")
-    return [
-        entry.make(context, **{name: options[name] for name in entry.options if name in options})
-        for entry in found
-    ]
+    return [_made(entry, context, options) for entry in found]
+
+
+def _made(entry: Entry, context: DrafterContext, options: dict[str, Any]) -> Drafter:
+    given = {name: options[name] for name in entry.options if name in options}
+    try:
+        return entry.make(context, **given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the drafter {entry.name!r} cannot be made: {error}") from error
 
 
 @functools.cache
@@ -141,7 +165,14 @@ def _read_own_files() -> None:
 
 @functools.cache
 def _read_entry_points() -> None:
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
+    from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
-        point.load()
+        try:
+            point.load()
+        except Exception as error:  # one package that is broken must not take the others along
+            package = point.dist.name if point.dist else point.value
+            logger.warning(
+                "the drafter %s of the package %s is left out: %s: %s",
+                point.name, package, type(error).__name__, error,
+            )  # fmt: skip

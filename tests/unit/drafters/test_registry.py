@@ -70,8 +70,35 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["suffix", "ngram", "auto", "none"])
 def test_a_name_that_is_taken(name):
-    with pytest.raises(ConfigError, match=f"there is a drafter '{name}' already"):
+    with pytest.raises(ConfigError, match=f"there is a drafter '{name}' already, of edgespec"):
         drafters.register(name, "another one")(lambda context: SuffixDrafter())
+
+
+@pytest.mark.parametrize("name", ["my-drafter", "a,b", "Upper", ""])
+def test_a_name_that_cannot_be_written(name):
+    with pytest.raises(ConfigError, match=f"'{name}' cannot name a drafter"):
+        drafters.register(name, "another one")(lambda context: SuffixDrafter())
+
+
+@pytest.mark.parametrize("method", ["none,suffix", "suffix, auto"])
+def test_methods_that_stand_alone(method):
+    with pytest.raises(ConfigError, match="auto and none cannot be combined"):
+        drafters.chosen(method)
+
+
+def test_a_broken_package_is_left_out(package, tmp_path):
+    (tmp_path / "bigram.py").write_text("import a_module_that_is_not_there\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "edgespec_cli", "run", "--help"],
+        env=package, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "suffix" in done.stdout
+    assert "bigram" not in done.stdout
+    script = "import edgespec; edgespec.drafters.names()"
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=package, capture_output=True, text=True, check=True
+    ).stderr
+    assert "the drafter bigram of the package edgespec-bigram is left out" in said
 
 
 def test_another_package_is_known_to_the_command_line_and_the_replay(package):
@@ -102,6 +129,7 @@ def test_options_of_the_example(registered):
     for options, says in (
         ({"longst": 2}, "unknown option 'longst' of the drafters; did you mean 'longest'?"),
         ({"longest": 2}, None),
+        ({"longest": "two"}, None),
     ):
         config = {"method": "bigram", "options": options}
         make = lambda config=config: assemble(  # noqa: E731
