@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Builds the demo's APK with Debian's own packages: no Gradle, no SDK of Google's, no account.
-#   build.sh             a signed APK in build/
-#   build.sh --native    with the native library for a model on the phone (jni/build.sh)
-#   build.sh --tools     only gets the tools: packages, and two archives of the previous release
-#   build.sh --packages  only prints the packages, one a line
-# --tools and --packages can be given together with --native, whose packages are others.
-# Exit status: 0; 1 something is missing or does not build; 2 an unknown option; 3 a downloaded file
-# is not the one expected.
+# Builds the demo's APK with Debian's packages, without Gradle, Google's SDK or an account.
+#   build.sh             makes a signed APK in build/
+#   build.sh --native    adds the native library for a model on the phone (jni/build.sh)
+#   build.sh --tools     only installs the tools: packages, and two archives of Debian's previous release
+#   build.sh --packages  only prints the packages, one per line
+# --tools and --packages can be combined with --native, which needs more packages.
+# Exit status: 0 built; 1 something is missing or does not build; 2 the option is unknown; 3 a
+# downloaded file has the wrong checksum.
 #
-# A release key instead of the debug key: EDGESPEC_KEYSTORE (file), EDGESPEC_KEYSTORE_PASSWORD,
-# EDGESPEC_KEY_ALIAS. EDGESPEC_DEBIAN_MIRROR: where the previous release lies, if the machine's own
-# mirror has it no more.
+# To sign with your own key instead of a debug key, set EDGESPEC_KEYSTORE (a file),
+# EDGESPEC_KEYSTORE_PASSWORD and EDGESPEC_KEY_ALIAS. Set EDGESPEC_DEBIAN_MIRROR to a mirror of the
+# previous release if the machine's own mirror no longer has it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 framework=/usr/share/android-framework-res/framework-res.apk
-# What must be there, and the package that brings it.
+# Each needed program or file, and the package that contains it.
 needs=(
     "javac openjdk-17-jdk-headless"
     "aapt aapt"
@@ -31,7 +31,7 @@ native_needs=(
     "readelf binutils"
     "npm npm"
 )
-# dx and the classes of Android 6 are no longer in Debian 12; both are of Debian 11.
+# Debian 12 no longer has dx and the classes of Android 6; both come from Debian 11.
 previous=bullseye
 archives=(
     "dalvik-exchange 10.0.0+r36-1 8fc128db7c27253d963eb9b33de79b197162a4749d2ba69019b2fd0664cbd7fe"
@@ -69,7 +69,7 @@ get_packages() {
     }
 }
 
-# The mirror that this machine's own configuration names for Debian.
+# Prints the Debian mirror in this machine's configuration.
 mirror() {
     [ -z "${EDGESPEC_DEBIAN_MIRROR:-}" ] || { echo "$EDGESPEC_DEBIAN_MIRROR"; return; }
     apt-get indextargets --format '$(SITE)' \
@@ -98,7 +98,7 @@ get_archives() {
         for name in "${files[@]}"; do dpkg -x "$name" build/tools; done
 }
 
-# apt-get with a sources list, lists and a cache of its own: the machine's are left as they are.
+# Downloads with sources, lists and a cache of its own, so that the machine's stay unchanged.
 download() {
     local apt=$PWD/build/tools/apt from
     from=$(mirror)
@@ -135,8 +135,8 @@ compile() {
         --output=build/dex/classes.dex build/classes
 }
 
-# The native library lies compressed in the APK, as extractNativeLibs in the manifest says, and the
-# licences of what is in it beside it.
+# Puts the APK together. The native library is compressed, as extractNativeLibs in the manifest says,
+# and the licences of its parts are with it.
 package() {
     rm -rf build/lib build/unaligned.apk
     aapt package -f -M app/AndroidManifest.xml -S app/res -I "$framework" -F build/unaligned.apk \

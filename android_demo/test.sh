@@ -1,30 +1,29 @@
 #!/usr/bin/env bash
-# Tests the demo. Builds it first.
+# Builds and tests the demo.
 #   test.sh                the parts core, dex and app
-#   test.sh core           JUnit tests of core/, on the classes
-#   test.sh dex            the same tests, and those of the app, on the classes that enjarify makes of the
-#                          APK's DEX
-#   test.sh app            the unmodified Activity on fakes of the android.* classes
-#   test.sh native         jni/test.sh: the native library under qemu, against llama.cpp here
+#   test.sh core           JUnit tests of core/, on the compiled classes
+#   test.sh dex            all JUnit tests, on the classes that enjarify makes from the APK's DEX
+#   test.sh app            JUnit tests of the unmodified Activity, on fakes of the android.* classes
+#   test.sh native         jni/test.sh: the native library, here and under qemu, compared with llama.cpp
 #   test.sh picture [ADDRESS [KEY]]  draws picture.png, with a scripted server or a real one
 # --no-build tests what build.sh has built last.
-# Exit status: 0; 1 a test failed, or a tool is missing; 2 an unknown part.
+# Exit status: 0 all passed; 1 a test failed, or a tool is missing; 2 the part is unknown.
 #
-# The loopback against the real `edgespec serve` is run by pytest: tests/android/test_loopback.py.
+# tests/android/test_loopback.py tests the core with a real `edgespec serve`; run it with pytest.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 java_home=/usr/share/java
 junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar
 
-# junit CLASSES TEST…: runs these tests against these classes.
+# junit CLASSES TEST… runs these tests with these classes.
 junit() {
     local classes=$1
     shift
     java -ea -cp "build/test:$classes:$junit" org.junit.runner.JUnitCore "$@"
 }
 
-# Names of the test classes below a folder.
+# Prints the names of the test classes in a folder.
 tests_in() {
     (cd "$1" && find . -name '*Test.java' | sed 's|^\./||; s|\.java$||; s|/|.|g' | sort)
 }

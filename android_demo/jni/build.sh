@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the native half of the app for arm64: llama.cpp as the npm package llama.rn ships it for
-# Android, and the JNI shim over it. They are put where ../build.sh --native takes them from:
+# Builds the native half of the app for arm64: llama.cpp for Android from the npm package llama.rn,
+# and the JNI shim. ../build.sh --native takes them from here:
 #
 #   ../build/native/arm64-v8a/{librnllama_v8.so, libedgespec_jni.so}
 #   ../build/native/assets/licences.txt, which must go with them
 #
-# Exit code 77: something is missing that must be installed or fetched first; it says what.
+# Exit code 77: a message says what must be installed or fetched first.
 set -euo pipefail
 cd "$(dirname "$0")"
 started=$SECONDS
@@ -72,7 +72,7 @@ write_licences() {
 compile() {
     local flags=(--target="aarch64-linux-android$min_sdk" -std=c11 -O2 -fPIC -ffreestanding
         -mno-outline-atomics -Wall -Wextra -Werror -nostdlib -fuse-ld=lld -shared)
-    # stands for Android's libc.so while linking; it is not shipped
+    # replaces Android's libc.so while linking; it is not shipped
     mkdir -p "$work/link"
     clang "${flags[@]}" -Wl,-soname,libc.so bionic/libc.c -o "$work/link/libc.so"
     clang "${flags[@]}" -fvisibility=hidden -isystem bionic -isystem "$java_headers" \
@@ -82,7 +82,7 @@ compile() {
         -o "$libraries/libedgespec_jni.so"
 }
 
-# The Android that a library was built for; its undefined names were found there.
+# Prints the Android API for which a library was built, so which has all its undefined names.
 sdk_of() {
     local hex
     hex=$(LC_ALL=C readelf --wide --notes "$1" |

@@ -1,8 +1,8 @@
-/* The native half of edgespec.app.NativeModel: one GGUF, one context of one sequence, greedy.
+/* The native half of edgespec.app.NativeModel: it runs one GGUF file with one sequence, greedily.
  *
- * Everything is checked here that llama.cpp would answer with an abort or a C++ exception, which
- * would take the app down: ids outside the vocabulary, a full context, a handle that was closed.
- * Texts cross as UTF-8 in byte arrays, because JNI's own strings are in another encoding.
+ * This file checks whatever llama.cpp would answer with an abort or a C++ exception, which would
+ * crash the app: ids outside the vocabulary, a full context, a handle that was closed. Texts are
+ * passed as UTF-8 in byte arrays, because JNI's own strings have another encoding.
  */
 #include <jni.h>
 #include <stdatomic.h>
@@ -21,11 +21,11 @@
 #define NO_CHAT_MODEL "it does not continue texts; take a chat model"
 
 enum {
-    /* Tokens an evaluation. The engine reserves logits for all of them: 64 rows of a vocabulary
+    /* Most tokens of one evaluation. The engine reserves logits for all of them: 64 rows of a vocabulary
        of 152,000 are 39 MB, its own default of 512 would be 311 MB. */
     MAX_BATCH = 64,
     MAX_SENTENCE = 512,
-    /* Of what llama_decode answers. */
+    /* Return codes of llama_decode. */
     FULL = 1,
     ABORTED = 2,
 };
@@ -39,8 +39,8 @@ struct native_model {
     atomic_bool cancelled;
 };
 
-/* The first error that the engine reported since `begin_listening`; its return codes do not say
-   why something failed. Two models at work at a time may mix their reasons, nothing else. */
+/* The first error that the engine logged since `begin_listening`, because its return codes do not
+   say why something failed. If two models run at once, only these reasons may be mixed up. */
 static char engine_said[MAX_SENTENCE];
 
 static void begin_listening(void) {
@@ -64,8 +64,8 @@ static const char *reason(void) {
     return engine_said[0] ? engine_said : "the engine gives no reason";
 }
 
-/* Throws. The engine may quote file names and templates: what is not ASCII becomes '?', since
-   ThrowNew takes JNI's own encoding and stops the app for anything else. */
+/* Throws an exception. The engine may quote file names and templates: bytes that are not ASCII
+   become '?', because ThrowNew expects JNI's own encoding and crashes the app otherwise. */
 static void fail(JNIEnv *env, const char *exception, const char *format, ...) {
     char sentence[MAX_SENTENCE + 256];
     va_list values;
@@ -82,7 +82,7 @@ static void fail(JNIEnv *env, const char *exception, const char *format, ...) {
     }
 }
 
-/* NULL, with an exception, after close. */
+/* Returns the model of a handle; NULL, with an exception, after close. */
 static struct native_model *opened(JNIEnv *env, jlong handle) {
     if (!handle)
         fail(env, BAD_STATE, "the model is closed; open it again");
@@ -97,7 +97,7 @@ static bool in_vocabulary(JNIEnv *env, const struct native_model *model, jint id
     return false;
 }
 
-/* A copy that ends with a zero byte, to be freed; NULL with an exception. */
+/* Returns a copy that ends with a zero byte and must be freed; NULL with an exception. */
 static char *copy_of(JNIEnv *env, jbyteArray bytes, jint *size) {
     if (!bytes) {
         fail(env, BAD_ARGUMENT, "a text is missing");
@@ -138,7 +138,7 @@ static bool is_cache_type(jint type) {
     return type == LM_GGML_TYPE_F32 || type == LM_GGML_TYPE_F16 || type == LM_GGML_TYPE_Q8_0;
 }
 
-/* Whether a conversation can be had with it at all; throws if not. */
+/* Returns true if the model can hold conversations and its cache can be cut; throws if not. */
 static bool is_usable(JNIEnv *env, const struct llama_model *weights) {
     if (llama_model_has_encoder(weights) || !llama_model_has_decoder(weights))
         fail(env, IO_EXCEPTION, NO_CHAT_MODEL);
@@ -168,7 +168,7 @@ static struct llama_context *new_context(struct native_model *model, jint n_ctx,
 static bool open_file(JNIEnv *env, struct native_model *model, const char *path, jint n_ctx,
                       jint n_threads, jint type_k, jint type_v, jboolean flash_attention) {
     struct llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers = 0; /* drafting is bound by its round trips; a GPU is not asked for */
+    params.n_gpu_layers = 0; /* round trips take most of the time; a GPU would not help */
     model->weights = llama_model_load_from_file(path, params);
     if (!model->weights) {
         fail(env, IO_EXCEPTION, "the engine cannot load it (%s); copy the file again, or take "
@@ -183,7 +183,7 @@ static bool open_file(JNIEnv *env, struct native_model *model, const char *path,
              n_ctx, reason());
         return false;
     }
-    if (!llama_get_memory(model->context)) { /* models that only embed have none */
+    if (!llama_get_memory(model->context)) { /* models that only make embeddings have none */
         fail(env, IO_EXCEPTION, NO_CHAT_MODEL);
         return false;
     }
@@ -200,7 +200,7 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM *vm, void *reserved) {
     return JNI_VERSION_1_6;
 }
 
-/* Reads a file and makes its context; the handle for all other calls. Throws IOException. */
+/* Loads a file and makes its context; returns the handle for all other calls. Throws IOException. */
 JNIEXPORT jlong JNICALL Java_edgespec_app_NativeModel_open(
     JNIEnv *env, jclass type, jbyteArray path_bytes, jint n_ctx, jint n_threads, jint type_k,
     jint type_v, jboolean flash_attention) {
@@ -256,7 +256,7 @@ JNIEXPORT jint JNICALL Java_edgespec_app_NativeModel_nPast(JNIEnv *env, jclass t
     return model ? model->n_past : 0;
 }
 
-/* The lowest of the likeliest ids, as NumPy's argmax has it. */
+/* Returns the likeliest id, the lowest one of several, as NumPy's argmax does. */
 static jint likeliest(const float *logits, int size) {
     int best = 0;
     for (int id = 1; id < size; id++)
@@ -265,8 +265,8 @@ static jint likeliest(const float *logits, int size) {
     return best;
 }
 
-/* Evaluates up to MAX_BATCH tokens at a position; logits for those from `first_row` on. What
-   llama_decode answers. */
+/* Evaluates up to MAX_BATCH tokens at a position, with logits from the token `first_row` on. Returns
+   the code of llama_decode. */
 static int evaluate(struct native_model *model, const jint *tokens, int n, int position,
                     int first_row) {
     struct llama_batch *batch = &model->batch;
@@ -293,8 +293,8 @@ static void fail_decode(JNIEnv *env, const struct native_model *model, int code,
              n_tokens, model->n_past, code, reason());
 }
 
-/* Fills `best` with an id for each of the last n_rows tokens. On failure the cache is as it was,
-   and an exception is thrown. */
+/* Fills `best` with the likeliest next id after each of the last n_rows tokens. On failure it throws
+   an exception and leaves the cache as it was. */
 static bool decode(JNIEnv *env, struct native_model *model, const jint *tokens, int n_tokens,
                    int n_rows, jint *best) {
     atomic_store(&model->cancelled, false);
@@ -333,7 +333,7 @@ static bool can_decode(JNIEnv *env, const struct native_model *model, const jint
     return true;
 }
 
-/* Appends tokens; the likeliest ids behind the last n_rows of them. Throws IOException. */
+/* Appends tokens; returns the likeliest ids after the last n_rows of them. Throws IOException. */
 JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_decode(
     JNIEnv *env, jclass type, jlong handle, jintArray token_array, jint n_rows) {
     (void)type;
@@ -360,7 +360,7 @@ JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_decode(
     return rows;
 }
 
-/* Stops the decode under way, which then throws InterruptedIOException; for any thread. */
+/* Stops the running decode, which then throws InterruptedIOException. Any thread may call it. */
 JNIEXPORT void JNICALL Java_edgespec_app_NativeModel_cancel(JNIEnv *env, jclass type,
                                                             jlong handle) {
     (void)type;
@@ -369,7 +369,7 @@ JNIEXPORT void JNICALL Java_edgespec_app_NativeModel_cancel(JNIEnv *env, jclass 
         atomic_store(&model->cancelled, true);
 }
 
-/* Forgets everything from n_past on. Throws IOException where the engine says no. */
+/* Deletes all tokens from n_past on from the cache. Throws IOException if the engine cannot. */
 JNIEXPORT void JNICALL Java_edgespec_app_NativeModel_truncate(JNIEnv *env, jclass type,
                                                               jlong handle, jint n_past) {
     (void)type;
@@ -387,13 +387,13 @@ JNIEXPORT void JNICALL Java_edgespec_app_NativeModel_truncate(JNIEnv *env, jclas
              model->n_past, n_past);
 }
 
-/* Ids of a text of UTF-8, special tokens that are written out included. */
+/* Returns the ids of a UTF-8 text; special tokens that are written out count as such. */
 static jintArray tokenized(JNIEnv *env, const struct native_model *model, const char *text,
                            jint size, bool add_special) {
     /* No token is shorter than a byte; a few may be added around the text. */
-    jint room = size + 8;
-    jint *ids = malloc(sizeof *ids * (size_t)room);
-    jint n = ids ? llama_tokenize(model->vocab, text, size, ids, room, add_special, true) : -1;
+    jint most = size + 8;
+    jint *ids = malloc(sizeof *ids * (size_t)most);
+    jint n = ids ? llama_tokenize(model->vocab, text, size, ids, most, add_special, true) : -1;
     jintArray array = NULL;
     if (!ids)
         fail(env, OUT_OF_MEMORY, "no memory for the tokens of %d bytes", size);
@@ -405,7 +405,7 @@ static jintArray tokenized(JNIEnv *env, const struct native_model *model, const 
     return array;
 }
 
-/* Ids of a text; addSpecial puts in front what the model wants at the beginning of a text. */
+/* Returns the ids of a text; add_special adds the special tokens with which the model's texts begin. */
 JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_encode(
     JNIEnv *env, jclass type, jlong handle, jbyteArray text_bytes, jboolean add_special) {
     (void)type;
@@ -417,7 +417,7 @@ JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_encode(
     return ids;
 }
 
-/* The conversation as the model's template writes it, to be freed; NULL with an exception. A
+/* Returns the conversation in the model's template, which must be freed; NULL with an exception. A
    model without a template gets ChatML, as in Python. */
 static char *rendered(JNIEnv *env, const struct native_model *model,
                       const struct llama_chat_message *messages, size_t n, jint *size) {
@@ -438,7 +438,7 @@ static char *rendered(JNIEnv *env, const struct native_model *model,
     return text;
 }
 
-/* Templates write the token at the beginning of a text themselves or not; never two of them. */
+/* Returns true if the template has written the model's first token, which must not come twice. */
 static bool begins_with_bos(const struct native_model *model, const char *text) {
     llama_token bos = llama_vocab_bos(model->vocab);
     const char *written = bos >= 0 ? llama_vocab_get_text(model->vocab, bos) : "";
@@ -446,8 +446,8 @@ static bool begins_with_bos(const struct native_model *model, const char *text) 
     return size && !strncmp(text, written, size);
 }
 
-/* Copies role, content, role, content, … into messages; false with an exception. What was copied
-   is to be freed either way. */
+/* Copies role, content, role, content, … into messages; returns false with an exception. The copies
+   must be freed in both cases. */
 static bool copy_messages(JNIEnv *env, jobjectArray texts, jint n,
                           struct llama_chat_message *messages) {
     for (jint i = 0; i < 2 * n; i++) {
@@ -462,7 +462,7 @@ static bool copy_messages(JNIEnv *env, jobjectArray texts, jint n,
     return true;
 }
 
-/* The template in the model's file; nothing where there is none. */
+/* Returns the template in the model's file; empty if there is none. */
 JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *env, jclass type,
                                                                         jlong handle) {
     (void)type;
@@ -473,7 +473,7 @@ JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_chatTemplate(JNIEnv *
     return template ? new_bytes(env, template, (jint)strlen(template)) : new_bytes(env, "", 0);
 }
 
-/* Ids of role, content, role, content, … with the opening of the assistant's turn. */
+/* Returns the ids of a conversation (role, content, …), up to where the assistant's answer begins. */
 JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_encodeChat(
     JNIEnv *env, jclass type, jlong handle, jobjectArray texts) {
     (void)type;
@@ -502,7 +502,7 @@ JNIEXPORT jintArray JNICALL Java_edgespec_app_NativeModel_encodeChat(
     return ids;
 }
 
-/* What a token adds to a text; nothing for control tokens. */
+/* Returns the bytes that a token adds to a text; none for control tokens. */
 JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_piece(JNIEnv *env, jclass type,
                                                                  jlong handle, jint id) {
     (void)type;
@@ -531,8 +531,8 @@ JNIEXPORT jboolean JNICALL Java_edgespec_app_NativeModel_isEnd(JNIEnv *env, jcla
     return model && in_vocabulary(env, model, id) && llama_vocab_is_eog(model->vocab, id);
 }
 
-/* What the vocabulary hash is taken of (docs/concepts/protocol.md): every entry, behind its size as a
-   little-endian u32. */
+/* Returns the input of the vocabulary hash (docs/concepts/protocol.md): every entry, after its size as
+   a little-endian u32. */
 JNIEXPORT jbyteArray JNICALL Java_edgespec_app_NativeModel_entries(JNIEnv *env, jclass type,
                                                                    jlong handle) {
     (void)type;

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Tests the native half of the app, three times over:
+# Tests the native half of the app in three ways:
 #
-#   here: the shim built for this machine over Python's llama.cpp, with AddressSanitizer: errors,
-#         leaks, equality with Python
-#   java: the same under NativeModel in a Java machine that checks every JNI call
-#   qemu: the libraries that ship, on an emulated arm64: the same tests, so 32 greedy tokens are
-#         those of llama.cpp here
+#   here: the shim, built for this machine with Python's llama.cpp and AddressSanitizer: errors, leaks,
+#         equality with Python
+#   java: the shim below NativeModel, in a Java machine that checks every JNI call
+#   qemu: the libraries that ship, on an emulated arm64, with the tests of `here`: for example, 32
+#         greedy tokens are equal to those of llama.cpp on this machine
 #
-# test.sh [here] [java] [qemu] runs a choice. $PYTHON is a Python with edgespec's extras gguf and
-# dev (python3), $EDGESPEC_TEST_MODELS a folder with smollm2-135m.gguf. Exit code 77: nothing was
-# tested, because something is missing that must be installed or fetched first; it says what.
+# test.sh [here] [java] [qemu] runs only these. $PYTHON (default: python3) must have edgespec with its
+# extras gguf and dev, $EDGESPEC_TEST_MODELS is a folder with smollm2-135m.gguf. Exit code 77: nothing
+# was tested; a message says what must be installed or fetched first.
 set -euo pipefail
 cd "$(dirname "$0")"
 started=$SECONDS
@@ -22,7 +22,7 @@ libraries=$work/arm64-v8a
 here=$work/here
 musl=$work/musl
 guest=$work/guest
-# one of the first 64-bit phones' processors: nothing newer may be needed
+# a processor of the first 64-bit phones, so that the libraries need nothing newer
 emulator="qemu-aarch64 -cpu cortex-a53 -L '$musl/root' -E 'LD_LIBRARY_PATH=$guest' '$guest/driver'"
 
 missing() {
@@ -46,7 +46,7 @@ need() {
     headers=$(dirname "$(dirname "$(readlink -f "$(command -v javac)")")")/include
 }
 
-# --- here: names that llama.rn has changed are changed back
+# --- here: renames what llama.rn has renamed back
 build_here() {
     local renamed=(-Dlm_ggml_log_level=ggml_log_level -DLM_GGML_LOG_LEVEL_ERROR=GGML_LOG_LEVEL_ERROR
         -DLM_GGML_TYPE_F32=GGML_TYPE_F32 -DLM_GGML_TYPE_F16=GGML_TYPE_F16
@@ -93,7 +93,7 @@ fetch_musl() {
     local package
     rm -rf "$musl"
     mkdir -p "$musl/lists/partial" "$musl/cache/archives/partial"
-    apt-get "${options[@]}" update || true # of a machine's sources, one may have no arm64
+    apt-get "${options[@]}" update || true # some of the machine's sources may have no arm64
     (cd "$musl" && apt-get "${options[@]}" download musl musl-dev) ||
         missing "apt cannot fetch musl for arm64; is there a network, or a mirror that has arm64?"
     for package in "$musl"/*.deb; do dpkg-deb --extract "$package" "$musl/root"; done

@@ -1,5 +1,5 @@
-/* Linked against, never run: names of Android's libc.so that the shim may use, all of them in
-   every Android that runs on arm64. With it the linker finds every other undefined name. */
+/* The names of Android's libc.so that the shim may use; every Android on arm64 has them. The shim is
+   linked against this file, so that the linker reports any other name. It is never run. */
 void calloc(void) {}
 void free(void) {}
 void malloc(void) {}

@@ -1,4 +1,4 @@
-/* What the shim and llama.cpp's headers use of Android's <stdio.h>. */
+/* The part of Android's <stdio.h> that the shim and llama.cpp's headers use. */
 #pragma once
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What the shim uses of Android's <stdlib.h>. */
+/* The part of Android's <stdlib.h> that the shim uses. */
 #pragma once
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-/* What the shim uses of Android's <string.h>, and what a compiler calls by itself. */
+/* The part of Android's <string.h> that the shim uses and that compilers call by themselves. */
 #pragma once
 #include <stddef.h>
 

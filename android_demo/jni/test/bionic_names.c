@@ -1,7 +1,7 @@
-/* Android's C library over musl, so far as llama.cpp's library for Android needs it under qemu.
+/* Makes musl look like Android's C library to llama.cpp's Android library under qemu.
  *
- * Both are alike on arm64 in what crosses the border (sizes of mutexes, of stat, numbers of errors
- * and flags); this file has the names that musl lacks, and the calls whose numbers differ.
+ * On arm64 both have the same sizes of mutexes and of stat and the same numbers of errors and flags.
+ * This file has the functions that musl lacks, and those whose numbers differ.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,12 +21,12 @@ int *__errno(void) {
     return &errno;
 }
 
-/* Android numbers these otherwise. */
+/* Android's constants for sysconf have other numbers. */
 long sysconf(int name) {
     switch (name) {
     case 0x27:
     case 0x28:
-        return 4096; /* bytes a page */
+        return 4096; /* bytes of a page */
     case 0x60:
     case 0x61:
         return 1; /* processors */
@@ -60,54 +60,54 @@ void __assert2(const char *file, int line, const char *function, const char *wha
     abort();
 }
 
-/* Calls that a compiler has given the room behind their target. */
+/* Functions to which the compiler passes the size of their target. */
 
-static void check(size_t needed, size_t room) {
-    if (needed > room) {
-        fprintf(stderr, "bionic_names.c: %zu bytes written to %zu\n", needed, room);
+static void check(size_t needed, size_t available) {
+    if (needed > available) {
+        fprintf(stderr, "bionic_names.c: %zu bytes written to %zu\n", needed, available);
         abort();
     }
 }
 
-void *__memcpy_chk(void *to, const void *from, size_t size, size_t room) {
-    check(size, room);
+void *__memcpy_chk(void *to, const void *from, size_t size, size_t available) {
+    check(size, available);
     return memcpy(to, from, size);
 }
 
-void *__memset_chk(void *to, int value, size_t size, size_t room) {
-    check(size, room);
+void *__memset_chk(void *to, int value, size_t size, size_t available) {
+    check(size, available);
     return memset(to, value, size);
 }
 
-char *__strcpy_chk(char *to, const char *from, size_t room) {
-    check(strlen(from) + 1, room);
+char *__strcpy_chk(char *to, const char *from, size_t available) {
+    check(strlen(from) + 1, available);
     return strcpy(to, from);
 }
 
-char *__strncpy_chk(char *to, const char *from, size_t size, size_t room) {
-    check(size, room);
+char *__strncpy_chk(char *to, const char *from, size_t size, size_t available) {
+    check(size, available);
     return strncpy(to, from, size);
 }
 
-size_t __strlen_chk(const char *text, size_t room) {
-    check(strlen(text) + 1, room);
+size_t __strlen_chk(const char *text, size_t available) {
+    check(strlen(text) + 1, available);
     return strlen(text);
 }
 
-char *__strchr_chk(const char *text, int c, size_t room) {
-    check(strlen(text) + 1, room);
+char *__strchr_chk(const char *text, int c, size_t available) {
+    check(strlen(text) + 1, available);
     return strchr(text, c);
 }
 
-int __vsnprintf_chk(char *to, size_t size, int flags, size_t room, const char *format,
+int __vsnprintf_chk(char *to, size_t size, int flags, size_t available, const char *format,
                     va_list values) {
     (void)flags;
-    check(size, room);
+    check(size, available);
     return vsnprintf(to, size, format, values);
 }
 
-ssize_t __read_chk(int file, void *to, size_t size, size_t room) {
-    check(size, room);
+ssize_t __read_chk(int file, void *to, size_t size, size_t available) {
+    check(size, available);
     return read(file, to, size);
 }
 
@@ -115,7 +115,7 @@ int __open_2(const char *path, int flags) {
     return open(path, flags);
 }
 
-/* Numbers in a locale; there is only one here. */
+/* Functions that parse numbers in a locale; there is only one locale here. */
 
 long double strtold_l(const char *text, char **end, locale_t locale) {
     (void)locale;

@@ -34,7 +34,7 @@ jbyteArray Java_edgespec_app_NativeModel_piece(JNIEnv *, jclass, jlong, jint);
 jboolean Java_edgespec_app_NativeModel_isEnd(JNIEnv *, jclass, jlong, jint);
 jbyteArray Java_edgespec_app_NativeModel_entries(JNIEnv *, jclass, jlong);
 
-/* Objects: arrays, and classes, which are their names. */
+/* JNI objects are arrays, or classes, which are stored as their names. */
 
 struct object {
     struct object *next;
@@ -97,7 +97,7 @@ static jint throw_new(JNIEnv *env, jclass type, const char *sentence) {
 }
 
 static void delete_local_ref(JNIEnv *env, jobject object) {
-    (void)env, (void)object; /* freed behind the call, as all of them */
+    (void)env, (void)object; /* all objects are freed after the call */
 }
 
 static jsize array_length(JNIEnv *env, jarray array) {
@@ -223,7 +223,7 @@ static void print_array(void *array) {
     putchar('\n');
 }
 
-/* Stops the decode under way after some milliseconds, again and again, as an impatient person. */
+/* Stops the running decode after some milliseconds, repeatedly. */
 
 static atomic_bool decoding;
 

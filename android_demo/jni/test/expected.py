@@ -1,4 +1,4 @@
-"""Prints what NativeModelTest.java compares with, as options of java: python expected.py MODEL"""
+"""Print what NativeModelTest.java compares with, as options of java: python expected.py MODEL."""
 
 import sys
 from pathlib import Path
@@ -27,9 +27,9 @@ def encoded(messages):
 
 
 prompt = encoded(MESSAGES)
-answer = [int(model.decode(prompt)[0].argmax())]
+answer = [int(model.decode(prompt).logits[0].argmax())]
 while not tokenizer.is_eog(answer[-1]):
-    answer.append(int(model.decode(answer[-1:])[0].argmax()))
+    answer.append(int(model.decode(answer[-1:]).logits[0].argmax()))
 print(f"-Dmodel={path}")
 print(f"-Dprompt={','.join(map(str, prompt))}")
 print(f"-Dbare={','.join(map(str, encoded([{'role': 'user', 'content': 'Why?'}])))}")

@@ -1,5 +1,5 @@
-"""The JNI functions of the shim against llama.cpp as Python has it. Run by jni/test.sh, which
-builds the driver and says in $EDGESPEC_NATIVE_DRIVER how to start it.
+"""Tests of the shim's JNI functions against Python's llama.cpp. jni/test.sh runs them; it builds the
+driver and puts the command that starts it into $EDGESPEC_NATIVE_DRIVER.
 """
 
 import hashlib
@@ -129,10 +129,10 @@ def python():
 
 @pytest.fixture
 def float_model(tmp_path):
-    """Return the model with its weights as 32-bit floats.
+    """Yield the model with its weights as 32-bit floats.
 
-    Kernels for quantised weights round what they multiply with, each in its own way: two processors
-    then disagree at near ties.
+    Kernels for quantised weights round the activations, each in its own way, so that two processors
+    disagree at near-ties.
     """
     path = tmp_path / "f32.gguf"
     params = lib.llama_model_quantize_default_params()
@@ -151,7 +151,7 @@ def prompt(python):
 
 
 def greedy(decode, prompt, n):
-    """So many tokens behind the prompt; the last one is not in the cache then."""
+    """Return n greedy tokens after the prompt; the last one is not in the cache."""
     tokens = list(decode(prompt))
     while len(tokens) < n:
         tokens += decode(tokens[-1:])
@@ -160,7 +160,7 @@ def greedy(decode, prompt, n):
 
 def python_greedy(python, prompt, n):
     python.truncate(0)
-    return greedy(lambda tokens: [int(python.decode(tokens)[0].argmax())], prompt, n)
+    return greedy(lambda tokens: [int(python.decode(tokens).logits[0].argmax())], prompt, n)
 
 
 def test_32_greedy_tokens_are_those_of_llama_cpp_here(closed, float_model, prompt):
@@ -172,7 +172,7 @@ def test_32_greedy_tokens_are_those_of_llama_cpp_here(closed, float_model, promp
 
 
 def test_rows_are_those_of_llama_cpp_here(native, python, prompt):
-    """Compare rows of the quantised model, in two evaluations, but for near ties."""
+    """Compare rows of the quantised model, evaluated in two parts, except at near-ties."""
     answer = python_greedy(python, prompt, 50)
     ids = prompt + answer
     assert len(prompt) < 64 < len(ids)
@@ -180,7 +180,7 @@ def test_rows_are_those_of_llama_cpp_here(native, python, prompt):
     python.truncate(0)
     near = 0
     for i, token in enumerate(answer):
-        logits = python.decode(prompt if i == 0 else answer[i - 1 : i])[0]
+        logits = python.decode(prompt if i == 0 else answer[i - 1 : i]).logits[0]
         second, first = np.sort(logits)[-2:]
         near += first - second < 0.5
         assert rows[i] == token or first - second < 0.5, f"row {i}"
@@ -233,7 +233,7 @@ def test_conversations_become_pythons_tokens(native, prompt, python):
 
 
 def test_other_caches_and_threads_answer_too(closed, python):
-    """F32 is for tests; these are what a phone uses."""
+    """Phones use these settings; F32 is for tests only."""
     ids = python.tokenizer.encode("The capital of France is")
     for settings in (
         {"type_k": F16, "type_v": F16, "threads": 2},

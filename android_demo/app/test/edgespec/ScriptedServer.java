@@ -13,15 +13,15 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * A verification server on this machine that says what it was told to say, and only as many verdicts as
- * it is allowed, so that a test can look at the app in the middle of an answer. Its tokens are words
+ * A verification server on this machine that gives prepared answers. It gives only as many verdicts as
+ * a test allows, so that the test can look at the app in the middle of an answer. Its tokens are words
  * with the blank before them, and single bytes.
  */
 public final class ScriptedServer extends RawServer {
     private static final int END = 0;
     private static final int FIRST_BYTE = 1;
     private static final int FIRST_WORD = 257;
-    /** What a verdict takes, so that the device has time to draft before plain tokens come. */
+    /** Milliseconds of a verdict, so that the device has time to draft before plain tokens arrive. */
     private static final int VERDICT_MS = 10;
     private static final long[][] COSTS = {{1, 40000}, {8, 42000}};
 
@@ -33,12 +33,17 @@ public final class ScriptedServer extends RawServer {
     private final AtomicInteger connections = new AtomicInteger();
     private volatile int[] script = {};
 
-    /** @param key what it wants to see, "" for none; says: question, answer, question, answer, … */
+    /**
+     * Starts a server.
+     *
+     * @param key the key that it expects, "" for none
+     * @param says question, answer, question, answer, …
+     */
     public ScriptedServer(String key, String... says) throws IOException {
         this(key, anyPort(), says);
     }
 
-    /** One at a port that another has left. */
+    /** Starts a server at the port of one that was closed. */
     public ScriptedServer(String key, int port, String... says) throws IOException {
         this(key, new ServerSocket(port, 50, InetAddress.getByName("127.0.0.1")), says);
     }
@@ -64,40 +69,40 @@ public final class ScriptedServer extends RawServer {
         return url();
     }
 
-    /** host:port, as messages name it. */
+    /** Returns host:port, as messages name the server. */
     public String name() {
         return "127.0.0.1:" + port();
     }
 
-    /** One like this where this one was. */
+    /** Starts a server with the same key at this one's port, after this one was closed. */
     public ScriptedServer again(String... says) throws IOException {
         return new ScriptedServer(key, port(), says);
     }
 
-    /** So many more verdicts may be given. */
+    /** Allows so many more verdicts. */
     public void allow(int verdicts) {
         allowed.release(verdicts);
     }
 
-    /** From now on only so many. */
+    /** Allows only so many verdicts from now on. */
     public void allowOnly(int verdicts) {
         allowed.drainPermits();
         allowed.release(verdicts);
     }
 
-    /** The prompts that were tokenized, each message as "role: content" in a line. */
+    /** Returns the prompts that were tokenized, each message as "role: content" in a line. */
     public List<String> questions() {
         return questions;
     }
 
-    /** How many devices have connected, one that came back counted again. */
+    /** Returns the number of connections, those of the same device included. */
     public int connections() {
         return connections.get();
     }
 
     // Tokens
 
-    /** Words with the blanks before them. */
+    /** Splits a text into words with the blanks before them. */
     private static List<String> words(String text) {
         List<String> words = new ArrayList<String>();
         for (int start = 0; start < text.length();) {
@@ -172,7 +177,7 @@ public final class ScriptedServer extends RawServer {
         return out.bytes();
     }
 
-    /** One connection. What it owes is a draft to judge, or tokens of its own up to a round. */
+    /** One connection, with the draft to check next and the round up to which it emits tokens. */
     private final class Device {
         private final Connection connection;
         private int nPrompt;
@@ -186,14 +191,14 @@ public final class ScriptedServer extends RawServer {
         }
 
         void serve() throws IOException {
-            Thread judge = new Thread("test-verdicts") {
+            Thread verdicts = new Thread("test-verdicts") {
                 @Override
                 public void run() {
-                    judge();
+                    giveVerdicts();
                 }
             };
-            judge.setDaemon(true);
-            judge.start();
+            verdicts.setDaemon(true);
+            verdicts.start();
             for (byte[] data = connection.receive(); data[0] == 2; data = connection.receive()) {
                 hear(Wire.decode(Arrays.copyOfRange(data, 1, data.length)));
             }
@@ -224,7 +229,7 @@ public final class ScriptedServer extends RawServer {
             notifyAll();
         }
 
-        private void judge() {
+        private void giveVerdicts() {
             try {
                 while (true) {
                     allowed.acquire();
@@ -237,7 +242,7 @@ public final class ScriptedServer extends RawServer {
                     }
                 }
             } catch (IOException gone) {
-                // the device, or this server, has left
+                // the connection was closed
             } catch (InterruptedException error) {
                 throw new AssertionError(error);
             }
@@ -254,7 +259,7 @@ public final class ScriptedServer extends RawServer {
             round++;
         }
 
-        /** The token that belongs so far behind the context. */
+        /** Returns the right token at so many positions after the context. */
         private int wanted(int behind) {
             int position = length - nPrompt + behind;
             return position < script.length ? script[position] : END;

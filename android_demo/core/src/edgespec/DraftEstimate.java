@@ -1,6 +1,6 @@
 package edgespec;
 
-/** What a drafter expects of its draft before it drafts: acceptance probabilities and costs. */
+/** The expectation of a draft before it is drafted: its acceptance probabilities and its costs. */
 final class DraftEstimate {
     static final DraftEstimate NOTHING = new DraftEstimate(new double[0], 0, 0);
 

@@ -31,7 +31,7 @@ final class FakeServer extends RawServer {
     volatile boolean silent;
     /** True if requests to /tokenize get no answer. */
     volatile boolean stalls;
-    /** What devices sent against the protocol, in sentences. */
+    /** Sentences on everything that devices sent against the protocol. */
     final List<String> faults = Collections.synchronizedList(new ArrayList<String>());
     final List<Frame> heard = Collections.synchronizedList(new ArrayList<Frame>());
     final List<String> requests = Collections.synchronizedList(new ArrayList<String>());

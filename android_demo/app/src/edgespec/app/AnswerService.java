@@ -5,9 +5,9 @@ import android.content.Intent;
 import android.os.IBinder;
 
 /**
- * Runs while an answer comes and does nothing. An app without a screen or a service is frozen within
- * seconds; with a started service Android lets it work for about a minute more, which is what an answer
- * takes, and asks for no notification. After that the answer waits, and goes on when the user comes back.
+ * Runs while an answer is generated, and does nothing. Android freezes an app in the background within
+ * seconds; with a started service it lets the app work for about a minute more, long enough for most
+ * answers, and demands no notification. After that the answer waits until the user comes back.
  */
 public final class AnswerService extends Service {
     @Override

@@ -4,8 +4,8 @@ import android.os.Handler;
 import android.os.Looper;
 
 /**
- * Tells the screen, on the main thread, that something it shows has changed: a moment later, so that
- * many tokens become one drawing. Nobody is told while no screen watches.
+ * Tells the screen, on the main thread, that something it shows has changed. It does so a moment later,
+ * so that many tokens are drawn at once, and does nothing while there is no screen.
  */
 final class Changes implements Runnable {
     private static final int MOMENT_MS = 50;
@@ -14,7 +14,7 @@ final class Changes implements Runnable {
     private boolean pending;
     private Runnable watcher;
 
-    /** May be called from any thread. */
+    /** Announces a change. Any thread may call it. */
     void tell() {
         synchronized (this) {
             if (pending) {
@@ -25,7 +25,7 @@ final class Changes implements Runnable {
         main.postDelayed(this, MOMENT_MS);
     }
 
-    /** Who is told from now on, or null for nobody. On the main thread. */
+    /** Sets what is run after changes, or null for nothing. Only the main thread may call it. */
     void watch(Runnable watcher) {
         this.watcher = watcher;
     }

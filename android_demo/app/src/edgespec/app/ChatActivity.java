@@ -11,8 +11,8 @@ import android.view.View;
 import android.widget.FrameLayout;
 
 /**
- * The app's only window: the conversation, and the settings over it. It keeps nothing that must outlive
- * it; that is in {@link DemoApp}, in views with ids, and in preferences.
+ * The app's only window: the conversation, and the settings over it. Whatever must outlive the window
+ * is in {@link DemoApp}, in views with ids, and in preferences.
  */
 public final class ChatActivity extends Activity {
     private static final int PICK_MODEL = 1;

@@ -18,7 +18,7 @@ import edgespec.Stats;
 import java.util.Collections;
 import java.util.List;
 
-/** The conversation, its figures, and the line to write in. */
+/** Shows the conversation, the statistics of its last answer, and the line to write in. */
 final class ChatScreen {
     final LinearLayout root;
     private final Context context;
@@ -31,7 +31,7 @@ final class ChatScreen {
     private final Speaker speaker;
     private boolean showDrafts;
 
-    /** @param onSend what the button does: send, or stop while an answer comes */
+    /** @param onSend runs when the button is touched: it sends, or stops the answer that is generated */
     ChatScreen(Context context, Conversation conversation, View.OnClickListener onSend) {
         this.context = context;
         this.conversation = conversation;
@@ -48,7 +48,7 @@ final class ChatScreen {
         message.setHint(R.string.message);
         message.setInputType(InputType.TYPE_CLASS_TEXT | InputType.TYPE_TEXT_FLAG_CAP_SENTENCES
                 | InputType.TYPE_TEXT_FLAG_MULTI_LINE);
-        message.setMaxLines(6); // it scrolls behind them
+        message.setMaxLines(6); // longer texts scroll
         Ui.touchable(message);
         Ui.style(message, 16, R.color.text);
         send = new Button(context);
@@ -73,7 +73,7 @@ final class ChatScreen {
         return line;
     }
 
-    /** What is written in the line, which is empty then. */
+    /** Returns the text in the line and empties the line. */
     String takeMessage() {
         String text = message.getText().toString().trim();
         message.setText("");
@@ -90,7 +90,7 @@ final class ChatScreen {
     /** Shows the conversation as it is now. */
     void refresh() {
         boolean follow = isAtEnd();
-        boolean answering = conversation.isAnswering(); // first: an answer that has ended is all there
+        boolean answering = conversation.isAnswering(); // before entries(): then an ended answer is complete
         List<Entry> all = conversation.entries();
         showEntries(all.isEmpty() ? welcome() : all);
         send.setText(answering ? R.string.stop : R.string.send);
@@ -145,7 +145,7 @@ final class ChatScreen {
         String text = entry.text.toString();
         view.setTag(entry);
         view.setText(shaded(entry, text));
-        // An answer that has not begun takes no room.
+        // An answer without text yet takes no space.
         view.setVisibility(text.isEmpty() ? View.GONE : View.VISIBLE);
         if (entry.kind == Entry.QUESTION) {
             view.setContentDescription(context.getString(R.string.you_said, text));
@@ -167,22 +167,22 @@ final class ChatScreen {
     }
 
     private String figures(Stats stats, boolean answering) {
-        Resources words = context.getResources();
+        Resources strings = context.getResources();
         if (stats == null || stats.tokens == 0) {
-            return words.getString(answering ? R.string.waiting : R.string.no_figures);
+            return strings.getString(answering ? R.string.waiting : R.string.no_figures);
         }
-        String line = words.getString(R.string.rate, stats.tokensPerSecond) + " · ";
-        line += stats.drafted == 0 ? words.getString(R.string.nothing_drafted)
-                : words.getString(R.string.accepted, 100 * stats.acceptanceRate, stats.drafted);
-        return line + " · " + (stats.source.equals("device") ? words.getString(R.string.on_device)
-                : words.getString(R.string.round_trip, stats.roundTripMs));
+        String line = strings.getString(R.string.rate, stats.tokensPerSecond) + " · ";
+        line += stats.drafted == 0 ? strings.getString(R.string.nothing_drafted)
+                : strings.getString(R.string.accepted, 100 * stats.acceptanceRate, stats.drafted);
+        return line + " · " + (stats.source.equals("device") ? strings.getString(R.string.on_device)
+                : strings.getString(R.string.round_trip, stats.roundTripMs));
     }
 
     private boolean isAtEnd() {
         return scroll.getScrollY() + scroll.getHeight() >= entries.getHeight() - Ui.dp(context, 48);
     }
 
-    /** After the layout that is due has been made. */
+    /** Scrolls after the next layout, when the height of the entries is known. */
     private void scrollToEnd() {
         scroll.post(new Runnable() {
             @Override

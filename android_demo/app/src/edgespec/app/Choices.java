@@ -5,12 +5,12 @@ import java.net.URI;
 import java.net.URISyntaxException;
 import java.util.Locale;
 
-/** What the user has set. Immutable. The key is in no log, no backup and no message. */
+/** The user's settings, immutable. The key is in no log, no backup and no message. */
 final class Choices {
     /** Address of the server, "" for none. */
     final String server;
     final String key;
-    /** Whether an unencrypted connection may leave this phone. */
+    /** True if the user allows an unencrypted connection to another machine. */
     final boolean cleartext;
     /** Path of a GGUF file, "" for none. */
     final String model;
@@ -37,7 +37,7 @@ final class Choices {
                 && cleartext == other.cleartext && model.equals(other.model);
     }
 
-    /** Why this server is not connected to, as a sentence; null where nothing is against it. */
+    /** Returns a sentence that says why the app does not connect to this server; null if it does. */
     String refusal() {
         if (server.isEmpty()) {
             return null;

@@ -15,29 +15,29 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * What is said, and the answer that is coming. Lives in the process, not in the screen, so that turning
- * the phone or leaving the app ends nothing; a file keeps it for when Android ends the process.
- * Methods may be called from any thread.
+ * The conversation and the answer that is being generated. It belongs to the process and not to the
+ * screen, so that turning the phone or leaving the app interrupts nothing; a file keeps it in case
+ * Android ends the process. Any thread may call its methods.
  */
 final class Conversation {
     /** Most tokens of an answer. */
     static final int MAX_TOKENS = 512;
-    /** Tokens that the cache of the model on the phone holds. */
+    /** Number of tokens that the cache of the model on the phone can hold. */
     private static final int MODEL_CONTEXT = 4096;
-    /** How often a coming answer is written to the file, in nanoseconds. */
+    /** Nanoseconds between two writes of an unfinished answer to the file. */
     private static final long SAVED_EVERY_NS = 2000000000L;
 
     private final Context context;
     private final Changes changes;
     private final Transcript transcript;
-    /** Everything that waits for the network or a model happens here, one thing after another. */
+    /** Runs everything that waits for the network or a model, one task after another. */
     private final ExecutorService worker = Executors.newSingleThreadExecutor();
     private final List<Entry> entries = new ArrayList<Entry>();
     private Answer answer;
     private Stats stats;
     private boolean saved = true;
 
-    // Of the worker alone, but that anybody may cancel the chat.
+    // Only the worker uses these, except that any thread may cancel the chat.
     private volatile Chat chat;
     private NativeModel model;
     private Choices chatChoices;
@@ -60,7 +60,7 @@ final class Conversation {
         }
     }
 
-    /** Asks; the answer comes by itself. Nothing happens while another answer comes. */
+    /** Sends a question and returns at once. Does nothing while another answer is generated. */
     synchronized void send(final String question, final Choices choices) {
         if (answer != null) {
             return;
@@ -81,7 +81,7 @@ final class Conversation {
         changes.tell();
     }
 
-    /** Ends the coming answer, if any; what was said stays. */
+    /** Stops the answer that is being generated, if any; its text so far stays. */
     synchronized void stop() {
         if (answer == null) {
             return;
@@ -92,7 +92,7 @@ final class Conversation {
         }
     }
 
-    /** Forgets everything that was said and begins anew. */
+    /** Deletes the conversation and begins a new one. */
     synchronized void reset() {
         stop();
         answer = null;
@@ -112,12 +112,12 @@ final class Conversation {
         return answer != null;
     }
 
-    /** Figures of the last answer, or null where there are none yet. */
+    /** Returns the statistics of the last answer, or null if there are none yet. */
     synchronized Stats stats() {
         return stats;
     }
 
-    /** A copy of what is to be shown. */
+    /** Returns a copy of the entries to show. */
     synchronized List<Entry> entries() {
         List<Entry> copy = new ArrayList<Entry>();
         for (Entry entry : entries) {
@@ -126,7 +126,7 @@ final class Conversation {
         return copy;
     }
 
-    /** Writes what was said to the file; says so in the conversation when that fails. */
+    /** Writes the conversation to the file; adds an error to the conversation if that fails. */
     synchronized void save() {
         boolean before = saved;
         try {
@@ -141,7 +141,7 @@ final class Conversation {
         }
     }
 
-    /** Questions with what was answered; a question without an answer is left out. */
+    /** Returns questions with their answers; a question without an answer is left out. */
     private List<Message> messages() {
         List<Message> messages = new ArrayList<Message>();
         String question = "";
@@ -172,7 +172,7 @@ final class Conversation {
     }
 
     private void open(Choices choices, List<Message> earlier, Answer coming) {
-        // With its time, for a model that is copied anew has the same path.
+        // With its time of change, because a model that is copied anew has the same path.
         String wanted = choices.model + " " + new File(choices.model).lastModified();
         if (chat != null && choices.sameAs(chatChoices) && wanted.equals(modelTried)) {
             return;
@@ -218,7 +218,7 @@ final class Conversation {
         return error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
     }
 
-    /** One answer while it comes. Of one that a new conversation has left behind nothing is shown. */
+    /** One answer while it is generated. It shows nothing if a new conversation has begun meanwhile. */
     private final class Answer implements Listener {
         final Entry entry = new Entry(Entry.ANSWER, "");
         volatile boolean stopped;
@@ -240,7 +240,7 @@ final class Conversation {
 
         @Override
         public void onError(String sentence) {
-            if (!stopped) { // what is torn down by a stop is no news
+            if (!stopped) { // after a stop, errors are expected
                 add(new Entry(Entry.ERROR, sentence));
             }
         }
@@ -257,7 +257,7 @@ final class Conversation {
             cancelIfStopped();
         }
 
-        /** For a stop that came before send had begun, and found nothing to cancel. */
+        /** Cancels the chat if the user stopped before send had begun, when there was nothing to cancel. */
         private void cancelIfStopped() {
             if (stopped) {
                 chat.cancel();

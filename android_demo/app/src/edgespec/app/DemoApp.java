@@ -4,8 +4,8 @@ import android.app.Application;
 import java.io.File;
 
 /**
- * What there is once in the app, whatever happens to its screen: Android destroys the Activity when
- * the phone is turned, and this object only together with the process.
+ * Holds the objects that must outlive the screen: Android destroys the Activity when the phone is
+ * turned, and this object only together with the process.
  */
 public final class DemoApp extends Application {
     Changes changes;
@@ -15,7 +15,7 @@ public final class DemoApp extends Application {
     @Override
     public void onCreate() {
         super.onCreate();
-        getExternalFilesDir(null); // makes the folder that adb push can write a model to
+        getExternalFilesDir(null); // creates the folder to which adb push can write a model
         changes = new Changes();
         conversation = new Conversation(this, changes, new File(getFilesDir(), "conversation"));
         modelFile = new ModelFile(this, changes, new File(getFilesDir(), "model.gguf"));

@@ -1,12 +1,12 @@
 package edgespec.app;
 
-/** One thing on the screen of a conversation. Guarded by its {@link Conversation}. */
+/** A question, answer, note or error on the screen. Its {@link Conversation} synchronizes access. */
 final class Entry {
     static final int QUESTION = 0, ANSWER = 1, NOTE = 2, ERROR = 3;
 
     final int kind;
     final StringBuilder text;
-    /** Where accepted draft tokens begin and end in the text, one pair after another. */
+    /** Pairs of positions in the text: where accepted draft tokens begin and end. */
     int[] drafted = new int[0];
 
     Entry(int kind, String text) {
@@ -14,7 +14,7 @@ final class Entry {
         this.text = new StringBuilder(text);
     }
 
-    /** Appends text of an answer; a piece that continues a drafted one makes that longer. */
+    /** Appends text of an answer; a drafted piece right after another one extends its pair. */
     void append(String piece, boolean isDrafted) {
         int from = text.length();
         text.append(piece);

@@ -11,8 +11,8 @@ import java.io.OutputStream;
 import java.util.Arrays;
 
 /**
- * Copies the file that the user has picked into the app, because the engine maps a file by its path and
- * a picked one has none. Goes on while the screen turns.
+ * Copies the file that the user has picked into the app, because the engine opens a file by its path
+ * and a picked file has none. Turning the phone does not interrupt it.
  */
 final class ModelFile {
     private static final byte[] MAGIC = {'G', 'G', 'U', 'F'};
@@ -31,7 +31,7 @@ final class ModelFile {
         this.file = file;
     }
 
-    /** Begins to copy; {@link #state} says how it goes. Nothing happens while another copy is made. */
+    /** Begins to copy; {@link #state} tells the progress. Does nothing while another copy is made. */
     synchronized void copy(final Uri picked) {
         if (copying) {
             return;
@@ -49,12 +49,12 @@ final class ModelFile {
         }.start();
     }
 
-    /** How the copy goes or went, as a sentence; "" before the first. */
+    /** Returns a sentence on the progress or result of the copy; "" before the first one. */
     synchronized String state() {
         return state;
     }
 
-    /** The path of a file that was copied since the last call, else null. */
+    /** Returns the path of a file that was copied since the last call, or null. */
     synchronized String takeArrived() {
         String path = arrived;
         arrived = null;
@@ -103,7 +103,7 @@ final class ModelFile {
         return size;
     }
 
-    /** Fills the block as far as the stream goes; how much that was. */
+    /** Fills the block until the stream ends; returns the number of bytes read. */
     private static int read(InputStream in, byte[] block) throws IOException {
         int have = 0;
         while (have < block.length) {

@@ -16,14 +16,14 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * A GGUF file on the device, run by llama.cpp through jni/edgespec_jni.c. Calls of several threads
- * take turns, but {@link #cancel} comes through at once.
+ * Runs a GGUF file on the device with llama.cpp, through jni/edgespec_jni.c. Only one thread at a time
+ * is inside, but {@link #cancel} works at once.
  *
- * <p>Ids outside the vocabulary are an IllegalArgumentException, calls after {@link #close} an
- * IllegalStateException.
+ * <p>Methods throw IllegalArgumentException for ids outside the vocabulary, and IllegalStateException
+ * after {@link #close}.
  */
 public final class NativeModel implements Model {
-    /** Types of the cache, by their numbers in GGUF. Q8_0 needs flash attention. */
+    /** Types of the cache, with their numbers in GGUF. Q8_0 needs flash attention. */
     public static final int F32 = 0;
     public static final int F16 = 1;
     public static final int Q8_0 = 8;
@@ -45,18 +45,18 @@ public final class NativeModel implements Model {
         this.handle = handle;
     }
 
-    /** Why no model can run on this device, as a sentence; null where one can. */
+    /** Returns a sentence that says why no model can run on this device; null if one can. */
     public static String unavailable() {
         return UNAVAILABLE;
     }
 
     /**
-     * Opens a GGUF file with the settings for phones: a cache of F16, flash attention, and half of
-     * the processor's cores, at most four: the rest of a phone's are slow ones, which the others
-     * would wait for.
+     * Opens a GGUF file with settings for phones: a cache of F16, flash attention, and half of the
+     * processor's cores but at most four. The other cores of a phone are slow, and the fast ones
+     * would wait for them.
      *
-     * @param nCtx tokens that the cache holds
-     * @throws IOException if it cannot be, with a sentence that says why
+     * @param nCtx number of tokens that the cache can hold
+     * @throws IOException if the file cannot be opened, with a sentence that says why
      */
     public static NativeModel open(File file, int nCtx) throws IOException {
         int cores = Runtime.getRuntime().availableProcessors();
@@ -67,10 +67,10 @@ public final class NativeModel implements Model {
     /**
      * Opens a GGUF file.
      *
-     * @param nCtx tokens that the cache holds
+     * @param nCtx number of tokens that the cache can hold
      * @param typeK {@link #F32}, {@link #F16} or {@link #Q8_0}, for the cache's keys
      * @param typeV the same for its values
-     * @throws IOException if it cannot be, with a sentence that says why
+     * @throws IOException if the file cannot be opened, with a sentence that says why
      */
     public static NativeModel open(
             File file, int nCtx, int nThreads, int typeK, int typeV, boolean flashAttention)
@@ -116,15 +116,15 @@ public final class NativeModel implements Model {
         return nPast(handle);
     }
 
-    /** @throws InterruptedIOException after {@link #cancel}; the cache is as it was then */
+    /** @throws InterruptedIOException after {@link #cancel}; the cache is then as it was before */
     @Override
     public synchronized int[] decode(int[] tokens, int nRows) throws IOException {
         return decode(handle, tokens, nRows);
     }
 
     /**
-     * Stops the decode that is under way, if any: it throws InterruptedIOException. For any thread;
-     * a decode that begins later is not stopped.
+     * Stops the running decode, if any: it throws InterruptedIOException. A decode that begins later
+     * is not stopped. Any thread may call this method.
      */
     public void cancel() {
         synchronized (closing) {
@@ -140,9 +140,9 @@ public final class NativeModel implements Model {
     }
 
     /**
-     * The conversation under the model's own template, of those that llama.cpp knows.
+     * Returns the tokens of a conversation in the model's own template.
      *
-     * @throws IOException if the engine does not know the template
+     * @throws IOException if llama.cpp does not know the template
      */
     @Override
     public synchronized int[] encodeChat(List<Message> messages) throws IOException {
@@ -160,9 +160,9 @@ public final class NativeModel implements Model {
     }
 
     /**
-     * The tokens of a text, special ones that are written out included.
+     * Returns the tokens of a text; special tokens that are written out count as such.
      *
-     * @param addSpecial whether to put in front what the model wants at the beginning of a text
+     * @param addSpecial whether to add the special tokens with which the model's texts begin
      */
     public synchronized int[] encode(String text, boolean addSpecial) throws IOException {
         return encode(handle, text.getBytes(UTF_8), addSpecial);
@@ -178,7 +178,7 @@ public final class NativeModel implements Model {
         return isEnd(handle, id);
     }
 
-    /** Frees the weights and the cache; a decode under way is stopped and waited for. */
+    /** Frees the weights and the cache, after stopping a running decode. */
     @Override
     public void close() {
         cancel();
@@ -209,9 +209,9 @@ public final class NativeModel implements Model {
     }
 
     /**
-     * The system message that a template of the kind ChatML writes for conversations without one,
-     * as SmolLM2's and Qwen2.5's do; null where there is none. llama.cpp knows templates by their
-     * kind and leaves it out, the models were trained with it.
+     * Returns the system message that a ChatML template adds to conversations without one, as those of
+     * SmolLM2 and Qwen2.5 do; null if it adds none. The models were trained with that message, but
+     * llama.cpp only recognizes the kind of the template and leaves the message out.
      */
     static String defaultSystem(String template) {
         Matcher found = DEFAULT_SYSTEM.matcher(template);
@@ -225,7 +225,7 @@ public final class NativeModel implements Model {
         byte[] magic = new byte[4];
         try (FileInputStream in = new FileInputStream(file)) {
             for (int n = 0; n < 4; n++) {
-                magic[n] = (byte) in.read(); // -1 behind the end is not in the magic
+                magic[n] = (byte) in.read(); // -1 after the end, which is not in the magic
             }
         }
         if (!Arrays.equals(magic, "GGUF".getBytes(UTF_8))) {
@@ -235,7 +235,7 @@ public final class NativeModel implements Model {
         }
     }
 
-    /** UTF-8 that a zero byte ends: one within would cut the text short. */
+    /** Encodes a text for C, where a zero byte inside would end it: replaces zeros. */
     private static byte[] cString(String text) {
         return text.replace('\0', '\ufffd').getBytes(UTF_8);
     }
@@ -277,6 +277,6 @@ public final class NativeModel implements Model {
 
     private static native boolean isEnd(long handle, int id);
 
-    /** What the vocabulary hash is taken of: each entry behind its size as a little-endian u32. */
+    /** Returns the input of the vocabulary hash: each entry after its size as a little-endian u32. */
     private static native byte[] entries(long handle);
 }

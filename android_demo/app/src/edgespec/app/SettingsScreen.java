@@ -10,7 +10,7 @@ import android.widget.LinearLayout;
 import android.widget.ScrollView;
 import android.widget.TextView;
 
-/** Where the server is, its key, and the model on the phone. What is written here counts when saved. */
+/** Shows the settings: server, key and the model on the phone. They take effect when saved. */
 final class SettingsScreen {
     final ScrollView root;
     private final Context context;
@@ -85,7 +85,7 @@ final class SettingsScreen {
         column.addView(view, Ui.wide());
     }
 
-    /** Fills the fields with what is set. */
+    /** Fills the fields with the settings. */
     void fill(Choices choices) {
         server.setText(choices.server);
         key.setText(choices.key);
@@ -99,17 +99,17 @@ final class SettingsScreen {
                 cleartext.isChecked(), model.getText().toString());
     }
 
-    /** Says why the settings are not taken. */
+    /** Shows a sentence that says why the settings are not saved. */
     void refuse(String sentence) {
         refusal.setText(sentence);
     }
 
-    /** Shows which model is set. */
+    /** Shows the path of the model. */
     void showModel(String path) {
         model.setText(path);
     }
 
-    /** Shows how a copy of a model goes. */
+    /** Shows the progress of copying a model. */
     void refresh() {
         String state = modelFile.state();
         if (NativeModel.unavailable() != null) {

@@ -4,17 +4,19 @@ import android.view.View;
 import java.util.List;
 
 /**
- * Says to a screen reader what is new: an answer by whole sentences, not by tokens, which a live region
- * over the streaming text would read from its beginning again and again.
+ * Announces new text to screen readers, an answer in whole sentences. A live region on the growing text
+ * would be read from its beginning at every token.
  */
 final class Speaker {
     private final View view;
-    /** How many entries are dealt with; which of them is the last answer, and how much of it is said. */
+    /** Number of entries that were announced, apart from the end of the last answer. */
     private int seen;
+    /** Index of the last answer, -1 if there is none. */
     private int answer = -1;
+    /** Number of characters of the last answer that were announced. */
     private int said;
 
-    /** @param all what is on the screen already and is not said again */
+    /** @param all the entries that are on the screen already and are not announced */
     Speaker(View view, List<Entry> all) {
         this.view = view;
         forget(all);
@@ -31,7 +33,7 @@ final class Speaker {
         }
     }
 
-    /** Says what has come since the last call. */
+    /** Announces what is new since the last call. */
     void speak(List<Entry> all, boolean answering) {
         if (all.size() < seen) {
             forget(all); // a new conversation
@@ -61,7 +63,7 @@ final class Speaker {
         }
     }
 
-    /** Where the last whole sentence ends, or what is said already. */
+    /** Returns where the last whole sentence ends, or `said` if no new one is complete. */
     private int sentencesEnd(String text) {
         for (int i = text.length() - 1; i > said; i--) {
             char c = text.charAt(i);

@@ -13,8 +13,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The file in which a conversation outlives the app. Written beside and renamed, so that there is
- * always a whole one.
+ * Stores a conversation in a file, so that it outlives the process. It writes a temporary file and
+ * renames it, so that the file is always complete.
  */
 final class Transcript {
     private static final int VERSION = 1;
@@ -26,7 +26,11 @@ final class Transcript {
         this.file = file;
     }
 
-    /** @param answering whether the last answer was still coming */
+    /**
+     * Writes the file.
+     *
+     * @param answering whether the last answer is unfinished
+     */
     void write(List<Entry> entries, boolean answering) throws IOException {
         File beside = new File(file.getPath() + ".new");
         try (DataOutputStream out = new DataOutputStream(
@@ -55,10 +59,10 @@ final class Transcript {
     }
 
     /**
-     * Adds what was written to the entries; nothing where there is no file.
+     * Reads the file, if there is one, and adds its contents to the entries.
      *
-     * @return whether the last answer was still coming
-     * @throws IOException if the file is not one of this class or not whole; entries are as before then
+     * @return whether the last answer was unfinished
+     * @throws IOException if the file is damaged or of another version; entries are then as before
      */
     boolean read(List<Entry> entries) throws IOException {
         if (!file.exists()) {
@@ -92,7 +96,7 @@ final class Transcript {
         return entry;
     }
 
-    /** A length that cannot be in this file would otherwise be asked of the memory. */
+    /** Checks a length before memory is allocated for it. */
     private int checked(int length) throws IOException {
         if (length < 0 || length > file.length()) {
             throw new IOException("the file is damaged");

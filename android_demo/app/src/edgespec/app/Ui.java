@@ -7,9 +7,9 @@ import android.view.ViewGroup;
 import android.widget.LinearLayout;
 import android.widget.TextView;
 
-/** The few things that both screens are made of. Sizes of text are in sp, so they follow the user's. */
+/** Makes the views that both screens use. Text sizes are in sp, so they follow the user's font size. */
 final class Ui {
-    /** The smallest side of what can be touched, in dp, as Android's accessibility guide has it. */
+    /** Smallest width and height of a view to touch, in dp, from Android's accessibility guide. */
     static final int TOUCH = 48;
 
     private Ui() {
@@ -55,7 +55,7 @@ final class Ui {
         return bubble;
     }
 
-    /** As wide as what is around it, as high as needed. */
+    /** Returns parameters for a view as wide as its parent and as high as its content. */
     static LinearLayout.LayoutParams wide() {
         return new LinearLayout.LayoutParams(
                 ViewGroup.LayoutParams.MATCH_PARENT, ViewGroup.LayoutParams.WRAP_CONTENT);

@@ -9,14 +9,14 @@ import android.view.Menu;
 import android.view.MenuItem;
 import android.view.View;
 
-/** A window whose life the driver leads, in the order in which Android does. */
+/** A window whose life cycle the test drives, in Android's order. */
 public class Activity extends ContextWrapper {
     public static final int RESULT_OK = -1;
 
     public View fakeContent;
     public String fakeTitle = "";
     public boolean fakeFinished;
-    /** What it started for a result, and whether there is an app to answer. */
+    /** The last intent started for a result, and whether the phone has an app for it. */
     public Intent fakeAsked;
     public boolean fakeHasPicker = true;
     public final FakeMenu fakeMenu = new FakeMenu();
@@ -54,7 +54,7 @@ public class Activity extends ContextWrapper {
         return state;
     }
 
-    /** The app that was asked answers. */
+    /** Delivers the result of the app that was started. */
     public void fakeResult(int result, Intent data) {
         onActivityResult(asked, result, data);
     }

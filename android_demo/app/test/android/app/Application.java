@@ -11,19 +11,19 @@ import java.util.HashSet;
 import java.util.Set;
 
 public class Application extends ContextWrapper {
-    /** Names of the services that run. */
+    /** Names of the running services. */
     public final Set<String> fakeServices = Collections.synchronizedSet(new HashSet<String>());
     private Resources resources;
     private File folder;
 
-    /** What the system does before onCreate. */
+    /** Does what the system does before onCreate. */
     public void fakeStart(File folder, Resources resources) {
         this.folder = folder;
         this.resources = resources;
         onCreate();
     }
 
-    /** The phone was turned, or became dark. */
+    /** Applies a new theme or font size. */
     public void fakeConfigure(Resources resources) {
         this.resources = resources;
     }

@@ -7,7 +7,7 @@ import java.io.FileNotFoundException;
 import java.io.InputStream;
 import java.net.URI;
 
-/** Opens file: addresses; a real one asks the app that has the document. */
+/** Opens file: URIs. Android's own asks the app that has the document. */
 public class ContentResolver {
     public final InputStream openInputStream(Uri uri) throws FileNotFoundException {
         return new FileInputStream(new File(URI.create(uri.toString())));

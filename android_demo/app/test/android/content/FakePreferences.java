@@ -8,7 +8,7 @@ import java.io.InputStream;
 import java.io.OutputStream;
 import java.util.Properties;
 
-/** In a file, because they outlive the process. */
+/** Preferences in a file, because they outlive the process. */
 final class FakePreferences implements SharedPreferences, SharedPreferences.Editor {
     private final File file;
     private final Properties values = new Properties();

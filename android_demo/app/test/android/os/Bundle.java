@@ -4,7 +4,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 public final class Bundle {
-    /** The texts and ticks of views, by their ids. */
+    /** The texts and check marks of views, by their ids. */
     public final Map<Integer, Object> fakeViews = new HashMap<Integer, Object>();
     private final Map<String, Boolean> booleans = new HashMap<String, Boolean>();
 

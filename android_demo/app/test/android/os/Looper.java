@@ -3,7 +3,7 @@ package android.os;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** The main thread's queue. Whoever drives the app runs it; delays are not waited for. */
+/** The main thread's queue. The test runs its tasks, without their delays. */
 public final class Looper {
     private static final Looper MAIN = new Looper();
 
@@ -17,7 +17,7 @@ public final class Looper {
         queue.add(task);
     }
 
-    /** Runs the next task; waits so long for one. @return whether there was one */
+    /** Waits for the next task and runs it; returns false if none has come in time. */
     public boolean fakeRunOne(long waitMs) throws InterruptedException {
         Runnable task = queue.poll(waitMs, TimeUnit.MILLISECONDS);
         if (task != null) {

@@ -19,7 +19,7 @@ public class SpannableString implements Spanned {
         shades.add(new int[] {start, end, ((ForegroundColorSpan) what).fakeColor});
     }
 
-    /** [start, end, colour] each. */
+    /** Coloured ranges, each [start, end, colour]. */
     public List<int[]> fakeShades() {
         return shades;
     }

@@ -15,7 +15,7 @@ public final class FakeMenu implements Menu {
 
     public static final class Item implements MenuItem {
         public final int title;
-        /** Whether it has a place on the bar; the others are behind the three dots. */
+        /** True if the item is on the bar; the others are in the overflow menu. */
         public boolean onBar;
         private final int id;
         private boolean checkable;

@@ -13,14 +13,14 @@ public class View {
     public static final int GONE = 8;
     public static final int ACCESSIBILITY_LIVE_REGION_POLITE = 1;
 
-    /** What a screen reader was told, by all views. */
+    /** The texts that all views have announced to screen readers. */
     public static final List<String> fakeAnnounced = new ArrayList<String>();
 
     public interface OnClickListener {
         void onClick(View view);
     }
 
-    // Where it lies in its parent, and how large it is, after fakeLayout.
+    // Position in the parent and size, after fakeLayout.
     public int fakeLeft;
     public int fakeTop;
     protected int width;
@@ -138,7 +138,7 @@ public class View {
         return params;
     }
 
-    /** As a finger does. */
+    /** Clicks the view, as a finger does. */
     public void fakeClick() {
         if (onClick == null) {
             throw new AssertionError("nothing happens at a touch of " + this);
@@ -150,19 +150,19 @@ public class View {
         return onClick != null;
     }
 
-    /** The view of that id in here, or null. */
+    /** Returns this view or the child with that id, or null. */
     public View fakeFind(int wanted) {
         return id == wanted ? this : null;
     }
 
-    /** All visible views in here, this one first. */
+    /** Adds all visible views in here to the list, this one first. */
     public void fakeCollect(List<View> into) {
         if (visibility == VISIBLE) {
             into.add(this);
         }
     }
 
-    /** Keeps what the user has entered, if the view has an id, as Android does. */
+    /** Saves what the user has entered if the view has an id, as Android does. */
     public void fakeSave(Map<Integer, Object> into) {
     }
 
@@ -170,24 +170,25 @@ public class View {
     }
 
     /**
-     * Decides how large it is.
+     * Computes the view's size.
      *
-     * @param room the width there is; fill: whether to take all of it
-     * @param exactly the height to have, or -1 for what is needed
+     * @param available the available width
+     * @param fill whether to take all of it
+     * @param exactly the height of the view, or -1 for the height that its content needs
      */
-    public void fakeLayout(int room, boolean fill, int exactly) {
-        width = fill ? room : Math.min(room, minimumWidth);
+    public void fakeLayout(int available, boolean fill, int exactly) {
+        width = fill ? available : Math.min(available, minimumWidth);
         height = exactly >= 0 ? exactly : minimumHeight;
     }
 
-    /** On a surface whose origin is the view's corner. */
+    /** Draws on a surface whose origin is the view's top left corner. */
     public void fakeDraw(Graphics2D on) {
         if (background != null) {
             background.fakeDraw(on, width, height);
         }
     }
 
-    /** The driver's own scale of what there is on the screen: dp to pixels. */
+    /** Converts dp to pixels. */
     protected int dp(int dp) {
         return Math.round(dp * context.getResources().getDisplayMetrics().density);
     }

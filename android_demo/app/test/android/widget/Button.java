@@ -19,7 +19,7 @@ public class Button extends TextView {
         super.fakeDraw(on);
     }
 
-    /** What lies under the text. */
+    /** Draws the background of the text. */
     protected void ground(Graphics2D on) {
         on.setColor(new Color(getContext().getResources().fakeColor("question")));
         on.fillRoundRect(dp(4), dp(6), width - dp(8), height - dp(12), dp(4), dp(4));

@@ -73,7 +73,7 @@ public class EditText extends TextView {
         return password;
     }
 
-    /** Written text may be longer than the field, which moves it then; a hint does not move. */
+    /** Text that the user writes may be longer than the field, which scrolls; a hint does not scroll. */
     @Override
     public List<String> fakeBroken() {
         return text.length() > 0 ? new ArrayList<String>() : super.fakeBroken();

@@ -10,11 +10,11 @@ public class FrameLayout extends ViewGroup {
     }
 
     @Override
-    public void fakeLayout(int room, boolean fill, int exactly) {
+    public void fakeLayout(int available, boolean fill, int exactly) {
         for (View child : children) {
-            child.fakeLayout(room, true, exactly);
+            child.fakeLayout(available, true, exactly);
         }
-        width = room;
+        width = available;
         height = exactly;
     }
 }

@@ -42,8 +42,8 @@ public class LinearLayout extends ViewGroup {
     }
 
     @Override
-    public void fakeLayout(int room, boolean fill, int exactly) {
-        width = room;
+    public void fakeLayout(int available, boolean fill, int exactly) {
+        width = available;
         if (vertical) {
             column(exactly);
         } else {
@@ -51,7 +51,7 @@ public class LinearLayout extends ViewGroup {
         }
     }
 
-    /** The child with a weight gets the height that the others leave. */
+    /** Lays out a column; the child with a weight gets the remaining height. */
     private void column(int exactly) {
         int used = 2 * paddingY;
         View heavy = null;
@@ -64,8 +64,8 @@ public class LinearLayout extends ViewGroup {
                 heavy = child;
                 continue;
             }
-            int room = width - 2 * paddingX - params.getMarginStart();
-            child.fakeLayout(room, params.width == LayoutParams.MATCH_PARENT, -1);
+            int available = width - 2 * paddingX - params.getMarginStart();
+            child.fakeLayout(available, params.width == LayoutParams.MATCH_PARENT, -1);
             used += params.topMargin + child.getHeight();
         }
         if (heavy != null) {
@@ -84,7 +84,7 @@ public class LinearLayout extends ViewGroup {
         }
     }
 
-    /** The child with a weight gets the width that the others leave. */
+    /** Lays out a row; the child with a weight gets the remaining width. */
     private void row() {
         int left = width - 2 * paddingX;
         for (View child : children) {

@@ -15,10 +15,10 @@ public class ScrollView extends FrameLayout {
     }
 
     @Override
-    public void fakeLayout(int room, boolean fill, int exactly) {
+    public void fakeLayout(int available, boolean fill, int exactly) {
         View child = children.get(0);
-        child.fakeLayout(room, true, -1);
-        width = room;
+        child.fakeLayout(available, true, -1);
+        width = available;
         height = exactly;
         scrollTo(0, getScrollY());
     }

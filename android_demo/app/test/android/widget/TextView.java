@@ -38,7 +38,7 @@ public class TextView extends View {
         return text;
     }
 
-    /** In sp. */
+    /** The text size in sp. */
     public void setTextSize(float size) {
         this.size = size;
     }
@@ -65,12 +65,12 @@ public class TextView extends View {
         return color;
     }
 
-    /** The text as it stands on the screen. */
+    /** Returns the text as the screen shows it. */
     protected String shown() {
         return text.toString();
     }
 
-    /** Room at the left of the text, as for the box of a check box. */
+    /** Returns the width of what stands left of the text, such as the box of a check box. */
     protected int indent() {
         return 0;
     }
@@ -81,21 +81,21 @@ public class TextView extends View {
     }
 
     @Override
-    public void fakeLayout(int room, boolean fill, int exactly) {
+    public void fakeLayout(int available, boolean fill, int exactly) {
         FontMetrics metrics = metrics();
         int around = 2 * paddingX + indent();
-        wrap(metrics, room - around);
+        wrap(metrics, available - around);
         int longest = 0;
         for (int[] line : lines) {
             longest = Math.max(longest, metrics.stringWidth(shown().substring(line[0], line[1])));
         }
-        width = fill ? room : Math.min(room, Math.max(minimumWidth, longest + around));
+        width = fill ? available : Math.min(available, Math.max(minimumWidth, longest + around));
         height = exactly >= 0 ? exactly
                 : Math.max(minimumHeight, lines.size() * metrics.getHeight() + 2 * paddingY);
     }
 
-    /** Breaks between words, and within one only where it is wider than the view. */
-    private void wrap(FontMetrics metrics, int room) {
+    /** Breaks lines between words, and inside a word only if it is wider than the view. */
+    private void wrap(FontMetrics metrics, int available) {
         String all = shown();
         lines.clear();
         int start = 0;
@@ -105,7 +105,7 @@ public class TextView extends View {
                 lines.add(new int[] {start, i});
                 start = i + 1;
                 lastSpace = -1;
-            } else if (!isOneLine() && metrics.stringWidth(all.substring(start, i + 1)) > room && i > start
+            } else if (!isOneLine() && metrics.stringWidth(all.substring(start, i + 1)) > available && i > start
                     && all.charAt(i) != ' ') {
                 int end = lastSpace > start ? lastSpace : i;
                 lines.add(new int[] {start, end});
@@ -119,7 +119,7 @@ public class TextView extends View {
         lines.add(new int[] {start, all.length()});
     }
 
-    /** Words that had to be broken or cut because the view is too narrow for them, after fakeLayout. */
+    /** Words that were broken or cut because the view is too narrow for them, after fakeLayout. */
     public List<String> fakeBroken() {
         List<String> broken = new ArrayList<String>();
         FontMetrics metrics = metrics();
@@ -164,17 +164,17 @@ public class TextView extends View {
         }
     }
 
-    /** Whether the text is not broken, and cut where the view ends. */
+    /** Returns true if lines are not broken, so that the text is cut at the end of the view. */
     protected boolean isOneLine() {
         return false;
     }
 
-    /** How far a line is moved to stand in the middle; only buttons do that. */
+    /** Returns by how much a line is moved to the middle; only buttons do that. */
     protected int centred(FontMetrics metrics, int[] line) {
         return 0;
     }
 
-    /** The colour of one character. */
+    /** Returns the colour of one character. */
     protected int shade(int position) {
         if (text instanceof SpannableString) {
             for (int[] shade : ((SpannableString) text).fakeShades()) {

@@ -24,7 +24,7 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-/** The unmodified app on a {@link Phone} of fakes, against a server on this machine. */
+/** Tests the unmodified app on a {@link Phone} made of fakes, with a server on this machine. */
 public class ChatActivityTest {
     private static final int ALL = 1000;
     private static final String KEY = "sk-test-1234";
@@ -69,7 +69,7 @@ public class ChatActivityTest {
         });
     }
 
-    /** Whether or not a screen shows it. */
+    /** Waits until the answer has ended, even if no screen shows it. */
     private void untilEnded() {
         phone.until("no answer is coming", new Phone.Condition() {
             @Override
@@ -79,7 +79,7 @@ public class ChatActivityTest {
         });
     }
 
-    /** Asks, and has so much of the answer on the screen. */
+    /** Sends the question and waits until this much of the answer is on the screen. */
     private void begin(int verdicts, String shown) {
         phone.setServer(server.address(), KEY);
         server.allow(verdicts);
@@ -133,7 +133,7 @@ public class ChatActivityTest {
         assertEquals("", shaded());
     }
 
-    /** The text of the answer that stands in the shade of drafts. */
+    /** Returns the text that is coloured as accepted drafts. */
     private String shaded() {
         StringBuilder text = new StringBuilder();
         for (View view : phone.views()) {
@@ -511,7 +511,7 @@ public class ChatActivityTest {
         assertTrue(phone.text(R.id.refusal).contains("give the path"));
     }
 
-    // For everybody
+    // Accessibility
 
     @Test
     public void aScreenReaderHearsSentencesNotTokens() {
@@ -578,7 +578,7 @@ public class ChatActivityTest {
             phone.configure(false, letters);
             assertFits(letters);
             phone.menu(R.id.settings);
-            phone.write(R.id.server, ""); // so that the hint is seen
+            phone.write(R.id.server, ""); // so that the hint is visible
             assertFits(letters);
             phone.activity.onBackPressed();
         }
@@ -614,7 +614,7 @@ public class ChatActivityTest {
         }
     }
 
-    /** WCAG 2.1's contrast of text, at least 4.5 to 1. */
+    /** Returns the contrast of WCAG 2.1, which demands at least 4.5 to 1 for text. */
     private static void assertContrast(int one, int other) {
         double a = luminance(one) + 0.05;
         double b = luminance(other) + 0.05;

@@ -22,14 +22,14 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A phone of fakes with the unmodified app on it, and a user: the thread that calls is Android's main
- * thread. Screens are 360 by 640 dp, the smallest that is usual.
+ * A phone made of fakes with the unmodified app on it, and its user. The calling thread is Android's
+ * main thread. The screen has 360 by 640 dp, the smallest usual size.
  */
 final class Phone {
     private static final int WIDTH_DP = 360;
     private static final int HEIGHT_DP = 640;
     private static final int BAR_DP = 56;
-    private static final long PATIENCE_MS = 30000;
+    private static final long TIMEOUT_MS = 30000;
 
     final float density = 2;
     private final File resources;
@@ -43,7 +43,12 @@ final class Phone {
         boolean holds();
     }
 
-    /** @param resources app/res; folder: what the app has on disk */
+    /**
+     * Makes a phone.
+     *
+     * @param resources the folder app/res
+     * @param folder the app's files on disk
+     */
     Phone(File resources, File folder) {
         this.resources = resources;
         this.folder = folder;
@@ -61,13 +66,13 @@ final class Phone {
 
     // What happens to the app
 
-    /** The icon is touched. */
+    /** Opens the app. */
     void launch() {
         activity = new ChatActivity();
         activity.fakeCreate(app, null);
     }
 
-    /** Turned: Android destroys the Activity and makes another one of what it saved. */
+    /** Turns the phone: Android destroys the Activity and makes a new one from what it saved. */
     void rotate() {
         Bundle state = activity.fakeStop();
         app.fakeConfigure(configuration());
@@ -75,14 +80,14 @@ final class Phone {
         activity.fakeCreate(app, state);
     }
 
-    /** The system becomes dark, or its letters larger: as for turning. */
+    /** Changes the theme or the font size, which has the same effect as turning the phone. */
     void configure(boolean dark, float letters) {
         night = dark;
         fontScale = letters;
         rotate();
     }
 
-    /** Another app comes to the front. */
+    /** Brings another app to the front. */
     void leave() {
         activity.fakeStop();
     }
@@ -91,15 +96,15 @@ final class Phone {
         activity.fakeStart();
     }
 
-    /** Android ends the process of an app that nobody sees; what it keeps in memory is gone. */
+    /** Ends the process of the app in the background; what it had in memory is lost. */
     void endProcess() {
         activity = null;
         startApp();
     }
 
-    /** Lets the main thread work until something holds. */
+    /** Runs the main thread until the condition holds. */
     void until(String what, Condition condition) {
-        long end = System.nanoTime() + PATIENCE_MS * 1000000;
+        long end = System.nanoTime() + TIMEOUT_MS * 1000000;
         try {
             while (!condition.holds()) {
                 layOut();
@@ -181,13 +186,13 @@ final class Phone {
         return views;
     }
 
-    /** The text of the newest entry of the conversation. */
+    /** Returns the text of the newest entry of the conversation. */
     String lastText() {
         List<Entry> all = app.conversation.entries();
         return all.get(all.size() - 1).text.toString();
     }
 
-    /** All texts on the screen, from above. */
+    /** Returns all texts on the screen, from top to bottom. */
     List<String> texts() {
         List<String> texts = new ArrayList<String>();
         if (activity != null) {
@@ -213,12 +218,12 @@ final class Phone {
         return Math.round(dp * density);
     }
 
-    /** As Android does before the next task, if anything has changed. */
+    /** Lays out the views, as Android does before the next task if anything has changed. */
     private void layOut() {
         activity.fakeContent.fakeLayout(dp(WIDTH_DP), true, dp(HEIGHT_DP - BAR_DP));
     }
 
-    /** Draws the window: the app's views as they are laid out here, under a bar as Android has it. */
+    /** Draws the window: the app's views as they are laid out here, below an action bar. */
     BufferedImage draw() {
         layOut();
         BufferedImage image = new BufferedImage(

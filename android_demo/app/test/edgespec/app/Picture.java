@@ -10,8 +10,8 @@ import java.nio.file.Files;
 import javax.imageio.ImageIO;
 
 /**
- * Drives the unmodified Activity and draws what its views show: the conversation by day, an answer that
- * is coming by night, the settings.
+ * Runs the unmodified Activity and draws three screens: a conversation in the light theme, an answer
+ * that is being generated in the dark theme, and the settings.
  *
  * <p>Arguments: the file to write; the address and key of a real server, or nothing for a scripted one.
  */

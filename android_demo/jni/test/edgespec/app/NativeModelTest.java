@@ -26,8 +26,8 @@ import org.junit.After;
 import org.junit.Test;
 
 /**
- * NativeModel and the shim in a real Java machine, over Python's llama.cpp for this machine. Run by
- * jni/test.sh, with -Xcheck:jni. What Python says about the same file comes as properties.
+ * Tests NativeModel and the shim in a real Java machine, with Python's llama.cpp for this machine.
+ * jni/test.sh runs it with -Xcheck:jni and passes Python's results for the same file as properties.
  */
 public class NativeModelTest {
     private static final File FILE = new File(System.getProperty("model"));
@@ -254,7 +254,7 @@ public class NativeModelTest {
         assertTrue(said, said.contains("needs a 64-bit ARM processor, and this one is armv7l"));
     }
 
-    /** What {@link Unavailable} says on such a processor. */
+    /** Returns what {@link Unavailable} prints on such a processor. */
     private static String withoutLibrary(String processor) throws IOException {
         Process process = new ProcessBuilder(
                         System.getProperty("java.home") + "/bin/java", "-Djava.library.path=/none",
@@ -284,7 +284,7 @@ public class NativeModelTest {
         }
     }
 
-    /** A program that says why no model can run. */
+    /** Prints why no model can run. */
     public static final class Unavailable {
         public static void main(String[] arguments) {
             System.out.println(NativeModel.unavailable());

@@ -10,12 +10,17 @@ import javax.xml.parsers.DocumentBuilderFactory;
 import org.w3c.dom.Element;
 import org.w3c.dom.NodeList;
 
-/** The strings and colours of app/res itself, found through the R class that aapt has made. */
+/** Reads the strings and colours of app/res, found through the R class that aapt generates. */
 public class Resources {
     private final DisplayMetrics metrics = new DisplayMetrics();
     private final Map<String, String> values = new HashMap<String, String>();
 
-    /** @param folder app/res; night: as when the system is dark */
+    /**
+     * Reads the resources.
+     *
+     * @param folder the folder app/res
+     * @param night whether the system's theme is dark
+     */
     public Resources(File folder, boolean night, float density, float fontScale) {
         metrics.density = density;
         metrics.scaledDensity = density * fontScale;
@@ -65,7 +70,7 @@ public class Resources {
         return 0xFF000000 | Integer.parseInt(value("color", id).substring(1), 16);
     }
 
-    /** The number of a colour by its name, for those who draw. */
+    /** Returns a colour by its name, for drawing. */
     public int fakeColor(String name) {
         return 0xFF000000 | Integer.parseInt(values.get("color " + name).substring(1), 16);
     }
