@@ -1,5 +1,7 @@
-"""Tests of the shim's JNI functions against Python's llama.cpp. jni/test.sh runs them; it builds the
-driver and puts the command that starts it into $EDGESPEC_NATIVE_DRIVER.
+"""Tests of the shim's JNI functions against Python's llama.cpp.
+
+jni/test.sh runs them: it builds the driver and puts the command that starts the driver into
+$EDGESPEC_NATIVE_DRIVER.
 """
 
 import hashlib
