@@ -271,20 +271,12 @@ class Adaptive:
     def _catch_up(
         self, estimate: DraftEstimate, extension: Extension, n_known: int, moment: _Moment
     ) -> float:
-        """Return the tokens that catching up costs a step.
-
-        The cost is spread over as many tokens as the answer has already, or as the shorter of the
-        last two answers had. The latter counts only gradually, as the answer grows: it is not known
-        before that it will be as long.
-        """
+        """Return the tokens that catching up costs a step, spread over the steps to come."""
         seconds = extension.catch_up_s(n_known)
         if not seconds:
             return 0.0
-        budget = moment.budget
-        in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
-        like_others = min(min(self._lengths) - budget.n_emitted, in_sight)
-        ahead = min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
-        steps = max(1.0, ahead / (1 + sum(estimate.acceptance_probs[:4])))
+        n_ahead = _tokens_ahead(moment.budget, min(self._lengths))
+        steps = max(1.0, n_ahead / (1 + sum(estimate.acceptance_probs[:4])))
         return self._catch_up_penalty * moment.price * seconds / steps
 
     def _affordable(self, n: int, further: FurtherTokens, moment: _Moment) -> int:
@@ -322,3 +314,14 @@ class Adaptive:
             return PLAIN
         self._exploration_budget -= loss
         return trial
+
+
+def _tokens_ahead(budget: Budget, usual: int) -> int:
+    """Return how many tokens of an answer are to come, for all that is known of it.
+
+    They are as many as it has already, or as it lacks of the `usual` length. The latter counts only
+    gradually, as the answer grows: it is not known before that it will be as long.
+    """
+    in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
+    like_others = min(usual - budget.n_emitted, in_sight)
+    return min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
