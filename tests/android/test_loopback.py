@@ -1,6 +1,6 @@
-"""The app's core in Java against the real server on loopback: text equal to a local run in Python.
+"""Tests of the app's Java core with a real server on this machine: its text equals Python's.
 
-`python tests/android/test_loopback.py MODEL` prints that local run's texts.
+`python tests/android/test_loopback.py MODEL` prints the texts of Python's local run.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    """Return the core and its command line, as the app has it: Java 8."""
+    """Compile the core and its command line for Java 8, as the app does."""
     if not shutil.which("javac"):
         pytest.skip("the app's core needs a JDK to be compiled: no javac on the PATH")
     folder = tmp_path_factory.mktemp("classes")
@@ -42,12 +42,12 @@ def classes(tmp_path_factory):
 
 
 def environment():
-    """Return the environment of server and local run: waiting threads leave cores to others."""
+    """Return the environment of server and local run, whose idle threads do not occupy cores."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": "passive"}
 
 
 class Server:
-    """`edgespec serve` in a process of its own, which may be killed and begun again."""
+    """`edgespec serve` in a process of its own, which may be killed and started again."""
 
     def __init__(self, model, folder):
         with socket.socket() as one:
@@ -86,7 +86,7 @@ def server(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(smollm2):
-    """Return the texts of a local run, in a process of its own so that threads wait in that way."""
+    """Return the texts of a local run, in a process of its own with that environment."""
     command = [sys.executable, __file__, smollm2]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
@@ -116,7 +116,7 @@ def local_text(engine, question, **sampling):
 
 @contextlib.contextmanager
 def device(classes, url, *options):
-    """Start the command line of the core: `ask` it, then read what its listener hears."""
+    """Start the command line of the core: `ask` it, then read the lines of its answer."""
     command = ["java", "-cp", str(classes), "edgespec.Main", "--server", url]
     process = subprocess.Popen(
         [*command, "--max-tokens", str(N_TOKENS), *options],
@@ -137,7 +137,7 @@ def ask(process, question):
 
 
 def heard(process):
-    """Lines until the answer has ended, that one included."""
+    """Yield the lines of an answer, up to the one that says it is done."""
     for line in process.stdout:
         found = json.loads(line)
         yield found
@@ -146,7 +146,7 @@ def heard(process):
 
 
 def answer(process, question):
-    """(text, all lines)."""
+    """Ask a question; return the answer's text and all lines."""
     ask(process, question)
     lines = list(heard(process))
     return "".join(line.get("text", "") for line in lines), lines
@@ -165,7 +165,7 @@ def test_the_text_of_the_target(classes, server, expected):
 
 
 def test_drawn_text(classes, server, expected):
-    """Draws depend on seed and position, so a device gets what a local run with the seed gives."""
+    """Draws depend on seed and position only, so the text equals that of a local run."""
     drawn = [word for name, value in DRAWN.items() for word in (f"--{name}", str(value))]
     with device(classes, server.url, "--key", KEY, *drawn) as process:
         said = [answer(process, question)[0] for question in QUESTIONS[:N_DRAWN]]
