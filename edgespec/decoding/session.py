@@ -10,16 +10,16 @@ from ..drafters.base import Drafter, DraftsAhead, Source
 from ..errors import Aborted
 from ..policies.base import Policy
 from ..sampling.base import Request
-from ..types import NO_DRAFT, Budget, Draft, Event, Stats, StepStats, Verdict, Verified
+from ..types import NO_DRAFT, Draft, Event, Stats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
 from .output import Output
+from .steps import budget_of, record, stats_of
 
 
 class Session:
     """The loop of requests, one after the other, on one target; for one thread at a time.
 
-    sources: what the policy chooses from, made of the drafters; by default the drafters. clock:
-    returns the time in seconds.
+    sources: what the policy chooses from; by default the drafters. clock: returns seconds.
 
     A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
     one could trip over: every `begin` aligns caches with its own prompt.
@@ -85,7 +85,6 @@ class Session:
     ) -> Iterator[Event]:
         context = list(request.prompt)
         drafters = self._drafters if self._speculates(request) else []
-        first = 0.0
         while not output.finish_reason:
             start = self._clock()
             draft = self._draft(request, context, output) if drafters else NO_DRAFT
@@ -99,15 +98,9 @@ class Session:
             for drafter in drafters:
                 drafter.accept(Verified(tokens))
             now = self._clock()
-            if not first:  # the rest of the prompt went with this step
-                first = now
-                stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
             times = drafted - start, now - start
-            step = _step_stats(draft, verdict, len(tokens), len(context) - 1, times)
-            stats.add(step)
-            if now > first:
-                stats.plain_s += len(tokens) * (self._policy.plain_s(step.n_past) or 0.0)
-            stats.time_to_first_token_s, stats.decode_s = first - began, now - first
+            step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)
+            record(stats, step, now - began, self._policy.plain_s(step.n_past) or 0.0)
             self._policy.observe(step)
             for i, (token, text) in enumerate(emitted):
                 logprob = verdict.logprobs[i] if verdict.logprobs else None
@@ -118,7 +111,7 @@ class Session:
                 output.finish(reason)
 
     def _draft(self, request: Request, context: Sequence[int], output: Output) -> Draft:
-        budget = self._budget(request, len(context), len(output.token_ids))
+        budget = budget_of(request, self._verifier, len(context), len(output.token_ids))
         if budget.limit <= 0:
             return NO_DRAFT
         asks = [functools.partial(s.estimate, context, budget.limit) for s in self._sources]
@@ -143,17 +136,6 @@ class Session:
         while self._remote and self._remote.notices:
             yield Event("notice", text=self._remote.notices.pop(0))
 
-    def _budget(self, request: Request, n_context: int, n_emitted: int) -> Budget:
-        """Return the limits of a step, which emits one token more than it accepts."""
-        params = request.params
-        remaining = self._verifier.n_ctx - n_context + 1
-        if params.max_tokens is not None:
-            remaining = min(remaining, params.max_tokens - n_emitted)
-        limit = min(self._verifier.max_draft, remaining - 1)
-        if params.num_draft_tokens is not None:
-            limit = min(limit, params.num_draft_tokens)
-        return Budget(limit, n_context, n_emitted, remaining)
-
     def _speculates(self, request: Request) -> bool:
         """Return whether there are drafters that this request may use."""
         params = request.params
@@ -165,22 +147,3 @@ class Session:
         for drafter in self._drafters:
             drafter.close()
         self._verifier.close()
-
-
-def _step_stats(
-    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int, times: tuple[float, float]
-) -> StepStats:
-    """Return the statistics of a step. times: seconds of drafting, and of the whole step."""
-    draft_s, total_s = times
-    return StepStats(
-        source=draft.source,
-        n_drafted=len(draft.tokens),
-        n_accepted=min(verdict.n_accepted, n_emitted),
-        n_emitted=n_emitted,
-        n_evaluated=verdict.n_evaluated,
-        n_past=n_past,
-        draft_s=draft_s,
-        verify_s=verdict.seconds,
-        total_s=total_s,
-        draft_evaluated=draft.evaluated,
-    )

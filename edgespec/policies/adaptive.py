@@ -98,7 +98,8 @@ class Adaptive:
         self._loss_budget = min(max(left, LEAST_LOSS_BUDGET), LOSS_BUDGET)
         self._lengths = self._lengths[1], self._n_emitted
         self._n_emitted = 0
-        self._reconsider_catching_up()
+        self._catch_up_penalty = _penalty(self._catch_up_penalty, self._lost, self._won)
+        self._lost = self._won = 0.0
         self._pause = 0
         self._forbidden, self._refund = None, 0.0
 
@@ -162,12 +163,6 @@ class Adaptive:
             logger.info("the measured costs no longer fit this device; the next load measures anew")
             self.costs.profile.forget()
             self._told_stale = True
-
-    def _reconsider_catching_up(self) -> None:
-        """Lower the penalty if the draft model won back what catching up took, else raise it."""
-        factor = 0.9 if not self._lost else 0.5 if self._won > self._lost else 1.5
-        self._catch_up_penalty = min(max(1.0, self._catch_up_penalty * factor), 2.0)
-        self._lost = self._won = 0.0
 
     def _live(self, sources: Sequence[Ask]) -> dict[int, DraftEstimate]:
         """Return the estimates of sources that have anything to draft, by index.
@@ -289,12 +284,6 @@ class Adaptive:
             key=lambda depth: target[n + depth + 1] + depth * further.token_s,
         )
 
-    def _is_hopeless(self, extension: Extension, price: float) -> bool:
-        """Return whether a draft model could not pay with every token right."""
-        depth = min(LOOK_AHEAD, self.costs.max_depth)
-        further = self.costs.further(1.0, extension.token_s)
-        return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN
-
     def _explore(self, trial: Plan, live: Mapping[int, DraftEstimate], moment: _Moment) -> Plan:
         """Return the trial of a draft model that could gain, else plain decoding.
 
@@ -305,7 +294,7 @@ class Adaptive:
             if not self._paused:
                 self.reason = _TOO_UNSURE
             return PLAIN
-        if self._is_hopeless(extension, moment.price):
+        if _is_hopeless(self.costs, extension, moment.price):
             self.reason = _TOO_SLOW
             return PLAIN
         self.reason = _TOO_UNSURE
@@ -325,3 +314,18 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
     in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
     like_others = min(usual - budget.n_emitted, in_sight)
     return min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
+
+
+def _penalty(before: float, lost: float, won: float) -> float:
+    """Return the catch-up penalty behind an answer: it rises if the draft model did not win back
+    what catching up took. lost, won: tokens.
+    """
+    factor = 0.9 if not lost else 0.5 if won > lost else 1.5
+    return min(max(1.0, before * factor), 2.0)
+
+
+def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:
+    """Return whether a draft model could not pay with every token right."""
+    depth = min(LOOK_AHEAD, costs.max_depth)
+    further = costs.further(1.0, extension.token_s)
+    return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN

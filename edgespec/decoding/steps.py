@@ -1,0 +1,55 @@
+"""What a step of the loop may draft, and what it cost and gave."""
+
+from __future__ import annotations
+
+from ..sampling.base import Request
+from ..types import Budget, Draft, Stats, StepStats, Verdict
+from ..verifiers.base import Verifier
+
+
+def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: int) -> Budget:
+    """Return the limits of a step, which emits one token more than it accepts.
+
+    n_context: tokens of prompt and output; n_emitted: of the output.
+    """
+    params = request.params
+    remaining = verifier.n_ctx - n_context + 1
+    if params.max_tokens is not None:
+        remaining = min(remaining, params.max_tokens - n_emitted)
+    limit = min(verifier.max_draft, remaining - 1)
+    if params.num_draft_tokens is not None:
+        limit = min(limit, params.num_draft_tokens)
+    return Budget(limit, n_context, n_emitted, remaining)
+
+
+def stats_of(
+    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int, times: tuple[float, float]
+) -> StepStats:
+    """Return the statistics of a step. times: seconds of drafting, and of the whole step."""
+    draft_s, total_s = times
+    return StepStats(
+        source=draft.source,
+        n_drafted=len(draft.tokens),
+        n_accepted=min(verdict.n_accepted, n_emitted),
+        n_emitted=n_emitted,
+        n_evaluated=verdict.n_evaluated,
+        n_past=n_past,
+        draft_s=draft_s,
+        verify_s=verdict.seconds,
+        total_s=total_s,
+        draft_evaluated=draft.evaluated,
+    )
+
+
+def record(stats: Stats, step: StepStats, elapsed_s: float, plain_s: float) -> None:
+    """Add a step to the statistics of its request.
+
+    elapsed_s: seconds since the request began. plain_s: those of a plain step, 0 if not known.
+    """
+    if not stats.num_spec_steps:  # the rest of the prompt went with the first step
+        stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
+        stats.time_to_first_token_s = elapsed_s
+    else:
+        stats.plain_s += step.n_emitted * plain_s
+        stats.decode_s = elapsed_s - stats.time_to_first_token_s
+    stats.add(step)
