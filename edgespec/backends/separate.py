@@ -42,7 +42,7 @@ class SeparateModels:
         self._models[slot].truncate(n_past)
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Raise NotImplementedError: nothing is shared, so nobody asks."""
+        """Raise NotImplementedError: nothing is shared."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -24,5 +24,5 @@ __all__ = [
     "verify",
 ]
 
-# Without a handler Python prints the warnings of a library that nobody configured.
+# Without a handler Python prints the warnings of a library whose logging is not configured.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -194,7 +194,7 @@ class Fallback:
     def _reach(self) -> Verifier | None:
         """Return the remote verifier if it is there or comes back.
 
-        Nobody waits for a network that swallows everything: the attempt goes on beside the local
+        A network that swallows everything delays no answer: the attempt goes on beside the local
         target's answer.
         """
         if self._remote or (self._gone_at is not None and self._clock() < self._gone_at + _PAUSE_S):

@@ -1,7 +1,7 @@
 """JSON over HTTP for verifiers: one question, one answer, retries, errors of ours.
 
 httpx runs in an event loop of its own in one thread: a request that is given up is cancelled
-there, which closes its connection, and the server stops working for nobody.
+there, which closes its connection, and the server stops working on it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
 MAX_TOP = 64
 _RESTRICTED = ("cuda",)  # devices from which whole rows take long
 _CHUNK = 128  # tokens: longer ones are hardly faster on CPUs, and their work space is larger
-_LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that nobody wants
+_LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that are not used
 
 
 def open_model(path: Path, config: EngineConfig) -> OnnxModel:
@@ -194,7 +194,7 @@ class OnnxModel:
             ) from error
 
     def _chunk(self) -> int:
-        """Return the most tokens a call: few enough that logits which nobody wants stay small."""
+        """Return the most tokens a call: few enough that unused logits stay small."""
         size = min(self.config.n_batch, _CHUNK if self.device == "cpu" else 512)
         if KEEP in self.graph.inputs:
             return size

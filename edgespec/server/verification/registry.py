@@ -127,7 +127,7 @@ class SessionRegistry:
             self.lock.notify()
 
     def expire(self) -> None:
-        """Stop sessions without a connection, and forget those that nobody resumed in time."""
+        """Stop sessions without a connection, and forget those that were not resumed in time."""
         with self.lock:
             now = self.clock()
             for session in self.all():

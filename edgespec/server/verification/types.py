@@ -61,7 +61,7 @@ class DeviceSession:
 
     token: the name under which the device resumes; empty once the session is forgotten.
     send: the connection that is in charge; None if there is none.
-    inbox: frames that nobody has handled yet, each with the time of its arrival.
+    inbox: frames that are not handled yet, each with the time of its arrival.
     allowance: frames that may come now without breaking the limit.
 
     reading: the prompt is being read into the cache.
