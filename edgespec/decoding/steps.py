@@ -1,4 +1,4 @@
-"""What a step of the loop may draft, and what it cost and gave."""
+"""The limits of a step before it is made, and its figures afterwards."""
 
 from __future__ import annotations
 
