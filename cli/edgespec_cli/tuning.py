@@ -163,7 +163,7 @@ def doctor(ctx: click.Context) -> int:
     with status("checking"):
         if params["verifier"]:
             found = verifier_arguments(params, model_arguments(params))
-            findings = edgespec.diagnose_verifier(params["verifier"], **found)
+            findings = edgespec.diagnose_verifier(**found)
         else:
             findings = edgespec.diagnose(
                 params["model"], temperature=params["temp"], **model_arguments(params)

@@ -12,9 +12,9 @@ from collections import defaultdict
 import numpy as np
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
-from edgespec.costs.profiles import Profile
+from edgespec.costs.online import Costs
 from edgespec.policies.adaptive import Adaptive
-from edgespec.types import Offer
+from edgespec.types import DraftEstimate
 from tests.helpers.benchmarks import save
 
 A_CATEGORY = 3  # answers
@@ -25,16 +25,17 @@ WEIGHTS = np.ones(12_000_000)  # more than any cache holds
 class Timed(Adaptive):
     """Notes what it takes."""
 
-    def __init__(self, profile: Profile, *, cold: bool) -> None:
-        super().__init__(profile)
+    def __init__(self, costs: Costs, *, cold: bool) -> None:
+        super().__init__(costs)
         self._cold = cold
         self.us: dict[str, list[float]] = defaultdict(list)
 
-    def choose(self, offers, budget):
-        asked = _Asked(offers)
+    def choose(self, sources, budget):
+        asked = [_Asked(ask) for ask in sources]
         plan, seconds = self._timed(super().choose, asked, budget)
-        self.us["choose"].append(1e6 * (seconds - asked.seconds))
-        self.us["offers"].append(1e6 * asked.seconds)
+        asking = sum(ask.seconds for ask in asked)
+        self.us["choose"].append(1e6 * (seconds - asking))
+        self.us["estimates"].append(1e6 * asking)
         return plan
 
     def observe(self, stats):
@@ -50,26 +51,24 @@ class Timed(Adaptive):
 
 
 class _Asked:
-    """A step's offers; the time that they took to make."""
+    """A source that a policy can ask, and the seconds that its estimates took."""
 
-    def __init__(self, offers):
-        self._offers = offers
+    def __init__(self, ask):
+        self._ask = ask
         self.seconds = 0.0
 
-    def __len__(self) -> int:
-        return len(self._offers)
-
-    def __getitem__(self, index: int) -> Offer:
+    def __call__(self) -> DraftEstimate:
         start = time.perf_counter()
-        offer = self._offers[index]
+        estimate = self._ask()
         self.seconds += time.perf_counter() - start
-        return offer
+        return estimate
 
 
 def measure(name: str, *, cold: bool) -> dict[str, dict[str, float]]:
     """Medians and means of one device."""
     profile = shipped_profiles()[name]
-    replay, timed = Replay(profile, "auto"), Timed(profile, cold=cold)
+    replay = Replay(profile, "auto")
+    timed = Timed(replay.policy.costs, cold=cold)
     replay.session._policy = timed
     seen: dict[str, int] = defaultdict(int)
     for trace in shipped_traces():
