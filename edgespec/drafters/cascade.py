@@ -1,4 +1,4 @@
-"""Sources that are drafters joined: what one drafts, continued by another."""
+"""Cascades: what one drafter drafts, continued by another, as one source."""
 
 from __future__ import annotations
 
