@@ -1,8 +1,10 @@
 """The package as a whole."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,14 @@ def test_impossible_engines(options):
 
 def test_one_stop_string_may_be_bare():
     assert SamplingParams(stop="END").stop == ("END",)
+
+
+def test_every_room_is_packaged():
+    """A wheel holds the packages that pyproject.toml lists, and an editable install hides a gap."""
+    root = Path(__file__).parents[2]
+    text = (root / "pyproject.toml").read_text("utf-8")
+    listed = re.search(r"^packages = \[(.*?)^\]", text, re.M | re.S)[1]
+    found = root.glob("edgespec/**/__init__.py")
+    there = {".".join(path.parent.relative_to(root).parts) for path in found}
+    ours = {name for name in re.findall(r'"(.+?)"', listed) if name.split(".")[0] == "edgespec"}
+    assert there == ours
