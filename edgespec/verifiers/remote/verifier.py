@@ -24,10 +24,9 @@ _RECENT = 32  # answers that the round trip is known from
 
 
 class RemoteVerifier:
-    """Has a verification server check drafts; token ids travel and nothing else.
-
-    tokenizer: of the device; the server refuses another vocabulary than its own. Within
-    `remote.timeout_s` a lost connection is made again and the session resumed.
+    """Has a verification server check drafts; token ids travel and nothing else. tokenizer: of the
+    device; the server refuses another vocabulary than its own. Within `remote.timeout_s` a lost
+    connection is made again and the session resumed.
 
     Plain steps are not asked for one by one: the server emits tokens by itself and is told when
     to go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is
