@@ -34,7 +34,8 @@ class Entry:
     """A drafter that can be asked for by name.
 
     make: returns the drafter; its keyword arguments are the drafter's options. summary: what it
-    drafts from, in a few words. uses_model: it needs a draft model. automatic: "auto" uses it.
+    drafts from, in a few words. uses_model: it needs a draft model. automatic: "auto" uses it,
+    if it is one of edgespec's own.
     """
 
     name: str
@@ -125,7 +126,9 @@ def chosen(method: str) -> list[Entry]:
         return []
     _read_own_files()
     if method == "auto":
-        found = [entry for entry in _entries.values() if entry.automatic]
+        own = f"{__name__}."
+        automatic = [entry for entry in _entries.values() if entry.automatic]
+        found = [entry for entry in automatic if entry.make.__module__.startswith(own)]
     else:
         asked = [name.strip() for name in method.split(",")]
         if len(asked) > 1 and set(asked) & set(METHODS):
