@@ -35,7 +35,8 @@ def check_machine() -> Iterator[Finding]:
     built = ", ".join(f"{name} {version}" for name, version in versions)
     python = platform.python_version()
     yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
-    yield Finding("ok", "drafters", f"{', '.join(drafters.names())} (--spec-type)")
+    names = [name.replace("_", "-") for name in drafters.names()]
+    yield Finding("ok", "drafters", ", ".join(names))
     if "llama_cpp" in engines:
         yield _check_llama_cpp(nvidia)
     if "onnx" in engines:
