@@ -138,6 +138,8 @@ def load(talk: Conversation, path: Path) -> list[str]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:

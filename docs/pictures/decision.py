@@ -15,22 +15,29 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import MultipleLocator
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
+from edgespec.policies.adaptive import RISK
 
 PROFILE, ANSWER, EMITTED, DEEPEST = "cpu-f16", "261.1", 18, 16
 
 
 def decision():
-    """Return (estimate, budget, plan) of the first draft behind EMITTED tokens of ANSWER."""
+    """Return (estimate, budget, plan, target, rate) of the draft behind EMITTED tokens of ANSWER.
+
+    target: seconds of evaluations of 0, 1, 2, … tokens. rate: tokens a second that the loop emits.
+    """
     replay = Replay(shipped_profiles()[PROFILE], "auto")
-    choose, found = replay.policy.choose, []
+    policy, found = replay.policy, []
+    choose = policy.choose
 
     def spy(sources, budget):
         plan = choose(sources, budget)
         if plan.depth and budget.n_emitted == EMITTED:
-            found.append((sources[plan.source](), budget, plan))
+            target = policy.costs.target(budget.n_past)
+            rate = max(policy._price, 1 / target[1])
+            found.append((sources[plan.source](), budget, plan, target, rate))
         return plan
 
-    replay.policy.choose = spy
+    policy.choose = spy
     for trace in shipped_traces():
         replay.run(trace)
         if trace.id == ANSWER:
@@ -40,13 +47,12 @@ def decision():
 
 
 def main() -> None:
-    estimate, budget, plan = decision()
+    estimate, budget, plan, target, rate = decision()
     probs = estimate.acceptance_probs[:DEEPEST]
     depths = list(range(1, len(probs) + 1))
-    curve = shipped_profiles()[PROFILE].target
-    extra_s = [curve(d + 1, budget.n_past) - curve(1, budget.n_past) for d in depths]
+    extra_s = [target[d + 1] - target[1] for d in depths]
     expected = [sum(probs[:d]) for d in depths]
-    price = (expected[plan.depth - 1] - plan.gain) / extra_s[plan.depth - 1]  # tokens a second
+    price = RISK * rate
     cost = [price * s for s in extra_s]
     gain = [e - c for e, c in zip(expected, cost, strict=True)]
 
@@ -57,7 +63,7 @@ def main() -> None:
     axes["A"].bar(depths, probs, color="#9fa8da")
     axes["A"].set(title="acceptance probability", xlabel="depth", ylim=(0, 1))
     widths = [1, *(d + 1 for d in depths)]
-    milliseconds = [1e3 * curve(n, budget.n_past) for n in widths]
+    milliseconds = [1e3 * target[n] for n in widths]
     axes["B"].plot(widths, milliseconds, color="#3949ab", marker=".")
     axes["B"].set(title="t(n): ms for n tokens in one pass", xlabel="n", ylim=(0, None))
     below = axes["C"]
@@ -73,7 +79,7 @@ def main() -> None:
     path = Path(__file__).with_suffix(".svg")
     figure.savefig(path, metadata={"Date": None})
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
-    print(f"{ANSWER}, {budget.n_past} tokens of context, price {price:.1f} tokens/s, {plan}")
+    print(f"{ANSWER}, {budget.n_past} tokens of context, {rate:.1f} tokens/s, {plan}")
     for row in zip(depths, probs, expected, extra_s, cost, gain, strict=True):
         print("  ".join(f"{value:.3f}" if value % 1 else f"{value:2d}" for value in row))
 

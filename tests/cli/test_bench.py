@@ -212,6 +212,7 @@ def test_replay(edgespec_cli):
     assert {row["policy"] for row in rows} == {"plain", "auto"}
     assert all(set(row) == {"profile", "category", "policy", "speedup"} for row in rows)
     done = edgespec_cli("bench", "replay", "--no-fixed", "--profile", "gpu-flat")
+    assert done.stdout.startswith("Speedup over plain decoding; mean is the geometric mean.\n")
     assert "gpu-flat auto" in done.stdout
     done = edgespec_cli("bench", "replay", "--profile", "abacus")
     assert done.exit_code == 2

@@ -51,7 +51,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
         ("/spec maybe", "/spec takes on or off"),
         ("/save", "/save needs a file name"),
         ("/load", "/load needs a file name"),
-        ("/load nothing.json", "No such file"),
+        ("/load nothing.json", "error: nothing.json cannot be read: No such file or directory"),
         ("/save no/such/folder.json", "there is no folder"),
         ("/save! .", "is not a file"),
         ("/save! /dev/full", "/dev/full is not a file"),
