@@ -6,6 +6,9 @@ with edgespec.load("smollm2-135m") as engine:
     print(engine.generate("The capital of France is", max_tokens=16).text)
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
@@ -39,13 +42,15 @@ from .errors import (
 from .loading.assembly import assemble
 from .loading.connect import connect
 from .loading.load import load
-from .measure.doctor import diagnose, diagnose_verifier
-from .measure.findings import Finding
-from .measure.formats import Format
-from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
-from .measure.results import Candidate, Choice, Tuning
-from .measure.tuning import tune
 from .types import Completion, Event, Logprob, Stats
+
+if TYPE_CHECKING:
+    from .measure.doctor import diagnose, diagnose_verifier
+    from .measure.findings import Finding
+    from .measure.formats import Format
+    from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
+    from .measure.results import Candidate, Choice, Tuning
+    from .measure.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -106,3 +111,19 @@ __all__ = [
     "load",
     "tune",
 ]
+
+_MEASURE = {  # imported when they are first asked for, which keeps `import edgespec` quick
+    "doctor": ("diagnose", "diagnose_verifier"),
+    "findings": ("Finding",),
+    "formats": ("Format",),
+    "inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
+    "results": ("Candidate", "Choice", "Tuning"),
+    "tuning": ("tune",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MEASURE.items():
+        if name in names:
+            return getattr(importlib.import_module(f".measure.{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
