@@ -12,6 +12,7 @@ import pytest
 from edgespec import hub
 from edgespec.errors import ConfigError
 from edgespec.hub.catalogue import parse
+from tests.helpers.catalogue import TOML
 
 ENTRIES = hub.entries()
 
@@ -90,32 +91,6 @@ def test_the_page_lists_the_catalogue() -> None:
         assert int(table[name][3]) == entry.context
         assert table[name][4].strip() == (", ".join(f"`{d}`" for d in entry.drafts) or "–")
         assert entry.licence in table[name][5]
-
-
-TOML = """
-name = "toy-1b"
-family = "toy"
-title = "Toy 1B"
-description = "For tests."
-licence = "MIT"
-parameters = 1_000
-context = 512
-[[files]]
-filename = "toy-Q4_0.gguf"
-quantisation = "Q4_0"
-size = 4
-[[files.sources]]
-kind = "hub"
-repo = "org/toy"
-file = "toy-Q4_0.gguf"
-[[files]]
-filename = "toy-Q8_0.gguf"
-quantisation = "Q8_0"
-[[files.sources]]
-kind = "hub"
-repo = "org/toy"
-file = "toy-Q8_0.gguf"
-"""
 
 
 HUB = 'kind = "hub"\nrepo = "org/toy"\nfile = "toy-Q4_0.gguf"'
