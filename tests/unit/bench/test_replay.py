@@ -121,6 +121,7 @@ def test_plain_decoding_takes_a_plain_step_a_token():
     stats = Replay(Profile(rising, overhead=0.0), "plain").run(trace)
     steps = [rising(1, n_past) for n_past in (0, *range(15, 74))]
     assert stats.total_s == pytest.approx(sum(steps))
+    assert stats.time_to_first_token_s + stats.decode_s == pytest.approx(stats.total_s)
 
 
 def test_a_fixed_setting_takes_what_its_evaluations_take():

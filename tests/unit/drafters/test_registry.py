@@ -140,3 +140,11 @@ def test_options_of_the_example(registered):
                 make()
         else:
             make().close()
+
+
+def test_options_reach_the_drafter(registered):
+    config = {"method": "bigram", "num_speculative_tokens": 4, "options": {"longest": 1}}
+    cycle = [[0.0, 1.0], [1.0, 0.0]]
+    with assemble(ToyModel(cycle), ToyTokenizer(["a", "b"]), None, config) as engine:
+        done = engine.generate([0, 1, 0, 1], max_tokens=20)
+    assert len(done.stats.drafted_per_position) == 1
