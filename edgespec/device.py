@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+BUSY = 0.1  # cores: where other programs use more, what is measured says little
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
 
@@ -30,6 +35,8 @@ def state_folder() -> Path:
 
 def _usable() -> list[int]:
     """Return the numbers of the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
     import psutil
 
     process = psutil.Process()
@@ -75,3 +82,77 @@ def available_memory() -> int:
     import psutil
 
     return psutil.virtual_memory().available
+
+
+class Load(NamedTuple):
+    """The numbers of cores that other programs used, that this process used and that were idle."""
+
+    others: float
+    own: float
+    idle: float
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Return the seconds that the CPUs of this process were busy, and idle, since the machine
+    started. What a hypervisor gave to others is in neither. Raises OSError where the system does
+    not say.
+    """
+    import psutil
+
+    usable = _usable()
+    every = len(usable) == os.cpu_count()
+    times = [psutil.cpu_times()] if every else psutil.cpu_times(percpu=True)
+    if not every:
+        times = [times[cpu] for cpu in usable if cpu < len(times)]
+    busy = sum(
+        getattr(one, name, 0.0)
+        for one in times
+        for name in ("user", "nice", "system", "irq", "softirq", "interrupt", "dpc")
+    )
+    return busy, sum(one.idle + getattr(one, "iowait", 0.0) for one in times)
+
+
+class LoadMeter:
+    """Measures what other programs use of the CPUs, from one look to the next.
+
+    Children of this process are other programs. system: returns seconds busy and idle, of all CPUs
+    together; own: the CPU seconds of this process.
+    """
+
+    def __init__(
+        self,
+        system: Callable[[], tuple[float, float]] = cpu_seconds,
+        own: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._system, self._own, self._clock = system, own, clock
+        self._last = self._read()
+
+    def look(self) -> Load | None:
+        """Return the use since the last look, or None where the system does not show it."""
+        last, self._last = self._last, self._read()
+        if last is None or self._last is None:
+            return None
+        seconds, own, busy, idle = (b - a for a, b in zip(last, self._last, strict=True))
+        if seconds <= 0 or busy + idle < seconds / 2 or busy < own / 2:
+            return None  # counters that stand still, as in some containers
+        return Load(max(0.0, busy - own) / seconds, own / seconds, idle / seconds)
+
+    def _read(self) -> tuple[float, float, float, float] | None:
+        try:
+            busy, idle = self._system()
+        except (OSError, RuntimeError, ValueError, NotImplementedError):
+            return None
+        return self._clock(), self._own(), busy, idle
+
+
+def other_load(seconds: float = 0.3) -> float | None:
+    """Return how many cores other programs use, or None where the system does not show it.
+
+    seconds: how long to watch; the thread sleeps meanwhile. Above BUSY, what is measured now
+    should not be kept.
+    """
+    meter = LoadMeter()
+    time.sleep(seconds)
+    load = meter.look()
+    return load.others if load else None

@@ -53,3 +53,58 @@ def test_only_the_cpus_of_this_process_count():
 
 def test_memory_is_available():
     assert 0 < device.available_memory() < psutil.virtual_memory().total
+
+
+class Machine:
+    """CPUs whose times are set by hand."""
+
+    def __init__(self, cpus: int = 2) -> None:
+        self.cpus, self.now, self.busy, self.own_s = cpus, 0.0, 0.0, 0.0
+
+    def run(self, seconds: float, *, own: float = 0.0, others: float = 0.0) -> None:
+        """Let time pass, with so many cores used."""
+        self.now += seconds
+        self.own_s += own * seconds
+        self.busy += (own + others) * seconds
+
+    def system(self) -> tuple[float, float]:
+        return self.busy, self.cpus * self.now - self.busy
+
+    def meter(self, system=None) -> device.LoadMeter:
+        return device.LoadMeter(system or self.system, lambda: self.own_s, lambda: self.now)
+
+
+def test_load_is_that_of_other_programs_since_the_last_look():
+    machine = Machine(cpus=4)
+    meter = machine.meter()
+    machine.run(0.5, own=2, others=1.5)
+    assert meter.look() == pytest.approx((1.5, 2, 0.5))
+    machine.run(0.25, own=4)
+    assert meter.look() == pytest.approx((0, 4, 0))
+
+
+def test_load_that_the_system_does_not_show_is_none():
+    def refuse() -> tuple[float, float]:
+        raise PermissionError("/proc/stat")
+
+    machine = Machine()
+    for system in (refuse, lambda: (5.0, 5.0), lambda: (0.0, 2 * machine.now)):
+        meter = machine.meter(system)
+        machine.run(0.5, own=1)
+        assert meter.look() is None
+
+
+def test_the_load_of_this_machine_is_seen():
+    load = device.other_load(0.05)
+    assert load is None or 0 <= load <= 1.1 * device.usable_cpus()
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "cpu_affinity"), reason="no affinity to set")
+def test_only_the_load_of_its_own_cpus_counts():
+    process = psutil.Process()
+    before, every = process.cpu_affinity(), device.cpu_seconds()
+    try:
+        process.cpu_affinity(before[:1])
+        assert len(before) == 1 or sum(device.cpu_seconds()) < sum(every)
+    finally:
+        process.cpu_affinity(before)
