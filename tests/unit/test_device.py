@@ -96,7 +96,7 @@ def test_load_that_the_system_does_not_show_is_none():
 
 def test_the_load_of_this_machine_is_seen():
     load = device.other_load(0.05)
-    assert load is None or 0 <= load <= 1.1 * device.usable_cpus()
+    assert load is None or load >= 0
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process, "cpu_affinity"), reason="no affinity to set")
