@@ -92,7 +92,7 @@ class Session:
             verdict = self._verify(draft, context)
             yield from self._notices()
             emitted = output.cut(verdict.tokens)
-            tokens = tuple(token for token, _ in emitted)
+            tokens = tuple([token for token, _ in emitted])
             context.extend(tokens)
             self._verifier.accept(tokens)
             for drafter in drafters:

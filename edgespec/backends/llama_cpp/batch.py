@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import Rows
+from ...types import Outputs
 from ..base import BatchItem
 from .library import lib
 
@@ -69,15 +69,15 @@ class Batch:
 
 
 class RowViews:
-    """A context's output buffer, [at most `most`, vocab_size]."""
+    """A context's output buffer, [at most `most`, vocab_size]; made once, read at every step."""
 
     def __init__(self, context: Any, vocab_size: int, most: int) -> None:
         self._context, self._shape = context, (most, vocab_size)
-        self._none: Rows = np.empty((0, vocab_size), np.float32)
+        self._none = Outputs(np.empty((0, vocab_size), np.float32))
         self._address = 0
-        self._views: list[Rows] = []  # of 0, 1, 2, … rows
+        self._views: list[Outputs] = []  # of 0, 1, 2, … rows
 
-    def first(self, n: int) -> Rows:
+    def first(self, n: int) -> Outputs:
         """Return the first `n` rows of the last evaluation, valid until the next one. New views are
         made only where the engine has moved its buffer.
         """
@@ -88,6 +88,6 @@ class RowViews:
             most, vocab_size = self._shape
             buffer = (ctypes.c_float * (most * vocab_size)).from_address(address)
             rows = np.ctypeslib.as_array(buffer).reshape(most, vocab_size)
-            self._views = [rows[:i] for i in range(most + 1)]
+            self._views = [Outputs(rows[:i]) for i in range(most + 1)]
             self._address = address
         return self._views[n]

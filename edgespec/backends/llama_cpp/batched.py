@@ -105,4 +105,4 @@ class LlamaCppBatchedModel:
         for item in items:
             self._n_past[item.slot] += len(item.tokens)
         counts = [item.n_logits for item in items]
-        return np.split(self._rows.first(sum(counts)), np.cumsum(counts)[:-1])
+        return np.split(self._rows.first(sum(counts)).logits, np.cumsum(counts)[:-1])

@@ -89,7 +89,7 @@ class LlamaCppModel:
             self._decode_chunk(tokens[done:end], 0, abort)
             done = end
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
-        return Outputs(self._rows.first(n_logits))
+        return self._rows.first(n_logits)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
