@@ -29,12 +29,22 @@ def only_graph(folder: Path) -> Path:
     return found[0]
 
 
+def split_parts(name: str) -> list[str]:
+    """Return the names of all parts of a split GGUF, one of which is `name`; [] if it is none."""
+    match = re.fullmatch(r"(.+-)\d{5}(-of-)(\d{5})(\.gguf)", name)
+    if not match:
+        return []
+    stem, of, count, suffix = match.groups()
+    return [f"{stem}{i:05}{of}{count}{suffix}" for i in range(1, int(count) + 1)]
+
+
 def parts(path: Path) -> list[Path]:
-    """Return the files of a model: a GGUF, or a graph and its external data (model.onnx.data,
-    model.onnx_data_1, …).
+    """Return the files of a model: a GGUF, the parts of a split one that are there, or a graph and
+    its external data (model.onnx.data, model.onnx_data_1, …).
     """
     if not has_folder(path):
-        return [path]
+        split = [path.with_name(name) for name in split_parts(path.name)]
+        return [part for part in split if part.is_file()] or [path]
     beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
     return sorted(p for p in path.parent.iterdir() if beside.fullmatch(p.name) and p.is_file())
 

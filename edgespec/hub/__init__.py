@@ -8,23 +8,33 @@ from ..backends.files import label
 
 if TYPE_CHECKING:
     from .catalogue import Entry, HubSource, ModelFile, WheelSource, default_model, entries, entry
-    from .downloads import pull
-    from .references import resolve
+    from .downloads import choices, pull
+    from .references import names_model, resolve
+    from .removal import find, remove
+    from .repositories import RepositoryFile
     from .storage import Progress, models_dir, verify
+    from .store import StoredModel, stored
 
 __all__ = [
     "Entry",
     "HubSource",
     "ModelFile",
     "Progress",
+    "RepositoryFile",
+    "StoredModel",
     "WheelSource",
+    "choices",
     "default_model",
     "entries",
     "entry",
+    "find",
     "label",
     "models_dir",
+    "names_model",
     "pull",
+    "remove",
     "resolve",
+    "stored",
     "verify",
 ]
 
@@ -38,9 +48,12 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "entries",
         "entry",
     ),
-    "downloads": ("pull",),
-    "references": ("resolve",),
+    "downloads": ("choices", "pull"),
+    "references": ("names_model", "resolve"),
+    "repositories": ("RepositoryFile",),
     "storage": ("Progress", "models_dir", "verify"),
+    "removal": ("find", "remove"),
+    "store": ("StoredModel", "stored"),
 }
 
 # Without a handler Python prints the warnings of a library that nobody configured.

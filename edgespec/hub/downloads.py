@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
 from .references import locate, on_disk
+from .repositories import Repository, RepositoryFile, choose, listed
 from .storage import Progress, models_dir
 
 log = logging.getLogger(__name__)
@@ -43,10 +45,9 @@ def pull(
     if (path := on_disk(file)) is not None:
         return path
     if offline:
-        raise DownloadError(
-            f"{file.filename} is not on this device and fetching is off (offline). Pull "
-            f"{str(reference)!r} once with a network, or {_otherwise(file)}"
-        )
+        raise _offline(file, str(reference))
+    if isinstance(file, Repository):
+        file = choose(listed(file, token), file).model_file(file)
     failures: _Failures = []
     for source in file.sources:
         try:
@@ -61,12 +62,41 @@ def pull(
     raise _all_failed(file, failures)
 
 
+def choices(reference: str) -> tuple[list[RepositoryFile], RepositoryFile, str] | None:
+    """Return the models of the repository that a reference names, the one that `pull` takes, and
+    the reference of its file; None if the reference names no repository. Asks the hub.
+    """
+    found = locate(reference, None)
+    if not isinstance(found, Repository):
+        return None
+    models = listed(found)
+    chosen = choose(models, found)
+    at = "" if found.revision == "main" else f"@{found.revision}"
+    return models, chosen, f"hf:{found.repo}/{chosen.file}{at}"
+
+
+def _offline(file: ModelFile | Repository, reference: str) -> DownloadError:
+    """Return the exception for what is not on disk while no network is to be used."""
+    other = ""
+    if isinstance(file, ModelFile):
+        other = f", or {_otherwise(file)}"
+    name = str(file) if isinstance(file, Repository) else file.filename
+    return DownloadError(
+        f"{name} is not on this device and fetching is off (offline). Pull {reference!r} once "
+        f"with a network{other}"
+    )
+
+
 def _silent(description: str, done: int, total: int | None) -> None:
     pass
 
 
-def _at_revision(file: ModelFile, reference: str, revision: str) -> ModelFile:
+def _at_revision(
+    file: ModelFile | Repository, reference: str, revision: str
+) -> ModelFile | Repository:
     """Return the file with its hub sources alone, at another revision."""
+    if isinstance(file, Repository):
+        return dataclasses.replace(file, revision=revision)
     hub = [source for source in file.sources if isinstance(source, HubSource)]
     if not hub:
         raise DownloadError(

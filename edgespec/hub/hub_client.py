@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..backends.files import split_parts
 from ..errors import DownloadError, ModelNotFound
 from .catalogue import HubSource, ModelFile
 from .storage import Progress, models_dir, verify_or_delete
@@ -26,11 +27,23 @@ _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.j
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
 
+def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
+    """Return the files of a repository, by path, and their bytes; asks the hub."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    try:
+        tree = HfApi().list_repo_tree(repo, recursive=True, revision=revision, token=token)
+        return {file.path: file.size for file in tree if isinstance(file, RepoFile)}
+    except Exception as error:
+        raise _hub_error(error, HubSource(repo, "", revision)) from error
+
+
 def cached(source: HubSource) -> Path | None:
-    """Return the file in the hub's cache; of a graph only with what has to lie beside it."""
-    needed = _COMPANIONS if source.file.endswith(".onnx") else ()
+    """Return the file in the hub's cache, but only with what has to lie beside it."""
+    beside = _COMPANIONS if source.file.endswith(".onnx") else split_parts(source.file)
     path = _in_cache(source)
-    return path if all(_in_cache(replace(source, file=name)) for name in needed) else None
+    return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
 
 
 def _in_cache(source: HubSource) -> Path | None:
@@ -52,6 +65,10 @@ def fetch(file: ModelFile, source: HubSource, progress: Progress, token: str | N
 
     if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
         _fetch_companions(source, progress, token)
+    first, *others = split_parts(source.file) or [""]
+    for name in others if source.file == first else ():  # before it, for the same reason
+        part = replace(source, file=name)
+        fetch(ModelFile(name.rpartition("/")[2], "", (part,)), part, progress, token)
     try:
         with _hub_progress(file.filename, progress) as options, _hub_log(file.filename, progress):
             path = huggingface_hub.hf_hub_download(
@@ -66,7 +83,7 @@ def fetch(file: ModelFile, source: HubSource, progress: Progress, token: str | N
     try:
         verify_or_delete(whole, file, progress)
     except DownloadError:
-        for link in _links(snapshot):
+        for link in links(snapshot):
             link.unlink(missing_ok=True)
         raise
     return snapshot
@@ -93,7 +110,7 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
                 ) from None
 
 
-def _links(path: Path) -> list[Path]:
+def links(path: Path) -> list[Path]:
     """Return the links from `path` to its file: snapshot, blob, perhaps a shared blob."""
     links = []
     while path.is_symlink():

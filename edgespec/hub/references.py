@@ -1,8 +1,9 @@
 """The names that users give to models, and their files on this disk; no network is used.
 
 A reference is a path (of a GGUF, an .onnx file or a folder with one), a catalogue name
-(`qwen3-4b`, or `qwen3-4b:Q8_0` for another quantisation) or a file of the hub
-(`hf:org/repo/file.gguf` or `.onnx`, with `@revision` if need be).
+(`qwen3-4b`, or `qwen3-4b:Q8_0` for another quantisation), a repository of the hub (`hf:org/repo`,
+or `hf:org/repo:Q8_0`) or a file in one (`hf:org/repo/file.gguf` or `.onnx`), with `@revision` if
+need be. An address of the hub's site is read as what it shows.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
-from ..backends.files import has_folder, only_graph, onnx_files
+from ..backends.files import has_folder, only_graph, onnx_files, split_parts
 from ..errors import ConfigError, ModelNotFound
-from . import catalogue, hub_client
+from . import catalogue, hub_client, store
 from .catalogue import HubSource, ModelFile
+from .repositories import Repository
 from .storage import has_size, models_dir
+
+_ADDRESS = re.compile(
+    r"(?:hf://|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)([\w.-]+/[\w.-]+)(:[\w.-]+)?"
+    r"(?:/(?:blob|resolve|raw|tree)/([^/?#]+)(/[^?#]+?)?|(/[^?#]+?))?/?(?:[?#].*)?"
+)
 
 
 def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = None) -> Path | None:
@@ -28,14 +36,17 @@ def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = Non
     return found if isinstance(found, Path) else on_disk(found)
 
 
-def locate(reference: str | os.PathLike[str], quantisation: str | None) -> Path | ModelFile:
-    """Return a path that exists, or the file that a name or hf: reference stands for."""
+def locate(
+    reference: str | os.PathLike[str], quantisation: str | None
+) -> Path | ModelFile | Repository:
+    """Return a path that exists, or what a name or hf: reference stands for."""
     text = os.fspath(reference)
     if not isinstance(reference, str):
         return _existing(text, quantisation)
+    text = _without_address(text)
     if text.startswith("hf:"):
         _refuse_quantisation(text, quantisation)
-        return _hub_file(text)
+        return _in_hub(text)
     name, _, suffix = text.partition(":")
     if name.lower() in catalogue.load():
         if suffix and quantisation and suffix.lower() != quantisation.lower():
@@ -46,6 +57,26 @@ def locate(reference: str | os.PathLike[str], quantisation: str | None) -> Path 
     if not _looks_like_path(text):
         catalogue.entry(name)  # raises, with the closest names
     return _existing(text, quantisation)
+
+
+def _without_address(text: str) -> str:
+    """Return an address of the hub's site as an hf: reference, and anything else as it is."""
+    match = _ADDRESS.fullmatch(text)
+    if not match:
+        return text
+    repo, tag, revision, file, bare = match.groups()
+    name = f"hf:{repo}{tag or ''}{unquote(file or bare or '')}"
+    return name if revision in (None, "main") else f"{name}@{unquote(revision)}"
+
+
+def names_model(text: str) -> bool:
+    """Return True if a text is a reference by its form, whether such a model exists or not."""
+    name = text.partition(":")[0].lower()
+    if text.startswith("hf:") or _ADDRESS.fullmatch(text) or name in catalogue.load():
+        return True
+    return not re.search(r"\s", text) and (
+        text.endswith((".gguf", ".onnx")) or bool(onnx_files(Path(text).expanduser()))
+    )
 
 
 def _looks_like_path(text: str) -> bool:
@@ -82,23 +113,36 @@ def _missing(text: str, path: Path) -> str:
     message = f"there is no file {text!r}; {catalogue.closest(text)}"
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.(gguf|onnx)(@.+)?", text):
         message += f" If it is a file of the hub: hf:{text}"
+    elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", text):
+        message += f" If it is a repository of the hub: hf:{text}"
     return message
 
 
-def _hub_file(text: str) -> ModelFile:
-    """Return the file of an hf: reference; it has no quantisation. Raises ModelNotFound."""
-    match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)/([^@\\]+\.(?:gguf|onnx))(?:@(.+))?", text)
+def _in_hub(text: str) -> ModelFile | Repository:
+    """Return the file or the repository of an hf: reference. Raises ModelNotFound."""
+    match = re.fullmatch(
+        r"hf:([\w.-]+/[\w.-]+)(?:/([^@\\]+\.(?:gguf|onnx))|:([\w.-]+))?(?:@(.+))?", text
+    )
     if not match or ".." in text:
-        raise ModelNotFound(f"{text!r} is not of the form hf:org/repo/file.gguf[@revision]")
-    if re.search(r"-\d{5}-of-\d{5}\.gguf", text):
-        raise ModelNotFound(f"{text!r} is one part of a split model; choose a file that is whole")
-    repo, file, revision = match.groups()
-    source = HubSource(repo, file, revision or "main")
-    return ModelFile(file.rsplit("/", 1)[-1], "", (source,))
+        raise ModelNotFound(
+            f"{text!r} is none of hf:org/repo, hf:org/repo:Q4_K_M and hf:org/repo/file.gguf, each "
+            "with @revision if need be"
+        )
+    repo, file, tag, revision = match.groups()
+    revision = revision or "main"
+    if file is None:
+        return Repository(repo, tag or "", revision)
+    if (parts := split_parts(file)) and parts[0] != file:
+        raise ModelNotFound(f"{text!r} is one part of a split model; name the first: {parts[0]}")
+    return ModelFile(file.rsplit("/", 1)[-1], "", (HubSource(repo, file, revision),))
 
 
-def on_disk(file: ModelFile) -> Path | None:
-    """Return the whole file if it is in our folder or in the hub's cache."""
+def on_disk(file: ModelFile | Repository) -> Path | None:
+    """Return the whole file if it is in our folder or in the hub's cache; of a repository the
+    model that would be taken if it had no other ones.
+    """
+    if isinstance(file, Repository):
+        return store.cached_model(file)
     own = models_dir() / file.filename
     if file.quantisation and has_size(own, file.size):  # hf: references have none
         return own

@@ -103,12 +103,29 @@ class Handler(BaseHTTPRequestHandler):
         hub.requests.append(request)
         if hub.redirect:
             return self.refuse(302, "", Location=hub.redirect)
+        if "/tree/" in self.path:
+            return self.tree()
         found = hub.find(self.path)
         if isinstance(found, str):
             return self.refuse(404, found)
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.refuse(401, "GatedRepo")
         self.serve(request, *found)
+
+    def tree(self) -> None:
+        """Answer with the list of files, as the hub's API does."""
+        if "/org/toy/tree/main" not in self.path:
+            return self.refuse(404, "RepoNotFound")
+        found = [
+            {"type": "file", "path": name, "size": len(content), "oid": commit(content)}
+            for name, content in self.hub.files.items()
+        ]
+        body = json.dumps([*found, {"type": "directory", "path": "sub", "oid": "1"}]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def refuse(self, status: int, code: str, **headers: str) -> None:
         self.send_response(status)
@@ -194,6 +211,13 @@ for verb, reference, options in calls:
     if verb == "pull":
         options["progress"] = lambda *call: seen.append(call)
     try:
+        if verb == "stored":
+            found = [(model.reference, model.format, model.size) for model in hub.stored()]
+            print(json.dumps({"stored": found}))
+            continue
+        if verb == "remove":
+            print(json.dumps({"freed": hub.remove(hub.find(reference))}))
+            continue
         path = getattr(hub, verb)(reference, **options)
         print(json.dumps({"path": path and str(path), "seen": seen}))
     except EdgeSpecError as error:
@@ -313,6 +337,84 @@ def test_a_graph_by_its_name_in_the_catalogue(server: Hub, environment: Path) ->
     made.write_bytes(b"own")
     (own,) = edgespec_process(("resolve", "toy:onnx-int4"), toml=toml)
     assert own["path"] == str(made)
+
+
+QUANTISED = {
+    "README.md": b"#",
+    "mmproj-Q4_K_M.gguf": b"GGUF of a vision encoder",
+    "toy-Q2_K.gguf": b"GGUF2",
+    "toy-q4_0.gguf": b"GGUF4",
+    "toy-Q8_0.gguf": b"GGUF8888",
+    "split/toy-Q4_K_M-00001-of-00002.gguf": b"GGUFfirst",
+    "split/toy-Q4_K_M-00002-of-00002.gguf": b"GGUFsecond",
+    "toy-Q5_K_M-00001-of-00002.gguf": b"GGUF without its second part",
+}
+
+
+def test_a_repository_gives_its_sensible_model_and_tags_name_another(server: Hub) -> None:
+    server.files = dict(QUANTISED)
+    got, again, offline, q8, listing = edgespec_process(
+        ("pull", "hf:org/toy"), ("resolve", "https://huggingface.co/org/toy"),
+        ("pull", "hf:org/toy", {"offline": True}), ("pull", "hf.co/org/toy:q8"), ("stored", None),
+        HF_ENDPOINT=server.url,
+    )  # fmt: skip
+    first = Path(got["path"])
+    assert first.name == "toy-Q4_K_M-00001-of-00002.gguf"
+    assert first.with_name("toy-Q4_K_M-00002-of-00002.gguf").read_bytes() == b"GGUFsecond"
+    assert again["path"] == offline["path"] == got["path"]
+    assert Path(q8["path"]).read_bytes() == b"GGUF8888"
+    assert listing["stored"] == [
+        ["hf:org/toy/split/toy-Q4_K_M-00001-of-00002.gguf", "GGUF Q4_K_M", 19],
+        ["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8],
+    ]
+
+
+def test_a_split_model_that_is_not_whole_is_not_taken(server: Hub) -> None:
+    server.files = dict(QUANTISED)
+    (got,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    Path(got["path"]).with_name("toy-Q4_K_M-00002-of-00002.gguf").unlink()
+    reference = "hf:org/toy/split/toy-Q4_K_M-00001-of-00002.gguf"
+    for calls in (("resolve", "hf:org/toy"), ("resolve", reference)):
+        assert edgespec_process(calls)[0]["path"] is None
+    (mended,) = edgespec_process(("pull", reference), HF_ENDPOINT=server.url)
+    assert files.size_of(Path(mended["path"])) == 19
+
+
+def test_what_a_repository_does_not_have_is_said(server: Hub) -> None:
+    server.files = dict(QUANTISED)
+    tag, missing = edgespec_process(
+        ("pull", "hf:org/toy:Q6_K"), ("pull", "hf:org/other"), HF_ENDPOINT=server.url
+    )
+    assert tag["message"] == "org/toy has no Q6_K; it has: Q4_K_M, Q4_0, Q8_0, Q2_K"
+    assert "the hub has no repository org/other, or it is private" in missing["message"]
+    server.files = {"onnx/model.onnx": b"", "model.safetensors": b""}
+    (graph,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    assert graph["message"].endswith("name an ONNX graph: hf:org/toy/onnx/model.onnx")
+    server.files = {"model.safetensors": b""}
+    (none,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    assert "org/toy has no GGUF file; look for a repository" in none["message"]
+    (unreached,) = edgespec_process(("pull", "hf:org/toy"))
+    assert (unreached["error"], "pull again" in unreached["message"]) == ("DownloadError", True)
+
+
+def test_removing_a_model_of_the_hub_frees_its_bytes_and_spares_other_revisions(
+    server: Hub,
+) -> None:
+    server.files = dict(QUANTISED)
+    server.revisions["v2"] = b"another commit"
+    reference = "hf:org/toy/toy-Q8_0.gguf"
+    calls = [("pull", reference), ("pull", f"{reference}@v2"), ("remove", f"{reference}@v2")]
+    *_, spared = edgespec_process(*calls, HF_ENDPOINT=server.url)
+    assert spared["freed"] == 0
+    first, freed, after = edgespec_process(
+        ("resolve", reference), ("remove", reference), ("resolve", reference)
+    )
+    assert (Path(first["path"]).exists(), freed["freed"], after["path"]) == (False, 8, None)
+    (split, freed) = edgespec_process(
+        ("pull", "hf:org/toy"), ("remove", "hf:org/toy"), HF_ENDPOINT=server.url
+    )
+    assert freed["freed"] == 19
+    assert [path for path in left(Path(split["path"]).parents[4]) if "Q4" in path] == []
 
 
 def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(

@@ -9,6 +9,7 @@ import pytest
 
 from edgespec import hub
 from edgespec.errors import ConfigError, DownloadError, ModelNotFound
+from edgespec.hub import references
 from tests.helpers.catalogue import TOML
 
 
@@ -84,10 +85,12 @@ def test_a_name_wins_over_a_file_of_the_same_name(toy: hub.Entry, tmp_path: Path
         ("Qwen3-4B-Q5_K_M.gguf", r"there is no file .*; close to it: qwen3-4b,"),
         ("org/repo/a.gguf", r"If it is a file of the hub: hf:org/repo/a.gguf$"),
         ("qwen3-4b:Q1_0", r"no Q1_0 of qwen3-4b; it has: Q4_K_M, Q8_0"),
-        ("hf:org/repo", "is not of the form hf:org/repo/file.gguf"),
-        ("hf:org/repo/../x.gguf", "is not of the form"),
+        ("org/repo:Q4_K_M", r"If it is a repository of the hub: hf:org/repo:Q4_K_M$"),
+        ("hf:org", "is none of hf:org/repo, hf:org/repo:Q4_K_M and hf:org/repo/file.gguf"),
+        ("hf:org/repo/../x.gguf", "is none of"),
+        ("https://huggingface.co/org/repo/blob/main/README.md", "'hf:org/repo/README.md' is none"),
         ("hf:org/-repo/x.gguf", "the hub can have no org/-repo/x.gguf: "),
-        ("hf:org/repo/a-00001-of-00002.gguf", "is one part of a split model"),
+        ("hf:org/repo/a-00002-of-00002.gguf", "name the first: a-00001-of-00002.gguf"),
     ],
 )
 def test_what_is_nothing_says_what_else_would_work(reference: str, expected: str) -> None:
@@ -121,6 +124,38 @@ def test_a_quantisation_is_given_once_and_only_to_names(tmp_path: Path) -> None:
 def test_a_hub_file_is_known_but_not_here() -> None:
     assert hub.resolve("hf:org/repo/sub/a.gguf") is None
     assert hub.resolve("hf:org/repo/a.gguf@refs/pr/1") is None
+
+
+FILE, REPO = "hf:org/repo/a/x.gguf", "hf:org/repo"
+
+
+@pytest.mark.parametrize(
+    ("address", "reference"),
+    [
+        ("https://huggingface.co/org/repo", REPO),
+        ("https://huggingface.co/org/repo/", REPO),
+        ("https://huggingface.co/org/repo?library=gguf", REPO),
+        ("huggingface.co/org/repo/tree/main", REPO),
+        ("hf.co/org/repo:Q4_K_M", f"{REPO}:Q4_K_M"),
+        ("https://hf.co/org/repo/tree/v2", f"{REPO}@v2"),
+        ("https://huggingface.co/org/repo/blob/main/a/x.gguf", FILE),
+        ("https://huggingface.co/org/repo/resolve/main/a/x.gguf?download=true", FILE),
+        ("https://www.huggingface.co/org/repo/blob/refs%2Fpr%2F1/a/x.gguf", f"{FILE}@refs/pr/1"),
+        ("hf://org/repo/a/x.gguf", FILE),
+    ],
+)
+def test_an_address_of_the_hub_is_what_it_shows(address: str, reference: str) -> None:
+    assert references.locate(address, None) == references.locate(reference, None)
+    assert hub.names_model(address)
+
+
+def test_what_names_a_model_by_its_form(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.onnx").touch()
+    for text in ("qwen3-4b", "Qwen3-4B:q8_0", "no.gguf", "./x.onnx", "hf:org/repo", "folder"):
+        assert hub.names_model(text), text
+    for text in ("hello", "llama3.2:1b", "What is in x.gguf", "read my x.gguf", "", "org/repo"):
+        assert not hub.names_model(text), text
 
 
 def test_offline_says_where_to_put_the_file(toy: hub.Entry, no_caches: Path) -> None:

@@ -1,0 +1,75 @@
+"""Delete models that were fetched or made, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from ..backends.files import has_folder, onnx_files, parts
+from ..errors import ModelNotFound
+from . import hub_client
+from .references import resolve
+from .storage import models_dir
+from .store import StoredModel, stored
+
+
+def find(reference: str) -> StoredModel:
+    """Return the model of a reference or path, if it is one that was fetched or made.
+
+    Raises ModelNotFound, naming what else would work.
+    """
+    there = stored()
+    if named := [model for model in there if model.reference == reference]:
+        return named[0]
+    if (path := resolve(reference)) is None:
+        others = [m.reference for m in there if m.reference.partition(":")[0] == reference]
+        instead = f"; there is {', '.join(others)}" if others else ""
+        raise ModelNotFound(f"{reference!r} is not on this disk{instead}")
+    for model in there:
+        if _place(model.path) == _place(path):
+            return model
+    raise ModelNotFound(
+        f"{path} is neither in {models_dir()} nor in the hub's cache, so it is yours: delete it "
+        "yourself"
+    )
+
+
+def _place(path: Path) -> str:
+    """Return where a file lies; the cache holds links, which are not followed."""
+    return os.path.join(path.parent.resolve(), path.name)
+
+
+def remove(model: StoredModel) -> int:
+    """Delete a model that `find` returned, and return the bytes that this freed.
+
+    A folder of our own goes with the only graph in it; of the hub's cache the model's files go, and
+    content that another revision has as well stays.
+    """
+    files = parts(model.path)
+    if not model.path.is_relative_to(models_dir()):
+        return sum(map(_unlink, files))
+    folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
+    whole = has_folder(model.path) and onnx_files(folder) == [model.path]
+    files = [path for path in folder.rglob("*") if path.is_file()] if whole else files
+    freed = sum(path.lstat().st_size for path in files)
+    if whole:
+        shutil.rmtree(folder)
+    else:
+        for path in files:
+            path.unlink()
+    return freed
+
+
+def _unlink(path: Path) -> int:
+    """Delete a file of the hub's cache, and its content unless another revision has it too."""
+    chain = hub_client.links(path)
+    content = path.resolve()
+    size = content.stat().st_size
+    path.unlink()
+    snapshots = next(folder for folder in path.parents if folder.name == "snapshots")
+    if any(other.resolve() == content for other in snapshots.rglob("*")):
+        return 0
+    for file in (*chain[1:], content):
+        file.unlink(missing_ok=True)
+    return size

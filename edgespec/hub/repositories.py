@@ -1,0 +1,111 @@
+"""Repositories of the hub: which models are in one, and which of them to take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..backends.files import split_parts
+from ..errors import ModelNotFound
+from . import hub_client
+from .catalogue import HubSource, ModelFile
+
+PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0")
+
+_QUANTISATION = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
+)
+_NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics for quantising
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """What `hf:org/repo:TAG@revision` names: one model of a repository. tag: "" for any."""
+
+    repo: str
+    tag: str = ""
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"hf:{self.repo}" + (f":{self.tag}" if self.tag else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFile:
+    """A GGUF model of a repository. file: its path, or that of its first part; size: bytes."""
+
+    file: str
+    quantisation: str
+    size: int
+
+    def model_file(self, repository: Repository) -> ModelFile:
+        """Return what `pull` fetches."""
+        source = HubSource(repository.repo, self.file, repository.revision)
+        size = None if split_parts(self.file) else self.size
+        return ModelFile(self.file.rpartition("/")[2], "", (source,), size)
+
+
+def listed(repository: Repository, token: str | None = None) -> list[RepositoryFile]:
+    """Return the GGUF models of a repository, smallest first; asks the hub.
+
+    Raises ModelNotFound if there is none, DownloadError if the hub does not answer.
+    """
+    sizes = hub_client.sizes(repository.repo, repository.revision, token)
+    if found := models_in(sizes):
+        return found
+    if graphs := [name for name in sizes if name.endswith(".onnx")][:3]:
+        names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
+        raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
+    raise ModelNotFound(
+        f"{repository.repo} has no GGUF file; look for a repository of the same model whose name "
+        "ends in -GGUF"
+    )
+
+
+def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
+    """Return the whole GGUF models among files, smallest first; parts of a split one are one."""
+    found = []
+    for name in sizes:
+        if not name.lower().endswith(".gguf") or _NO_MODELS.search(name):
+            continue
+        parts = split_parts(name) or [name]
+        if name == parts[0] and all(part in sizes for part in parts):
+            size = sum(sizes[part] for part in parts)
+            found.append(RepositoryFile(name, quantisation_of(name), size))
+    return sorted(found, key=lambda model: (model.size, model.file))
+
+
+def quantisation_of(name: str) -> str:
+    """Return the last quantisation in the path of a GGUF or a graph, "" if it names none."""
+    names = _QUANTISATION.findall(re.sub(r"\.(gguf|onnx)$", "", name))
+    return names[-1].upper() if names else ""
+
+
+def choose(found: Iterable[RepositoryFile], repository: Repository) -> RepositoryFile:
+    """Return the model that a tag names, or else the most sensible one.
+
+    Tags are compared in lower case; Q4 stands for any Q4_…, the most sensible one first. Raises
+    ModelNotFound, naming the quantisations that there are.
+    """
+    found = sorted(found, key=_sense)
+    tag = repository.tag.lower()
+    if tag in ("", "latest"):
+        return found[0]
+    for fits in (
+        lambda model: model.quantisation.lower() == tag,
+        lambda model: model.quantisation.lower().startswith(tag),
+        lambda model: tag in model.file.lower(),
+    ):
+        if fitting := [model for model in found if fits(model)]:
+            return fitting[0]
+    names = ", ".join(dict.fromkeys(model.quantisation or model.file for model in found))
+    raise ModelNotFound(f"{repository.repo} has no {repository.tag}; it has: {names}")
+
+
+def _sense(model: RepositoryFile) -> tuple[int, int]:
+    """Return what sorts models: the preferred ones, then small ones of four bits or more."""
+    if model.quantisation in PREFERRED:
+        return PREFERRED.index(model.quantisation), model.size
+    bits = re.search(r"\d+", model.quantisation)
+    return (5, -model.size) if bits and int(bits[0]) < 4 else (4, model.size)

@@ -1,0 +1,112 @@
+"""The models on this disk: those in our folder, and those in the hub's cache."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..backends.files import has_folder, label, onnx_files, parts, size_of, split_parts
+from ..errors import ModelNotFound
+from . import catalogue
+from .catalogue import HubSource
+from .repositories import Repository, RepositoryFile, choose, quantisation_of
+from .storage import models_dir
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model that was fetched or converted. reference: what to give where a model is asked for;
+    quantisation: "" where neither catalogue nor name tells; size: bytes.
+    """
+
+    reference: str
+    path: Path
+    quantisation: str
+    size: int
+
+    @property
+    def format(self) -> str:
+        """The file format and the number format of the weights."""
+        engine = "ONNX" if has_folder(self.path) else "GGUF"
+        return f"{engine} {self.quantisation.removeprefix('ONNX-')}".rstrip()
+
+
+def stored() -> list[StoredModel]:
+    """Return the whole models on this disk, by reference. No network is used."""
+    found = {model.path: model for model in (*_own(), *_cached())}
+    return sorted(found.values(), key=lambda model: model.reference)
+
+
+def cached_model(repository: Repository) -> Path | None:
+    """Return the model of a repository that is in the hub's cache, the most sensible of several."""
+    found = {
+        RepositoryFile(file, quantisation_of(file), size_of(path)): path
+        for repo, revisions, file, path in _in_cache()
+        if repo == repository.repo and repository.revision in revisions and path.suffix == ".gguf"
+    }
+    with contextlib.suppress(ModelNotFound):  # none has that tag
+        return found[choose(found, repository)] if found else None
+    return None
+
+
+def _own() -> Iterator[StoredModel]:
+    """Yield the models in our folder."""
+    folder, names = models_dir(), _names()
+    graphs = [graph for sub in folder.glob("[!.]*/") for graph in onnx_files(sub)]
+    for path in (*folder.glob("*.gguf"), *graphs):
+        if _is_whole(path):
+            name, quantisation = names.get(path.relative_to(folder).as_posix(), ("", ""))
+            yield _model(name or str(path), path, quantisation)
+
+
+def _cached() -> Iterator[StoredModel]:
+    """Yield the models in the hub's cache."""
+    names = _names()
+    for repo, revisions, file, path in _in_cache():
+        name, quantisation = names.get(f"{repo}/{file}", ("", ""))
+        at = "" if "main" in revisions else f"@{min(revisions, key=len)}"
+        yield _model((not at and name) or f"hf:{repo}/{file}{at}", path, quantisation)
+
+
+def _model(name: str, path: Path, quantisation: str) -> StoredModel:
+    return StoredModel(name, path, quantisation or quantisation_of(label(path)), size_of(path))
+
+
+def _is_whole(path: Path) -> bool:
+    """Return True for a file that is a model, or the first part of a model with all its parts."""
+    names = split_parts(path.name)
+    return not names or (path.name == names[0] and len(parts(path)) == len(names))
+
+
+def _names() -> dict[str, tuple[str, str]]:
+    """Return name and quantisation of each file in the catalogue, by its place in our folder and
+    by its place at the hub.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for entry in catalogue.load().values():
+        for number, file in enumerate(entry.files):
+            name = f"{entry.name}:{file.quantisation}" if number else entry.name
+            places = [file.filename]
+            places += [f"{s.repo}/{s.file}" for s in file.sources if isinstance(s, HubSource)]
+            found |= dict.fromkeys(places, (name, file.quantisation))
+    return found
+
+
+def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:
+    """Yield repository, revisions, name and path of each whole model in the hub's cache."""
+    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
+
+    try:
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except (CacheNotFound, ValueError):
+        return
+    for repo in repositories:
+        for revision in repo.revisions if repo.repo_type == "model" else ():
+            names = {revision.commit_hash, *revision.refs}
+            for file in revision.files:
+                path = file.file_path
+                if path.suffix in (".gguf", ".onnx") and _is_whole(path):
+                    name = path.relative_to(revision.snapshot_path).as_posix()
+                    yield repo.repo_id, names, name, path

@@ -1,0 +1,51 @@
+"""Which models are in a repository, and which one is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgespec.errors import ModelNotFound
+from edgespec.hub.repositories import Repository, choose, models_in, quantisation_of
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen3-4B-Q4_K_M.gguf", "Q4_K_M"),
+        ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
+        ("Llama-3.2-1B.IQ4_XS.gguf", "IQ4_XS"),
+        ("Qwen3-4B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("BF16/gemma-BF16-00001-of-00002.gguf", "BF16"),
+        ("Q4_K_M/model-00001-of-00003.gguf", "Q4_K_M"),
+        ("onnx/model_q4.onnx", "Q4"),
+        ("m-onnx-int4/model.onnx", "INT4"),
+        ("tinyllama.gguf", ""),
+    ],
+)
+def test_the_quantisation_is_in_the_name(name: str, expected: str) -> None:
+    assert quantisation_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("there", "tag", "taken"),
+    [
+        ("Q2_K Q4_0 Q4_K_M Q8_0", "", "Q4_K_M"),
+        ("Q2_K Q4_0 Q5_K_M Q8_0", "", "Q4_0"),
+        ("Q2_K Q5_K_M Q8_0 F16", "latest", "Q5_K_M"),
+        ("Q2_K Q8_0 F16", "", "Q8_0"),
+        ("IQ1_S Q2_K Q6_K F16", "", "Q6_K"),
+        ("IQ1_S Q2_K Q3_K_M", "", "Q3_K_M"),
+        ("Q4_0 Q4_K_M Q8_0", "q4_0", "Q4_0"),
+        ("Q4_0 Q4_K_M Q8_0", "Q4", "Q4_K_M"),
+        ("Q4_K_M UD-Q4_K_XL", "ud-q4_k_xl", "UD-Q4_K_XL"),
+    ],
+)
+def test_the_sensible_model_or_the_one_of_the_tag(there: str, tag: str, taken: str) -> None:
+    found = models_in({f"m-{name}.gguf": size for size, name in enumerate(there.split(), 1)})
+    assert choose(found, Repository("org/m", tag)).quantisation == taken
+
+
+def test_a_tag_that_nothing_has() -> None:
+    found = models_in({"m-Q8_0.gguf": 1, "m.gguf": 2})
+    with pytest.raises(ModelNotFound, match=r"org/m has no Q4_K_M; it has: Q8_0, m.gguf$"):
+        choose(found, Repository("org/m", "Q4_K_M"))
