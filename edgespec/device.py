@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,19 +58,35 @@ def physical_cores() -> int:
     cpus = _usable()
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     try:  # psutil counts the cores of the machine, not those of the CPUs of this process
-        return len({Path(topology.format(cpu)).read_text() for cpu in cpus})
+        return len({Path(topology.format(cpu)).read_text("utf-8") for cpu in cpus})
     except OSError:
         return min(psutil.cpu_count(logical=False) or len(cpus), len(cpus))
 
 
 def processor() -> str:
     """Return the CPU's name and how many of its threads this process may use."""
+    return f"{_processor_name() or platform.processor() or platform.machine()} x{usable_cpus()}"
+
+
+def _processor_name() -> str:
+    """Return the CPU's name as the operating system knows it, or an empty text."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        if sys.platform == "win32":
+            import winreg
+
+            key = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as cpu:
+                return str(winreg.QueryValueEx(cpu, "ProcessorNameString")[0]).strip()
+        if sys.platform == "darwin":
+            import subprocess
+
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
-        lines = []
+        return ""
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())} x{usable_cpus()}"
+    return next(named, "")
 
 
 def thread_counts() -> list[int]:

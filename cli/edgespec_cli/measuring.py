@@ -141,8 +141,13 @@ def header(about: dict[str, Any]) -> dict[str, Any]:
         "threads": model.get("n_threads"),
         "processor": about["processor"],
         "versions": _versions(),
-        "command": " ".join(["edgespec", *(Path(a).name if "/" in a else a for a in sys.argv[1:])]),
+        "command": " ".join(["edgespec", *map(_without_folder, sys.argv[1:])]),
     }
+
+
+def _without_folder(argument: str) -> str:
+    """Return the name of a file without its folder, and every other argument as it is."""
+    return Path(argument).name if os.path.dirname(argument) else argument
 
 
 def _versions() -> str:

@@ -15,7 +15,7 @@ from edgespec_cli.main import cli
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
 LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]+)?\)")
-NAMED = re.compile(r"`((?:edgespec|tests|cli|models|docs|android_demo)/[\w./-]+)`")
+NAMED = re.compile(r"`((?:edgespec|tests|cli|models|deploy|docs|android_demo)/[\w./-]+)`")
 BEGIN = "<!-- from here on generated: python -m tests.cli.test_docs -->\n"
 
 

@@ -1,6 +1,10 @@
 """Folders, processors and memory of the machine that the tests run on."""
 
+import contextlib
+import platform
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -49,6 +53,38 @@ def test_only_the_cpus_of_this_process_count():
         assert device.processor().endswith(" x1")
     finally:
         process.cpu_affinity(before)
+
+
+def test_the_processor_has_its_name_on_macos(monkeypatch):
+    def run(command, **_):
+        return SimpleNamespace(stdout={"machdep.cpu.brand_string": "Apple M2\n"}[command[-1]])
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert device.processor() == f"Apple M2 x{device.usable_cpus()}"
+
+
+def test_the_processor_has_its_name_on_windows(monkeypatch):
+    key = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+    values = {(key, "ProcessorNameString"): "Intel(R) Core(TM) i5 ", (key, "Identifier"): "Intel64"}
+    registry = SimpleNamespace(
+        HKEY_LOCAL_MACHINE=0,
+        OpenKey=lambda _, name: contextlib.nullcontext(name),
+        QueryValueEx=lambda name, value: (values[name, value], 1),
+    )
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setattr("sys.platform", "win32")
+    assert device.processor() == f"Intel(R) Core(TM) i5 x{device.usable_cpus()}"
+
+
+def test_a_processor_without_a_name_is_called_by_its_kind(monkeypatch):
+    def run(command, **_):
+        raise FileNotFoundError(command[0])
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("sys.platform", "darwin")
+    kind = platform.processor() or platform.machine()
+    assert device.processor() == f"{kind} x{device.usable_cpus()}"
 
 
 def test_memory_is_available():

@@ -79,3 +79,12 @@ def test_every_room_is_packaged():
     there = {".".join(path.parent.relative_to(root).parts) for path in found}
     ours = {name for name in re.findall(r'"(.+?)"', listed) if name.split(".")[0] == "edgespec"}
     assert there == ours
+
+
+def test_the_version_is_written_once():
+    """Wheels take it from there, which .ci/packages.py checks."""
+    root = Path(__file__).parents[2]
+    assert 'version = { attr = "edgespec.__version__" }' in (root / "pyproject.toml").read_text()
+    paths = [root / "pyproject.toml", *root.glob("edgespec/**/*.py"), *root.glob("cli/**/*.py")]
+    written = [path for path in paths if f'"{edgespec.__version__}"' in path.read_text("utf-8")]
+    assert written == [root / "edgespec" / "__init__.py"]
