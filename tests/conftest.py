@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec import hub
-from tests.helpers.weights import FOLDER
+from tests.helpers.weights import FOLDER, coarse_copy
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,17 +33,8 @@ def smollm2() -> Path:
 
 @pytest.fixture(scope="session")
 def small_draft(smollm2, tmp_path_factory) -> Path:
-    """SmolLM2's own Q2_K requantisation: agrees with it on three greedy tokens of four."""
-    import llama_cpp.llama_cpp as lib
-
-    from edgespec.backends import llama_cpp as backend
-
-    backend.supports_gpu_offload()  # starts the library, with its log routed
-    path = tmp_path_factory.mktemp("draft") / "smollm2-135m-q2_k.gguf"
-    params = lib.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize = lib.LLAMA_FTYPE_MOSTLY_Q2_K, True
-    assert lib.llama_model_quantize(str(smollm2).encode(), str(path).encode(), params) == 0
-    return path
+    """SmolLM2 with coarser weights: agrees with it on three greedy tokens of four."""
+    return coarse_copy(smollm2, tmp_path_factory.mktemp("draft") / "smollm2-135m-coarse.gguf")
 
 
 def _optional(name: str) -> Path:

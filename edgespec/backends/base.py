@@ -211,6 +211,9 @@ class Backend(Protocol):
 class Requantizing(Backend, Protocol):
     """A backend that can write a copy of a model in a format that CPUs evaluate faster."""
 
+    def can_requantize(self) -> bool:
+        """Return True if the library that runs here has what it takes."""
+
     def check_file(self, path: Path) -> None:
         """Raise ModelNotFound or another ModelError if `path` is no file of this format."""
 

@@ -80,7 +80,7 @@ def discard(copy: Path) -> None:
 def known(path: Path, config: EngineConfig) -> Path | None:
     """Return the result of `fastest` if it is decided already, else None."""
     engine = backends.of(path)
-    if not isinstance(engine, Requantizing):
+    if not isinstance(engine, Requantizing) or not engine.can_requantize():
         return path
     engine.check_file(path)
     if config.n_gpu_layers and engine.supports_gpu_offload():

@@ -16,8 +16,9 @@ import pytest
 
 import edgespec
 from edgespec.decoding import templates
+from tests.helpers import libllama
 
-pytest.importorskip("llama_cpp")
+libllama.require()
 pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[2]

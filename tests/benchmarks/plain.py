@@ -6,13 +6,14 @@ on the same context.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 import edgespec
+from edgespec.backends.llama_cpp.library import lib
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 N_TOKENS, ROUNDS = 64, 15
@@ -28,10 +29,10 @@ def bare(target, prompt):
         batch.seq_id[i][0], batch.logits[i] = 0, i == len(prompt) - 1
     batch.n_tokens = len(prompt)
     assert lib.llama_decode(target._context, batch) == 0
-    tokens, n_vocab = [], target.vocab_size
+    tokens, row = [], (ctypes.c_float * target.vocab_size).from_address
     batch.n_tokens, batch.logits[0] = 1, 1
     for i in range(N_TOKENS):
-        logits = np.ctypeslib.as_array(lib.llama_get_logits(target._context), (n_vocab,))
+        logits = np.frombuffer(row(lib.llama_get_logits(target._context)), np.float32)
         tokens.append(int(logits.argmax()))
         if i == 0:
             start = time.perf_counter()

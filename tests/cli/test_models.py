@@ -13,6 +13,7 @@ from edgespec import hub
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
+from tests.helpers import libllama
 
 
 def test_models_lists_the_catalogue(edgespec_cli):
@@ -146,7 +147,7 @@ def test_inspect_as_json(edgespec_cli):
 
 
 def test_inspect_of_something_else(edgespec_cli):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     missing = edgespec_cli("inspect", "smollm2-135m")
     assert missing.exit_code == 1
     assert "not on this disk; fetch it with `edgespec pull" in missing.stderr

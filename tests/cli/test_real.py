@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgespec_cli.main import cli
+from tests.helpers import libllama
 
-pytest.importorskip("llama_cpp")
+libllama.require()
 
 
 @pytest.fixture

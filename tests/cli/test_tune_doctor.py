@@ -10,6 +10,7 @@ import pytest
 import edgespec
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from tests.helpers import libllama
 
 TARGET = Curve((64, 1024), (1, 2, 4, 8), ((0.03, 0.05, 0.08, 0.12), (0.04, 0.06, 0.1, 0.14)))
 DRAFT = Curve((64,), (1, 8), ((0.005, 0.01),))
@@ -61,7 +62,7 @@ def test_tune_as_json(edgespec_cli, tuned):
 
 
 def test_tune_of_what_cannot_be(edgespec_cli):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     assert edgespec_cli("tune", "-m", "toy.gguf", "--budget", "0").exit_code == 2
     assert edgespec_cli("tune", "-m", "toy.gguf", "-t", "-4").exit_code == 2
     result = edgespec_cli("tune", "-m", "toy.gguf")
@@ -101,7 +102,7 @@ def test_doctor_as_json_and_when_something_is_broken(edgespec_cli, findings):
 
 
 def test_doctor_without_a_model(edgespec_cli):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     result = edgespec_cli("doctor")
     assert result.exit_code == 0
     assert "llama-cpp-python" in result.stdout

@@ -7,6 +7,7 @@ from edgespec import ContextFull, EngineConfig
 from edgespec.backends.base import BatchItem
 from edgespec.backends.separate import SeparateModels
 from edgespec.loading.models import open_model
+from tests.helpers import libllama
 from tests.helpers.serving import Shared, toy
 
 ONNX = {
@@ -52,7 +53,7 @@ def model(request, tmp_path_factory, opened):
         path = onnx_models.save(tmp_path_factory.mktemp("graph"), **ONNX[name])
         opened[name] = open_model(path, EngineConfig(n_ctx=64, n_threads=1))
     elif name.startswith("llama.cpp"):
-        pytest.importorskip("llama_cpp")
+        libllama.require()
         config = EngineConfig(n_ctx=256, n_threads=1, batch_invariant="invariant" in name)
         opened[name] = open_model(request.getfixturevalue("smollm2"), config)
     else:

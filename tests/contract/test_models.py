@@ -7,6 +7,7 @@ import pytest
 
 from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
 from edgespec.cache.token_cache import TokenCache
+from tests.helpers import libllama
 
 N_CTX = 128
 TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]
@@ -42,7 +43,7 @@ def model(request, tmp_path):
         path = onnx_models.save(tmp_path, **ONNX[request.param])
         made = OnnxModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
     elif request.param == "llama.cpp":
-        pytest.importorskip("llama_cpp")
+        libllama.require()
         from edgespec.backends.llama_cpp import LlamaCppModel
 
         path = request.getfixturevalue("smollm2")

@@ -25,11 +25,11 @@ from edgespec import (
     UnknownArchitecture,
     VocabularyMismatch,
 )
-from edgespec.backends import llama_cpp
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.loading.models import open_model
+from tests.helpers import libllama
 
-pytest.importorskip("llama_cpp")
+llama_cpp = libllama.require()
 
 PROMPT = "Repeat after me: one two three four, one two three four, one two"
 

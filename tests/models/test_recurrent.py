@@ -7,8 +7,9 @@ import pytest
 
 import edgespec
 from edgespec import CannotTruncate, EngineConfig
+from tests.helpers import libllama
 
-pytest.importorskip("llama_cpp")
+libllama.require()
 gguf = pytest.importorskip("gguf")
 
 N_EMBD, N_LAYER, N_INNER, N_STATE, N_CONV, N_DT = 64, 2, 128, 16, 4, 4

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 import edgespec
-from edgespec.backends import llama_cpp
 from edgespec.cache import requantization
 from edgespec.config import EngineConfig
 from edgespec.costs.curves import Curve
 from edgespec.errors import ModelError, ModelNotFound, NotAGGUF, OutOfMemory, VocabularyMismatch
 from edgespec.loading.drafts import load_draft, open_draft
 from edgespec.loading.models import open_model
+from tests.helpers import libllama
+
+llama_cpp = libllama.require()
+pytestmark = libllama.needs_requantising()
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import serving
+from tests.helpers import libllama
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import Server, free_port
 
-llama_cpp = pytest.importorskip("llama_cpp")
+llama_cpp = libllama.require()
 
 PROMPTS = ["Write a short story about a robot.", "Repeat: one two three one two three one", "Hi"]
 GREEDY = {"max_tokens": 40, "ignore_eos": True}

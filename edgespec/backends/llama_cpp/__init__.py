@@ -1,9 +1,11 @@
-"""GGUF models through the low-level API of llama-cpp-python: a `Backend` that can requantise."""
+"""GGUF models through llama.cpp's library, libllama: a `Backend` that may requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .inspection import identity as identity
 from .inspection import inspect_metadata as inspect_metadata
 from .inspection import requantizable as requantizable
+from .library import can_requantize as can_requantize
+from .library import engine as engine
 from .library import features as features
 from .library import gpus as gpus
 from .library import ignores_gpu_layers as ignores_gpu_layers

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...types import Abort
+from .declarations import AbortCallback
 from .library import lib
 
 
@@ -24,9 +25,7 @@ class AbortableDecode:
         self.ctrl_c = False
         self._context = context
         self._abort: Abort | None = None
-        self._callback = lib.ggml_abort_callback(
-            self._should_stop
-        )  # native code keeps no reference
+        self._callback = AbortCallback(self._should_stop)  # native code keeps no reference
 
     def __call__(self, batch: Any, abort: Abort) -> int:
         """Evaluate a native batch and return llama_decode's code, 2 if it was stopped."""
@@ -39,7 +38,7 @@ class AbortableDecode:
                 code: int = lib.llama_decode(self._context, batch)
             return code
         finally:
-            lib.llama_set_abort_callback(self._context, lib.ggml_abort_callback(), None)
+            lib.llama_set_abort_callback(self._context, AbortCallback(), None)
             self._abort = None
 
     def _should_stop(self, _: Any) -> bool:

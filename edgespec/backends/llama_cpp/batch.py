@@ -13,9 +13,6 @@ from ...types import Outputs
 from ..base import BatchItem
 from .library import lib
 
-_get_logits = lib._lib["llama_get_logits"]  # with the address itself as the result
-_get_logits.argtypes, _get_logits.restype = [lib.llama_context_p_ctypes], ctypes.c_void_p
-
 
 class Batch:
     """A native batch of at most `size` tokens, filled through NumPy views."""
@@ -83,7 +80,7 @@ class RowViews:
         """
         if not n:
             return self._none
-        address = _get_logits(self._context)
+        address = lib.llama_get_logits(self._context)
         if address != self._address:
             most, vocab_size = self._shape
             buffer = (ctypes.c_float * (most * vocab_size)).from_address(address)

@@ -12,6 +12,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...device import available_memory, physical_cores
 from ...errors import ModelError, OutOfMemory
+from .declarations import GGML_TYPES
 from .inspection import inspect_metadata
 from .library import lib, native_log, supports_gpu_offload
 from .weights import load_weights
@@ -22,10 +23,6 @@ MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
 LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
 
-_KV_TYPES = {
-    name: getattr(lib, f"GGML_TYPE_{name.upper()}")
-    for name in ("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-} | {"bf16": 30}
 _KV_BYTES = {  # of 32 elements
     "f32": 128, "f16": 64, "bf16": 64,
     "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
@@ -132,8 +129,8 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     params.n_threads = config.n_threads or cores
     params.n_threads_batch = config.n_threads_batch or config.n_threads or cores
     params.flash_attn_type = _FLASH[config.flash_attn]
-    params.type_k = _KV_TYPES[config.type_k]
-    params.type_v = _KV_TYPES[config.type_v]
+    params.type_k = GGML_TYPES[config.type_k]
+    params.type_v = GGML_TYPES[config.type_v]
     return params
 
 

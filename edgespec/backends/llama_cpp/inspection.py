@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...device import processor
-from .library import lib, lib_version, system_info
+from .library import engine, lib, system_info
 from .weights import load_weights
 
 _ABOVE_Q4_0 = {  # LLAMA_FTYPE: what has as many bits a weight as Q4_0, or more
@@ -57,7 +57,7 @@ def identity(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
     return {
-        "engine": f"llama-cpp-python {lib_version}",
+        "engine": engine(),
         "device": system_info(),
         "processor": processor(),
         "file": [path.name, path.stat().st_size, head],

@@ -1,4 +1,4 @@
-"""The native library: imported here alone, started once, its log sent to `logging`."""
+"""The native library: opened here alone, started once, its log sent to `logging`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,21 @@ from typing import Any
 import numpy as np
 
 from ...config import EngineConfig
-from ...errors import EngineMissing
-
-try:
-    import llama_cpp.llama_cpp
-except ImportError as error:
-    raise EngineMissing(
-        f"GGUF models need llama-cpp-python, which cannot be imported here ({error}); "
-        "install it with: pip install 'edgespec[gguf]'"
-    ) from error
+from . import search
+from .declarations import OPTIONAL, LogCallback, missing
 
 logger = logging.getLogger("edgespec.llama_cpp")
-lib = llama_cpp.llama_cpp
-lib_version: str = llama_cpp.__version__
+_found = search.find()
+lib = _found.library
 
 _LEVELS = {3: logging.INFO, 4: logging.INFO}  # what matters comes back as an exception
-_DEVICE_CALLS = ("count", "get", "description", "type", "memory")
 _GPU_KINDS = (1, 2)  # ggml_backend_dev_type: GPU, integrated GPU
 
 _started = threading.Lock()
 _log_listeners: list[Callable[[str], None]] = []
 
 
-@lib.llama_log_callback  # type: ignore[untyped-decorator]
+@LogCallback  # type: ignore[untyped-decorator]
 def _on_native_log(level: int, text: bytes, _: Any) -> None:
     """Send native log lines to `logging`, and to who is loading a model just now."""
     line = text.decode("utf-8", "replace").rstrip()
@@ -47,8 +39,10 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
 def start() -> None:
     """Initialise the native library once."""
     if _started.acquire(blocking=False):  # never released: once a process
-        lib.llama_log_set(_on_native_log, ctypes.c_void_p(0))
+        lib.llama_log_set(_on_native_log, None)
         lib.llama_backend_init()
+        if not missing(lib, OPTIONAL) and not lib.ggml_backend_dev_count():
+            lib.ggml_backend_load_all()  # a build that keeps its processors in files of their own
 
 
 @contextlib.contextmanager
@@ -73,9 +67,20 @@ def ignores_gpu_layers(config: EngineConfig) -> bool:
     return config.n_gpu_layers > 0 and not supports_gpu_offload()
 
 
+def engine() -> str:
+    """Return the name and version of the library that runs: "llama-cpp-python 0.3.36"."""
+    return str(_found.candidate)
+
+
+def can_requantize() -> bool:
+    """Return True if the library can write a model in another format."""
+    return _found.requantizes
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the packages that this engine is made of."""
-    return {"llama-cpp-python": lib_version, "numpy": np.__version__}
+    candidate = _found.candidate
+    return {candidate.package: candidate.version or candidate.path, "numpy": np.__version__}
 
 
 def features() -> list[str]:
@@ -88,21 +93,14 @@ def features() -> list[str]:
 def gpus() -> list[dict[str, Any]]:
     """List the devices beside the CPU that this build can use: name, free and total bytes."""
     start()
-    try:
-        native = [getattr(lib._lib, f"ggml_backend_dev_{name}") for name in _DEVICE_CALLS]
-    except AttributeError:  # a build without the registry
+    if missing(lib, OPTIONAL):  # a build without the registry
         return []
-    count, get, describe, kind, memory = native
-    count.restype, get.restype, get.argtypes = ctypes.c_size_t, ctypes.c_void_p, [ctypes.c_size_t]
-    describe.restype, describe.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    kind.restype, kind.argtypes = ctypes.c_int, [ctypes.c_void_p]
-    memory.restype, memory.argtypes = None, [ctypes.c_void_p, *[ctypes.c_void_p] * 2]
     found = []
-    for device in map(get, range(count())):
-        if kind(device) in _GPU_KINDS:
+    for device in map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count())):
+        if lib.ggml_backend_dev_type(device) in _GPU_KINDS:
             free, total = ctypes.c_size_t(), ctypes.c_size_t()
-            memory(device, ctypes.byref(free), ctypes.byref(total))
-            name = describe(device).decode("utf-8", "replace")
+            lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+            name = lib.ggml_backend_dev_description(device).decode("utf-8", "replace")
             found.append({"name": name, "free": free.value, "total": total.value})
     return found
 

@@ -24,6 +24,7 @@ from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .batched import LlamaCppBatchedModel
 from .context import MAX_ROWS, can_truncate, open_native, placement, with_equal_rows
+from .declarations import PARTIAL_ONLY
 from .inspection import identity
 from .invariance import most_equal_rows
 from .library import lib
@@ -104,21 +105,19 @@ class LlamaCppModel:
 
     def checkpoint(self) -> tuple[int, Any]:
         """Return n_past and the part of the state that cannot be truncated."""
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        size = lib.llama_state_seq_get_size_ext(self._context, 0, flags)
+        size = lib.llama_state_seq_get_size_ext(self._context, 0, PARTIAL_ONLY)
         data = (ctypes.c_uint8 * size)()
-        if lib.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
+        if lib.llama_state_seq_get_data_ext(self._context, data, size, 0, PARTIAL_ONLY) != size:
             raise DecodeError(f"{self.path.name}: the engine gave no checkpoint of its state")
         return self.n_past, data
 
     def restore(self, state: tuple[int, Any]) -> None:
         """Return to a checkpoint."""
         n_past, data = state
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         if not n_past:
             self.truncate(0)
             return
-        if not lib.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags):
+        if not lib.llama_state_seq_set_data_ext(self._context, data, len(data), 0, PARTIAL_ONLY):
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")

@@ -16,6 +16,7 @@ from ...errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
+from .declarations import FTYPE_Q4_0
 from .library import lib, native_log, start
 
 _NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
@@ -85,7 +86,7 @@ def requantize(path: Path, target: Path) -> None:
     """Write the model with all its weights as Q4_0. Raises ModelError."""
     start()
     params = lib.llama_model_quantize_default_params()
-    params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.ftype = FTYPE_Q4_0
     params.allow_requantize = params.pure = True
     with native_log() as lines:
         code = lib.llama_model_quantize(

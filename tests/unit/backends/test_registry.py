@@ -29,14 +29,17 @@ def test_no_engine_is_imported_to_tell():
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "says"),
-    [("llama_cpp", "llama_cpp", "gguf"), ("onnx", "onnxruntime", "onnx")],
+    ("name", "packages", "says"),
+    [("llama_cpp", ("llama_cpp", "xllamacpp"), "gguf"), ("onnx", ("onnxruntime",), "onnx")],
 )
-def test_an_engine_that_is_not_installed(monkeypatch, name, package, says):
+def test_an_engine_that_is_not_installed(monkeypatch, name, packages, says):
     for module in [m for m in sys.modules if m.startswith(f"edgespec.backends.{name}")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr(backends, name, raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delenv("EDGESPEC_LIBLLAMA", raising=False)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EngineMissing, match=rf"edgespec\[{says}"):
         backends.get(name)
 

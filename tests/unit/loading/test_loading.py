@@ -10,8 +10,9 @@ from edgespec.errors import ConfigError, ModelNotFound
 from edgespec.loading import load as loading
 from edgespec.loading.assembly import assemble, configured
 from edgespec.loading.drafts import draft_path
+from tests.helpers import libllama
 
-pytest.importorskip("llama_cpp")
+libllama.require()
 TARGET, DRAFTS = "qwen2.5-coder-7b", hub.entries()["qwen2.5-coder-7b"].drafts
 
 

@@ -12,13 +12,14 @@ from edgespec.measure import draft_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.machine_checks import check_gpu, check_memory
 from edgespec.measure.model_checks import check_temperature
+from tests.helpers import libllama
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of one
 
 
 def test_the_doctor_looks_at_the_machine(monkeypatch):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: 90.0)
     assert "load" in [f.subject for f in edgespec.diagnose()]
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: 0.0)
@@ -93,7 +94,7 @@ def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch)
 
 
 def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     path = tmp_path / "photo.gguf"
     path.write_bytes(b"PNG")
     for broken in (path, "no-such-model"):

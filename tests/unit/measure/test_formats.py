@@ -10,6 +10,7 @@ import pytest
 import edgespec
 from edgespec import EngineMissing, Format, ToyModel, hub
 from edgespec.measure.formats import compare, formats, read, recommend
+from tests.helpers import libllama
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
@@ -72,7 +73,7 @@ def test_what_cannot_be_loaded_is_left_out(tmp_path, short):
 
 
 def test_tune_compares_what_is_there_in_both_formats(tmp_path, monkeypatch, request):
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     gguf = request.getfixturevalue("smollm2")
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
     entry = hub.entry("smollm2-135m")

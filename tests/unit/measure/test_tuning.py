@@ -19,6 +19,7 @@ from edgespec.measure.interleaving import MAX_ROUNDS, decide, interleave
 from edgespec.measure.results import Tuning
 from edgespec.measure.search import enough_time
 from edgespec.measure.tuning import seconds_per_prompt_token
+from tests.helpers import libllama
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -159,7 +160,7 @@ def test_timing_leaves_the_cache_as_it_was():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> Path:
-    pytest.importorskip("llama_cpp")
+    libllama.require()
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF and more")

@@ -1,0 +1,202 @@
+"""Finds the libllama of this machine, without importing the package that brings it."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import EngineMissing
+from . import declarations as c
+
+logger = logging.getLogger("edgespec.llama_cpp")
+
+VARIABLE = "EDGESPEC_LIBLLAMA"
+_PACKAGES = {  # each with its distribution and where the library lies in it; the first is preferred
+    "llama_cpp": (
+        "llama-cpp-python",
+        ("lib/libllama.so", "lib/libllama.dylib", "lib/llama.dll", "lib/libllama.dll"),
+    ),
+    "xllamacpp": ("xllamacpp", ("xllamacpp.abi3.so",)),
+}
+_LARGEST = 1024  # bytes: no structure of llama.h is larger
+INSTALL = (
+    "install one that was tried: pip install 'edgespec[gguf]' (llama-cpp-python, compiled for this "
+    "machine) or pip install xllamacpp==2026.10.11549 (ready-made)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file that may be a libllama.
+
+    package: the distribution that brings it, "libllama" for a file of the user's or the system's;
+    version: the distribution's, "" where there is none.
+    """
+
+    path: str
+    package: str = "libllama"
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version or self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A libllama that fits: the library with its functions declared, and which one it is."""
+
+    library: ctypes.CDLL
+    candidate: Candidate
+    requantizes: bool
+
+
+def find() -> Found:
+    """Open the library that $EDGESPEC_LIBLLAMA names, or else the first that fits of installed
+    packages and the system. Raises EngineMissing, with what is wrong with each.
+    """
+    if named := os.environ.get(VARIABLE):
+        try:
+            return load(_of_user(named))
+        except EngineMissing as error:
+            raise EngineMissing(
+                f"{VARIABLE}: {error}; name a libllama that fits, or unset {VARIABLE} to use the "
+                "installed one"
+            ) from None
+    unfit = []
+    for candidate in _candidates():
+        try:
+            return load(candidate)
+        except EngineMissing as error:
+            logger.warning("%s; another libllama is looked for", error)
+            unfit.append(str(error))
+    reasons = "; ".join(unfit) or "looked for llama-cpp-python, xllamacpp and the system's"
+    raise EngineMissing(
+        f"GGUF models need a libllama, and there is none here ({reasons}); {INSTALL}"
+    )
+
+
+def _of_user(path: str) -> Candidate:
+    """Return the candidate for a file; if it is that of an installed package, under its name."""
+    for candidate in _installed():
+        if os.path.realpath(candidate.path) == os.path.realpath(path):
+            return candidate
+    if not Path(path).is_file():
+        raise EngineMissing(f"there is no file {path}")
+    return Candidate(os.path.abspath(path))
+
+
+def _candidates() -> Iterator[Candidate]:
+    yield from _installed()
+    if system := ctypes.util.find_library("llama"):
+        yield Candidate(system)
+
+
+def _installed() -> Iterator[Candidate]:
+    for module, (distribution, files) in _PACKAGES.items():
+        spec = importlib.util.find_spec(module)
+        folders = spec.submodule_search_locations if spec else None
+        for path in (Path(folder, file) for folder in folders or () for file in files):
+            if path.is_file():
+                yield Candidate(str(path), distribution, _version(distribution))
+                break
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # installed under another name
+        return ""
+
+
+def load(candidate: Candidate) -> Found:
+    """Load a library, find out how its structures are laid out, and declare its functions. Raises
+    EngineMissing if it cannot be loaded or has another llama.h than edgespec knows.
+    """
+    library = _open(candidate)
+    if lacks := c.missing(library, c.REQUIRED):
+        some = ", ".join(lacks[:3]) + (f" and {len(lacks) - 3} more" if len(lacks) > 3 else "")
+        raise EngineMissing(f"{candidate} ({candidate.path}) does not have the functions {some}")
+    c.declare(library, _layout(library, candidate))
+    requantizes = not c.missing(library, c.REQUANTIZING) and not misfit(
+        library, "llama_model_quantize_default_params", c.QuantizeParams, c.QUANTIZE_DEFAULTS
+    )
+    if not candidate.version and not c.missing(library, ["llama_version"]):
+        version = f"{library.llama_version().decode()} at {candidate.path}"
+        candidate = replace(candidate, version=version)
+    return Found(library, candidate, requantizes)
+
+
+def _open(candidate: Candidate) -> ctypes.CDLL:
+    if sys.platform == "win32":  # where CUDA's and ROCm's libraries are not found by themselves
+        for variable in ("CUDA_PATH", "HIP_PATH"):
+            if variable in os.environ:
+                os.add_dll_directory(os.path.join(os.environ[variable], "bin"))
+    try:
+        return ctypes.CDLL(candidate.path)
+    except OSError as error:
+        raise EngineMissing(f"{candidate} cannot be loaded ({error})") from error
+
+
+def _layout(library: ctypes.CDLL, candidate: Candidate) -> type[ctypes.Structure]:
+    """Return the layout of llama_context_params: the known one of a known version, of another
+    version the one that fits.
+    """
+    known = c.LAYOUTS.get((candidate.package, candidate.version))
+    layouts = [known] if known else list(c.LAYOUTS.values())
+    function = "llama_context_default_params"
+    unlike = [misfit(library, function, layout, c.CONTEXT_DEFAULTS) for layout in layouts]
+    models = misfit(library, "llama_model_default_params", c.ModelParams, c.MODEL_DEFAULTS)
+    if "" in unlike and not models:
+        return layouts[unlike.index("")]
+    tried = " and ".join(f"{package} {version}" for package, version in c.LAYOUTS)
+    raise EngineMissing(
+        f"{candidate} ({candidate.path}) is laid out otherwise than {tried}, which edgespec knows: "
+        f"{models or unlike[0]}"
+    )
+
+
+class _Raw(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * _LARGEST)]
+
+
+def misfit(
+    library: ctypes.CDLL, name: str, layout: type[ctypes.Structure], expected: Mapping[str, Any]
+) -> str:
+    """Return how the structure that function `name` returns is unlike `layout`, "" if it is not:
+    by its size where that can be seen, and by the values `expected` in its fields.
+    """
+    size = _bytes_written(library[name])
+    if size and not 0 <= ctypes.sizeof(layout) - size < ctypes.alignment(layout):
+        return f"{name} gives {size} bytes instead of {ctypes.sizeof(layout)}"
+    function = library[name]  # a new object: `declare` has its own
+    function.restype, function.argtypes = _Raw, []
+    found = layout.from_buffer_copy(function())
+    for field, value in expected.items():
+        if getattr(found, field) != value:
+            return f"{name} gives {field} {getattr(found, field)} instead of {value}"
+    return ""
+
+
+def _bytes_written(function: Any) -> int:
+    """Return how many bytes a function writes that returns a large structure, 0 where that cannot
+    be seen: on x86-64 the address for the structure is a hidden first argument.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return 0
+    function.restype, function.argtypes = None, [ctypes.c_void_p]
+    size = 0
+    for fill in (0xAA, 0x55):
+        buffer = (ctypes.c_ubyte * _LARGEST)(*[fill] * _LARGEST)
+        function(buffer)
+        size = max(size, len(bytes(buffer).rstrip(bytes([fill]))))
+    return size
