@@ -87,6 +87,7 @@ class Tokenizer(Protocol):
         """Return the texts of bos_token and eos_token, for templates."""
 
 
+@runtime_checkable
 class FileModel(Model, Protocol):
     """A model opened from a file, with what loading, measuring and tuning ask of it.
 
@@ -120,6 +121,18 @@ class Threaded(FileModel, Protocol):
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the threads for one token and for several, from the next evaluation on."""
+
+
+@runtime_checkable
+class ThreadLimited(Protocol):
+    """A model that can do with fewer threads for a while. thread_limit: how many, 0 for all."""
+
+    thread_limit: int
+
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most `n_threads` from the next evaluation on, 0 for as many as are set. The
+        settings and the fingerprint stay as they are.
+        """
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from ...types import Outputs, Rows
 from ..base import BatchItem
 from ..chunks import check_slots
 from .batch import Batch, RowViews
-from .context import context_params
+from .context import context_params, limited_threads
 from .library import lib
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class LlamaCppBatchedModel:
         self._batch = Batch(self.max_batch)
         self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
         self._n_past = [0] * n_slots
+        self.thread_limit = 0
         self._model = model  # its weights stay as long as this cache
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
@@ -78,6 +79,13 @@ class LlamaCppBatchedModel:
         """Let an empty slot begin with the first tokens of another."""
         lib.llama_memory_seq_cp(self._memory, source, target, 0, n_past)
         self._n_past[target] = n_past
+
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most so many threads from the next evaluation on, 0 for as many as are set."""
+        self.thread_limit = n_threads
+        model = self._model
+        limited = limited_threads(n_threads, model.n_threads, model.n_threads_batch)
+        lib.llama_set_n_threads(self._context, *limited)
 
     def close(self) -> None:
         """Free the cache."""

@@ -134,6 +134,12 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     return params
 
 
+def limited_threads(limit: int, n_threads: int, n_threads_batch: int) -> tuple[int, int]:
+    """Return both numbers of threads, at most `limit`; 0 is no limit."""
+    most = limit or max(n_threads, n_threads_batch)
+    return min(n_threads, most), min(n_threads_batch, most)
+
+
 def _n_ctx(model: Any, config: EngineConfig) -> int:
     return config.n_ctx or min(lib.llama_model_n_ctx_train(model), DEFAULT_N_CTX)
 

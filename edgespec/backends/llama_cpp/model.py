@@ -23,7 +23,14 @@ from ..chunks import chunk_ends
 from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .batched import LlamaCppBatchedModel
-from .context import MAX_ROWS, can_truncate, open_native, placement, with_equal_rows
+from .context import (
+    MAX_ROWS,
+    can_truncate,
+    limited_threads,
+    open_native,
+    placement,
+    with_equal_rows,
+)
 from .declarations import PARTIAL_ONLY
 from .inspection import identity
 from .invariance import most_equal_rows
@@ -71,6 +78,7 @@ class LlamaCppModel:
         self.placement = placement(self.native.log)
         self.n_past = 0
         self.rows_apart = False
+        self.thread_limit = 0
         self._batch = Batch(self.capabilities.max_batch)
         self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
         self._decode_abortable = AbortableDecode(self._context)
@@ -125,8 +133,14 @@ class LlamaCppModel:
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the threads for one token and for several, from the next evaluation on."""
-        lib.llama_set_n_threads(self._context, n_threads, n_threads_batch)
         self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
+        self.limit_threads(0)
+
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most so many threads from the next evaluation on, 0 for as many as are set."""
+        self.thread_limit = n_threads
+        limited = limited_threads(n_threads, self.n_threads, self.n_threads_batch)
+        lib.llama_set_n_threads(self._context, *limited)
 
     @property
     def flash_attn(self) -> bool:

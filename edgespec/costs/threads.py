@@ -1,0 +1,316 @@
+"""Fewer threads while other programs use the CPUs, and all of them again when they have left.
+
+Threads of llama.cpp wait for each other by spinning, so one that has to share its core holds up all
+of them: two threads beside one busy program can be three times slower than one thread. What
+others use is read from the system. Where the system does not show it, steps tell that take longer
+than they used to, and short trials of other numbers of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..backends.base import ThreadLimited
+from ..device import Load, LoadMeter, usable_cpus
+
+logger = logging.getLogger("edgespec.threads")
+
+WINDOW_S = 0.25  # the system is looked at, and steps are summed up, so often
+ARRIVED, LEFT = 0.4, 0.25  # cores that others need beyond those that are free
+_CHANGED = 0.6  # cores: so much more or less is another situation
+_SLOW, _FAST = 1.2, 0.9  # times of steps by the usual ones that mean something
+_BETTER = 0.95  # another number of threads is taken if it needs less than this share of the time
+_TRIAL_S, _TRIAL_STEPS = 0.12, 3
+_HOPELESS = 1.5  # a trial ends at once where steps take so many times as long
+_SHARE = 0.01  # of the time that may be lost by trials
+_MOST_SAVED_S, _MOST_DEBT_S = 0.5, 1.0
+_LONGEST_GAP_S = 8.0  # between trials, if they cost as little as that; half where nothing is seen
+_WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
+_PAUSE_S = 1.0  # a window that lasts longer has seen a pause, and says nothing about now
+
+
+class Regime(NamedTuple):
+    """The conditions under which evaluations are made: what they cost depends on them.
+
+    disturbed: other programs slow them down. visible: the system shows what others do.
+    """
+
+    n_threads: int
+    disturbed: bool
+    visible: bool
+
+
+class _Pace:
+    """The seconds of some steps, by those that were expected."""
+
+    def __init__(self) -> None:
+        self.seconds = self.expected = 0.0
+        self.n = 0
+
+    def add(self, seconds: float, expected: float) -> None:
+        self.seconds += seconds
+        self.expected += expected
+        self.n += 1
+
+    @property
+    def ratio(self) -> float | None:
+        """Seconds by the expected ones, None without any step."""
+        return self.seconds / self.expected if self.expected else None
+
+
+class ThreadGovernor:
+    """Chooses the number of threads of some models before each evaluation.
+
+    models: limited together; none: the number is never changed, and `regime` tells the rest.
+    n_threads: the most, and the number where nobody else runs. fixed_in_request: it changes only
+    where a request begins, by what the system shows. regime: that of the last evaluation.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ThreadLimited],
+        n_threads: int,
+        *,
+        fixed_in_request: bool = False,
+        n_cpus: int = 0,
+        meter: LoadMeter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.n_trials = 0
+        self.regime = Regime(n_threads, False, True)
+        self._expected: Callable[[int, int], float] | None = None
+        self._models, self._full = models, n_threads
+        self._fixed = fixed_in_request
+        self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores that it never uses
+        self._clock, self._meter = clock, meter or LoadMeter(clock=clock)
+        self._widths: dict[int, float] = {}  # seconds of the first evaluation of each
+        self._n = n_threads
+        self._disturbed, self._visible, self._seen = False, True, False
+        self._needed = 0.0  # cores that others need beyond the free ones, as it was acted upon
+        self._n_calm = self._n_slow = self._n_fast = 0  # windows one after the other
+        self._worse = False  # the last window was slower than those before it
+        self._usual: float | None = None  # ratio of steps with all threads and nobody else
+        self._present: float | None = None  # ratio of late steps, with this number of threads
+        self._window = _Pace()
+        self._working_s = 0.0  # in this window, reading included
+        self._trial: _Pace | None = None
+        self._before_trial = n_threads
+        self._waiting: list[int] = []  # numbers to be tried next
+        self._saved_s, self._gap_s = 0.0, 1.0
+        self._last_look = self._last_trial = clock()
+
+    def expect(self, seconds: Callable[[int, int], float]) -> None:
+        """Compare steps with these times from now on: of an evaluation of n tokens behind n_past,
+        with all threads and nobody else. Without them the first steps say what is usual.
+        """
+        self._expected = seconds
+        self._usual = self._present = None
+        self._window = _Pace()
+
+    def begin(self) -> None:
+        """Begin a request."""
+        if self._fixed:
+            now = self._clock()
+            if now - self._last_look >= WINDOW_S:
+                self._look(now)
+            rule = self._candidates(self._needed)[0]
+            self._use(rule if self._needed >= ARRIVED else self._full)
+            self._disturbed = self._needed >= ARRIVED
+
+    def before(self) -> None:
+        """Choose the number of threads of the next evaluation."""
+        now = self._clock()
+        if now - self._last_look >= WINDOW_S:
+            self._look(now)
+        for model in self._models:
+            wanted = self._n if self._n < self._full else 0
+            if model.thread_limit != wanted:
+                model.limit_threads(wanted)
+        self.regime = Regime(self._n, self._disturbed, self._visible)
+
+    def observe(self, n: int, n_past: int, seconds: float) -> None:
+        """Take the seconds of an evaluation of n tokens behind n_past into account."""
+        self._working_s += seconds
+        if n > _WIDEST:
+            return
+        if self._expected:
+            expected = self._expected(n, n_past)
+        else:
+            expected = self._widths.setdefault(n, seconds)
+        self._window.add(seconds, expected)
+        if self._trial:
+            self._trial.add(seconds, expected)
+            if self._is_over(self._trial):
+                self._end_trial(self._trial)
+
+    # --- what others do ---
+
+    def _look(self, now: float) -> None:
+        """See what has happened since the last look, and act on it."""
+        elapsed, self._last_look = now - self._last_look, now
+        paused = elapsed > _PAUSE_S + self._working_s
+        load, window = self._meter.look(), self._window
+        self._window, self._working_s = _Pace(), 0.0
+        self._visible = load is not None
+        self._saved_s = min(self._saved_s + _SHARE * min(elapsed, _PAUSE_S), _MOST_SAVED_S)
+        needed = self._missing(load) if load else 0.0
+        if self._fixed:
+            self._needed = needed
+        elif not paused:
+            self._act(now, needed, window)
+
+    def _act(self, now: float, needed: float, window: _Pace) -> None:
+        """Begin, continue or end to use fewer threads."""
+        slow = self._compare(window)
+        if self._seen and self._visible:
+            self._follow(needed)
+        elif self._disturbed or self._trial:
+            pass
+        elif needed >= ARRIVED and slow:
+            self._arrive(needed)
+        elif self._n_slow >= 2 and self._may_try(now):
+            self._n_slow = 0
+            self._sweep(self._descending())
+        if self._disturbed and not self._trial:
+            self._look_again(now)
+
+    def _missing(self, load: Load) -> float:
+        """Return how many of the cores that all threads need others would use if they had them.
+
+        Where all cores are busy every program gets a share of one: ours shows how much that is.
+        """
+        contended = load.others + load.own > self._free + self._full - 0.1
+        share = min(load.own / self._n, 1.0)
+        others = load.others / share if contended and share > 0.1 else load.others
+        return min(max(0.0, others - self._free), self._full)
+
+    def _compare(self, window: _Pace) -> bool:
+        """Compare a window with what is usual; return False only if its steps were not slow."""
+        ratio, present = window.ratio, self._present
+        if ratio is None or self._trial:
+            return True
+        self._n_fast = self._n_fast + 1 if present and ratio < _FAST * present else 0
+        self._worse = bool(present and ratio > _SLOW * present)
+        self._present = (present + ratio) / 2 if present and not self._worse else ratio
+        if self._disturbed:
+            return True
+        if self._usual is None:
+            self._usual = min(ratio, _HOPELESS) if self._expected else ratio
+            return True
+        slow = ratio > _SLOW * self._usual
+        self._n_slow = self._n_slow + 1 if slow else 0
+        if not slow:
+            self._usual += (0.3 if ratio < self._usual else 0.05) * (ratio - self._usual)
+        return slow
+
+    def _arrive(self, needed: float) -> None:
+        """Others have come, as the system shows."""
+        logger.info("other programs use %.1f cores that %d threads need", needed, self._full)
+        self._disturbed = self._seen = True
+        self._needed, self._n_calm, self._gap_s = needed, 0, 1.0
+        self._sweep(self._candidates(needed))
+
+    def _follow(self, needed: float) -> None:
+        """Others that the system shows are still there, have changed or have left."""
+        self._n_calm = self._n_calm + 1 if needed < LEFT else 0
+        if self._n_calm >= 2:
+            self._leave()
+        elif needed >= LEFT and abs(needed - self._needed) >= _CHANGED:
+            self._needed, self._gap_s = needed, 1.0
+            if self._saved_s > -_MOST_DEBT_S:
+                self._sweep(self._candidates(needed))
+
+    def _leave(self) -> None:
+        """Others have left: all threads again."""
+        logger.info("other programs have left the CPUs: %d threads again", self._full)
+        self._disturbed = self._seen = False
+        self._waiting.clear()
+        self._use(self._full)
+
+    # --- trials ---
+
+    def _candidates(self, needed: float) -> list[int]:
+        """Return the numbers of threads worth a try, the likeliest first."""
+        if not self._models:
+            return [self._full]
+        likely = max(1, self._full - max(1, round(needed)))
+        return list(dict.fromkeys((likely, 1)))
+
+    def _descending(self) -> list[int]:
+        """Return the numbers of threads worth a try where nobody knows what others need."""
+        halves = (self._full >> i for i in range(1, self._full.bit_length()))
+        return [*dict.fromkeys((max(self._full - 1, 1), *halves))] if self._models else []
+
+    def _sweep(self, numbers: Sequence[int]) -> None:
+        """Try some numbers of threads, one after the other."""
+        self._waiting = [n for n in numbers if n != self._n]
+        if not self._trial:
+            self._next_trial()
+
+    def _look_again(self, now: float) -> None:
+        """Try another number where that costs little, or at once if steps take another time."""
+        faster = self._n_fast >= 2 and self._saved_s > -_MOST_DEBT_S
+        if self._worse and self._saved_s > -_MOST_DEBT_S:
+            self._sweep(self._candidates(self._needed) if self._seen else self._descending())
+        if self._trial or self._present is None or not (faster or self._may_try(now)):
+            return
+        self._n_fast = 0
+        near = dict.fromkeys((self._full, min(self._n + 1, self._full), max(self._n - 1, 1)))
+        numbers = [n for n in near if n != self._n and self._models]
+        self._sweep(numbers if faster else numbers[self.n_trials % max(1, len(numbers)) :][:1])
+
+    def _may_try(self, now: float) -> bool:
+        """Return whether enough time has passed for what trials have cost."""
+        return self._saved_s > 0 and now - self._last_trial >= self._gap_s
+
+    def _next_trial(self) -> None:
+        if not self._waiting:
+            return
+        self._before_trial, self._trial = self._n, _Pace()
+        self._n = self._waiting.pop(0)
+        self.n_trials += 1
+
+    def _is_over(self, trial: _Pace) -> bool:
+        """Return whether a trial has seen enough."""
+        if trial.n >= _TRIAL_STEPS and trial.seconds >= _TRIAL_S:
+            return True
+        assert trial.ratio is not None
+        return self._present is not None and trial.ratio > _HOPELESS * self._present
+
+    def _end_trial(self, trial: _Pace) -> None:
+        """Keep the number that was tried if it is faster, else go back."""
+        assert trial.ratio is not None
+        tried, before, present = self._n, self._before_trial, self._present
+        self._trial, self._window = None, _Pace()
+        self._last_trial = self._last_look = self._clock()
+        self._meter.look()  # the next window begins here
+        if present is None or trial.ratio < _BETTER * present:
+            self._use(tried)
+            self._present, self._gap_s = trial.ratio, 1.0
+            self._settle()
+        else:
+            self._n = before
+            loss_s = trial.seconds - trial.expected * present
+            self._saved_s = max(self._saved_s - max(0.0, loss_s), -_MOST_DEBT_S)
+            if not self._waiting:
+                longest = _LONGEST_GAP_S if self._visible else _LONGEST_GAP_S / 2
+                self._gap_s = min(2 * self._gap_s, longest)
+                self._settle()
+        self._next_trial()
+
+    def _settle(self) -> None:
+        """Draw the conclusions of trials: is anybody there, and what is usual now."""
+        if self._n < self._full:
+            self._disturbed = True
+        elif not self._seen:
+            self._disturbed, self._usual = False, self._present
+
+    def _use(self, n: int) -> None:
+        """Use n threads from now on."""
+        if n != self._n or n != self._before_trial:
+            logger.debug("%d of %d threads", n, self._full)
+        self._n = self._before_trial = n
+        self._present, self._trial = None, None

@@ -1,0 +1,159 @@
+"""The number of threads beside other programs, on simulated machines."""
+
+import pytest
+
+from tests.helpers.neighbours import Decoding, Machine
+
+CORES = (2, 4, 8)
+LOOPS = {2: (1, 2, 4), 4: (1, 2, 4, 8), 8: (1, 3, 8)}
+BESIDE = [(cpus, loops) for cpus in CORES for loops in LOOPS[cpus]]
+
+
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize("cpus", CORES)
+def test_nothing_is_lost_alone(cpus, visible):
+    machine = Machine(cpus, visible=visible)
+    decoding = Decoding(machine)
+    assert decoding.run(60) >= 0.99 * machine.rate(cpus)
+    assert decoding.governor.n_trials == 0
+
+
+@pytest.mark.parametrize("cpus", CORES)
+def test_small_programs_are_no_neighbours(cpus):
+    machine = Machine(cpus, background=0.2)
+    decoding = Decoding(machine)
+    assert decoding.run(60) >= 0.99 * machine.rate(cpus)
+    assert decoding.governor.n_trials == 0
+
+
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize(("cpus", "loops"), BESIDE)
+def test_beside_others_it_is_nearly_as_fast_as_the_best_number_in_hindsight(cpus, loops, visible):
+    machine = Machine(cpus, visible=visible)
+    decoding = Decoding(machine)
+    decoding.run(5)
+    machine.loops = loops
+    decoding.run(1)
+    assert decoding.run(30) >= 0.9 * machine.best()
+    assert decoding.governor.n_trials <= 24
+
+
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize("loops", LOOPS[2])
+def test_it_reacts_within_a_second_of_their_coming(loops, visible):
+    for phase in range(8):
+        machine = Machine(visible=visible)
+        decoding = Decoding(machine)
+        decoding.run(5 + phase / 20)
+        machine.loops = loops
+        assert decoding.until(1) <= 1
+
+
+@pytest.mark.parametrize(("visible", "within"), [(True, 2), (False, 10)])
+@pytest.mark.parametrize("loops", LOOPS[2])
+def test_it_goes_back_when_they_leave(loops, visible, within):
+    for stay in (0.8, 3, 20, 31):
+        machine = Machine(visible=visible)
+        decoding = Decoding(machine)
+        decoding.run(5)
+        machine.loops = loops
+        decoding.run(stay)
+        machine.loops = 0
+        assert decoding.until(2) <= within
+        decoding.run(10)
+        assert decoding.run(20) >= 0.99 * machine.rate(2)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_they_may_have_been_there_first(known):
+    machine = Machine(seed=1)
+    decoding = Decoding(machine, known=known)
+    machine.loops = 2
+    assert decoding.until(1) <= 1
+    machine.loops = 0
+    assert decoding.until(2) <= 2
+
+
+def test_where_nothing_is_seen_a_profile_tells_that_they_were_there_first():
+    machine = Machine(visible=False)
+    decoding = Decoding(machine, known=True)
+    machine.loops = 1
+    assert decoding.until(1) <= 2
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_heat_is_no_neighbour(visible):
+    machine = Machine(visible=visible)
+    decoding = Decoding(machine)
+    decoding.run(5)
+    machine.slower = 1.6
+    assert decoding.run(60) >= 0.99 * machine.rate(2)
+    assert decoding.governor.n_trials <= 2
+    assert not decoding.governor.regime.disturbed
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_a_text_that_grows_longer_is_no_neighbour(visible):
+    machine = Machine(visible=visible)
+    decoding = Decoding(machine)
+    for step in range(40):
+        machine.slower = 1 + step / 20
+        decoding.run(1)
+    assert decoding.governor.n_trials <= 2
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_neighbours_that_come_and_go_all_the_time(visible):
+    machine = Machine(visible=visible)
+    decoding = Decoding(machine)
+    decoding.run(3)
+    best = n = 0.0
+    for _ in range(20):
+        for loops in (1, 0):
+            machine.loops = loops
+            n += 3 * decoding.run(3)
+            best += 3 * machine.best()
+    assert n >= 0.75 * best
+
+
+def test_drafts_of_other_widths_are_compared_with_their_like():
+    machine = Machine()
+    decoding = Decoding(machine)
+    for width in (1, 5, 1, 9, 5, 1) * 40:
+        decoding.step(width)
+    assert decoding.governor.n_trials == 0
+    machine.loops = 1
+    for width in (1, 5, 1, 9, 5, 1) * 10:
+        decoding.step(width)
+    assert decoding.n_threads == 1
+
+
+def test_threads_are_fixed_within_a_request_if_rows_must_not_change():
+    machine = Machine()
+    decoding = Decoding(machine, fixed_in_request=True)
+    decoding.governor.begin()
+    decoding.run(2)
+    machine.loops = 2
+    decoding.run(3)
+    assert decoding.n_threads == 2
+    decoding.governor.begin()
+    decoding.run(3)
+    assert decoding.n_threads == 1
+    machine.loops = 0
+    decoding.run(3)
+    assert decoding.n_threads == 1
+    decoding.governor.begin()
+    decoding.run(1)
+    assert decoding.n_threads == 2
+    assert decoding.governor.n_trials == 0
+
+
+def test_a_pause_says_nothing_about_now():
+    machine = Machine()
+    decoding = Decoding(machine)
+    decoding.run(3)
+    machine.loops = 2
+    machine.pass_time(60)
+    machine.loops = 0
+    decoding.run(5)
+    assert decoding.governor.n_trials == 0
