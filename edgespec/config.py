@@ -214,6 +214,7 @@ class SpeculativeConfig:
             )
 
 
+Priority = Literal["low", "normal", "high"]
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 
@@ -223,6 +224,11 @@ class EngineConfig:
 
     n_ctx: context in tokens, 0 = what the model was trained for, at most 8192.
     n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
+    max_cores: most threads of any kind, whatever else was given or tuned; 0 = no limit.
+    dynamic_threads: fewer threads while other programs use the cores, and all of them again when
+    they have left; False: always the numbers above. With batch_invariant it changes between
+    requests only. GGUF only. prio: priority of this process, for all of its models; "high" needs
+    permission.
     n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
     prefill chunk. on_busy: what a second request does while one is running.
     flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch: GGUF only.
@@ -240,6 +246,9 @@ class EngineConfig:
     n_ctx: int = 0
     n_threads: int = 0
     n_threads_batch: int = 0
+    max_cores: int = 0
+    dynamic_threads: bool = True
+    prio: Priority = "normal"
     n_gpu_layers: int = -1
     n_batch: int = 512
     flash_attn: Literal["auto", "on", "off"] = "auto"
@@ -255,6 +264,7 @@ class EngineConfig:
         _require("n_ctx", self.n_ctx, 0, whole=True)
         _require("n_threads", self.n_threads, 0, whole=True)
         _require("n_threads_batch", self.n_threads_batch, 0, whole=True)
+        _require("max_cores", self.max_cores, 0, whole=True)
         _require("n_gpu_layers", self.n_gpu_layers, -1, whole=True)
         _require("n_batch", self.n_batch, 32, whole=True)
         for name, value, known in (
@@ -262,6 +272,7 @@ class EngineConfig:
             ("type_v", self.type_v, KV_TYPES),
             ("flash_attn", self.flash_attn, ("auto", "on", "off")),
             ("on_busy", self.on_busy, ("wait", "error")),
+            ("prio", self.prio, Priority.__args__),  # type: ignore[attr-defined]
         ):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}")
@@ -272,6 +283,16 @@ class EngineConfig:
                 f"a KV cache with values in {self.type_v} needs flash attention, but flash_attn is "
                 "'off'"
             )
+
+    def threads(self, cores: int) -> tuple[int, int]:
+        """Return the threads for single steps and for prefill, on so many cores."""
+        most = self.max_cores or math.inf
+        one, many = self.n_threads or cores, self.n_threads_batch or self.n_threads or cores
+        return int(min(one, most)), int(min(many, most))
+
+
+NOT_SPEED = ("on_busy", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
+"""Fields of EngineConfig that say nothing about how fast a model is, once its threads are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from .errors import ConfigError
+
+_NICE = {"low": 10, "high": -10}
 BUSY = 0.1  # cores: where other programs use more, what is measured says little
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
@@ -89,9 +92,40 @@ def _processor_name() -> str:
     return next(named, "")
 
 
-def thread_counts() -> list[int]:
-    """Return the numbers of threads that are worth a try, in ascending order."""
-    return sorted({1, physical_cores(), usable_cpus()})
+def thread_counts(most: int = 0) -> list[int]:
+    """Return the numbers of threads that are worth a try, in ascending order; none above `most`,
+    0 for no limit.
+    """
+    return sorted({min(n, most or n) for n in (1, physical_cores(), usable_cpus())})
+
+
+def set_priority(prio: str) -> None:
+    """Set the priority of this process: "low", "high", or "normal", which leaves it as it is.
+
+    Raises ConfigError where that is not permitted.
+    """
+    if prio == "normal":
+        return
+    import psutil
+
+    try:
+        if not psutil.WINDOWS:
+            for thread in _threads():  # Linux has a priority for each; new ones inherit it
+                os.setpriority(os.PRIO_PROCESS, thread, _NICE[prio])
+            return
+        classes = {"low": "BELOW_NORMAL_PRIORITY_CLASS", "high": "HIGH_PRIORITY_CLASS"}
+        psutil.Process().nice(getattr(psutil, classes[prio]))
+    except (PermissionError, psutil.AccessDenied) as error:
+        raise ConfigError(
+            f"prio {prio!r} is not permitted for this user; leave it out, or start edgespec with "
+            "the permission to raise priorities (CAP_SYS_NICE on Linux)"
+        ) from error
+
+
+def _threads() -> list[int]:
+    """Return the ids of this process's threads, or 0 for the process where they share all."""
+    tasks = Path("/proc/self/task")
+    return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
 
 def available_memory() -> int:

@@ -69,6 +69,18 @@ model_options = cloup.option_group(
     ),
     option("-tb", "--threads-batch", type=int, help="Number of threads that read the prompt."),
     option(
+        "--max-cores", type=int, metavar="N",
+        help="Use at most N cores, whatever else was given or tuned.",
+    ),
+    option(
+        "--dynamic-threads/--no-dynamic-threads", default=None, show_default="yes",
+        help="Use fewer threads while other programs use the cores.",
+    ),
+    option(
+        "--prio", type=click.Choice(["low", "normal", "high"]), show_default="normal",
+        help="Priority of the process; low lets other programs go first.",
+    ),
+    option(
         "-fa", "--flash-attn", type=click.Choice(["on", "off", "auto"]),
         help="Whether to use flash attention.",
     ),

@@ -26,7 +26,7 @@ _BETTER = 0.95  # another number of threads is taken if it needs less than this 
 _TRIAL_S, _TRIAL_STEPS = 0.12, 3
 _HOPELESS = 1.5  # a trial ends at once where steps take so many times as long
 _SHARE = 0.01  # of the time that may be lost by trials
-_MOST_SAVED_S, _MOST_DEBT_S = 0.5, 1.0
+_MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # what may be saved up, and lost ahead where steps change
 _LONGEST_GAP_S = 8.0  # between trials, if they cost as little as that; half where nothing is seen
 _WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
 _PAUSE_S = 1.0  # a window that lasts longer has seen a pause, and says nothing about now
@@ -220,7 +220,7 @@ class ThreadGovernor:
             self._leave()
         elif needed >= LEFT and abs(needed - self._needed) >= _CHANGED:
             self._needed, self._gap_s = needed, 1.0
-            if self._saved_s > -_MOST_DEBT_S:
+            if self._saved_s > -_DEBT_S:
                 self._sweep(self._candidates(needed))
 
     def _leave(self) -> None:
@@ -252,8 +252,8 @@ class ThreadGovernor:
 
     def _look_again(self, now: float) -> None:
         """Try another number where that costs little, or at once if steps take another time."""
-        faster = self._n_fast >= 2 and self._saved_s > -_MOST_DEBT_S
-        if self._worse and self._saved_s > -_MOST_DEBT_S:
+        faster = self._n_fast >= 2 and self._saved_s > -_DEBT_S
+        if self._worse and self._saved_s > -_DEBT_S:
             self._sweep(self._candidates(self._needed) if self._seen else self._descending())
         if self._trial or self._present is None or not (faster or self._may_try(now)):
             return
@@ -294,7 +294,7 @@ class ThreadGovernor:
         else:
             self._n = before
             loss_s = trial.seconds - trial.expected * present
-            self._saved_s = max(self._saved_s - max(0.0, loss_s), -_MOST_DEBT_S)
+            self._saved_s -= max(0.0, loss_s)
             if not self._waiting:
                 longest = _LONGEST_GAP_S if self._visible else _LONGEST_GAP_S / 2
                 self._gap_s = min(2 * self._gap_s, longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConf
 from ..costs.curves import Curve
 from ..costs.measuring import READING, curve_of
 from ..costs.profiles import Profile
+from ..costs.threads import ThreadGovernor
 from ..decoding.engine import Engine
 from ..device import processor
 from ..drafters.base import DrafterContext
@@ -25,7 +27,7 @@ from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import NO_DRAFT, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
-from .assembly import configured, speculate
+from .assembly import configured, governor_of, speculate
 from .drafts import open_draft
 from .load import described
 from .models import Reference, model_path, open_model
@@ -120,7 +122,9 @@ def connected(
             small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
             stack.callback(small.close)
         tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
-        verifier, remote_part = _verifier(lambda: verifiers.connect(remote, tokenizer), target)
+        governor = governor_of(target, small)
+        reach = functools.partial(verifiers.connect, remote, tokenizer)
+        verifier, remote_part = _verifier(reach, target, governor)
         stack.callback(verifier.close)
         yield RemoteParts(verifier, remote_part, target, small, tokenizer)
 
@@ -149,7 +153,7 @@ def _tokenizer(
 
 
 def _verifier(
-    reach: Callable[[], Verifier], target: FileModel | None
+    reach: Callable[[], Verifier], target: FileModel | None, governor: ThreadGovernor | None
 ) -> tuple[Verifier, Verifier | None]:
     """Return the verifier, and the part of it on another machine, if that can be reached."""
     if target is None:
@@ -161,7 +165,7 @@ def _verifier(
     name = files.label(target.path)
     both = Fallback(
         reach,
-        LocalVerifier(target),
+        LocalVerifier(target, governor=governor),
         same=lambda remote: getattr(remote, "model", "") == name,
         local_s=curve_of(target)(1),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import backends, hub
 from ..backends.base import FileModel
 from ..config import EngineConfig
+from ..device import set_priority
 from ..errors import EngineMissing, ModelNotFound
 
 Reference = str | os.PathLike[str]
@@ -34,5 +35,8 @@ def is_installed(path: Path) -> bool:
 
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
-    """Open a file with its engine. Raises EngineMissing, ModelError and its kinds."""
+    """Open a file with its engine. Raises EngineMissing, ModelError and its kinds; ConfigError for
+    a priority that is not permitted.
+    """
+    set_priority(config.prio)
     return backends.of(path).open_model(path, config)

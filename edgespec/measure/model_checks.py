@@ -101,7 +101,7 @@ def _check_placement(model: FileModel) -> Finding:
 def _check_threads(model: Threaded) -> Finding:
     """Compare the present number of threads with those that `tune` tries."""
     now = model.n_threads
-    counts = [now, *(n for n in thread_counts() if n != now)]
+    counts = [now, *(n for n in thread_counts(model.config.max_cores) if n != now)]
 
     def seconds(n: int) -> float:
         model.set_threads(n, model.n_threads_batch)

@@ -65,7 +65,8 @@ def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any
 
 def _choose_threads(model: Threaded, setting: str, width: int, budget_s: float) -> Choice:
     defaults = {name: getattr(model, name) for name in _THREADS}
-    counts = [defaults[setting], *(n for n in thread_counts() if n != defaults[setting])]
+    default, most = defaults[setting], model.config.max_cores
+    counts = [default, *(n for n in thread_counts(most) if n != default)]
 
     def seconds(n: int) -> float:
         model.set_threads(**(defaults | {setting: n}))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from ..backends.base import Model, Restricting
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
+from ..costs.threads import ThreadGovernor
 from ..errors import ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import Draft, Verdict
+from ..types import Draft, Rows, Verdict
 
 
 def n_deciding(params: SamplingParams) -> int:
@@ -25,7 +26,8 @@ class LocalVerifier:
     """Evaluates drafts with a model and checks them under the request's sampling.
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
-    target's own choice. The cache outlives a request: the next one reuses what it can.
+    target's own choice. governor: is asked for the number of threads before every evaluation. The
+    cache outlives a request: the next one reuses what it can.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class LocalVerifier:
         model: Model,
         rule: Acceptance = "block",
         clock: Callable[[], float] = time.perf_counter,
+        governor: ThreadGovernor | None = None,
     ) -> None:
+        self._governor = governor
         self._cache = TokenCache(model)
         self._model = model
         self._clock = clock
@@ -50,6 +54,8 @@ class LocalVerifier:
                 f"the prompt has {len(request.prompt)} tokens, the context {self.n_ctx}; "
                 "load the model with a larger n_ctx or shorten the prompt"
             )
+        if self._governor:
+            self._governor.begin()
         self._request = request
         self._verification = Verification(
             request.params,
@@ -70,20 +76,16 @@ class LocalVerifier:
         step = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
         yield n
         while len(context) - n > step:
-            self._cache.decode(context[n : n + step], 0, abort)
+            self._evaluate(context[n : n + step], 0)
             n += step
             yield n
 
     def verify(self, draft: Draft) -> Verdict:
         """Do one pass over what is pending and the draft."""
-        began = self._clock()
         pending = self._context[len(self._cache.tokens) :]
         if draft.tokens:
             self._cache.protect()
-        rows = self._cache.decode(
-            [*pending, *draft.tokens], len(draft.tokens) + 1, self._request.abort
-        ).logits
-        seconds = self._clock() - began
+        rows, seconds = self._evaluate([*pending, *draft.tokens], len(draft.tokens) + 1)
         n_accepted, token = self._verification.check(draft, rows, len(self._context))
         tokens = (*draft.tokens[:n_accepted], token)
         return Verdict(
@@ -93,6 +95,18 @@ class LocalVerifier:
             len(pending) + len(draft.tokens),
             seconds,
         )
+
+    def _evaluate(self, tokens: Sequence[int], n_logits: int) -> tuple[Rows, float]:
+        """Return the rows of the last tokens, and the seconds that it took."""
+        governor, n_past = self._governor, len(self._cache.tokens)
+        if governor:
+            governor.before()
+        began = self._clock()
+        rows = self._cache.decode(tokens, n_logits, self._request.abort).logits
+        seconds = self._clock() - began
+        if governor:
+            governor.observe(len(tokens), n_past, seconds)
+        return rows, seconds
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""

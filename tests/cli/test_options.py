@@ -14,6 +14,7 @@ from edgespec_cli.main import cli
 
 def test_options_of_several_letters_are_told_apart(edgespec_cli):
     args = "-md draft.gguf -ngl 3 -ngld 4 -c 512 -cd 256 -t 1 -tb 2 -n 5 -ctk q8_0 -ctv q4_0 -fa on"
+    args += " --max-cores 2 --no-dynamic-threads --prio low"
     assert edgespec_cli.run("hello", *args.split()).exit_code == 0
     assert edgespec_cli.loaded == {
         "model": str(edgespec_cli.model),
@@ -22,6 +23,9 @@ def test_options_of_several_letters_are_told_apart(edgespec_cli):
         "n_gpu_layers": 3,
         "n_threads": 1,
         "n_threads_batch": 2,
+        "max_cores": 2,
+        "dynamic_threads": False,
+        "prio": "low",
         "flash_attn": "on",
         "type_k": "q8_0",
         "type_v": "q4_0",

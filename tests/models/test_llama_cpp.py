@@ -1,5 +1,6 @@
 """The llama.cpp backend and everything above it, on real weights."""
 
+import contextlib
 import logging
 import os
 import random
@@ -213,6 +214,32 @@ def test_layers_of_a_draft_model_without_a_gpu_are_told(smollm2, caplog):
 def test_engine_options(smollm2, options):
     with edgespec.load(smollm2, None, n_ctx=512, **options) as engine:
         assert "Paris" in engine.generate("The capital of France is", max_tokens=5).text
+
+
+def test_a_limit_of_threads_is_no_setting(smollm2):
+    def native(model):
+        count = llama_cpp.model.lib
+        return count.llama_n_threads(model._context), count.llama_n_threads_batch(model._context)
+
+    config = EngineConfig(n_ctx=256, n_threads=2, n_threads_batch=3)
+    with contextlib.closing(open_model(smollm2, config)) as model:
+        fingerprint = model.fingerprint()
+        row = model.decode([1, 2, 3]).logits.copy()
+        for one in (model, model.batched(2, 64)):
+            one.limit_threads(1)
+            assert (one.thread_limit, native(one)) == (1, (1, 1))
+        assert (model.n_threads, model.n_threads_batch) == (2, 3)
+        assert model.fingerprint() == fingerprint
+        model.truncate(0)
+        assert np.array_equal(model.decode([1, 2, 3]).logits, row)
+        for one in (model, model.batched(2, 64)):
+            one.limit_threads(0)
+            assert native(one) == (2, 3)
+
+
+def test_at_most_so_many_cores(smollm2):
+    with edgespec.load(smollm2, None, n_ctx=256, n_threads=2, max_cores=1) as engine:
+        assert engine.describe()["model"]["n_threads"] == 1
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import contextlib
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from edgespec import device
+from edgespec import ConfigError, device
 
 linux = pytest.mark.skipif(not psutil.LINUX, reason="folders of Linux")
 
@@ -144,3 +145,41 @@ def test_only_the_load_of_its_own_cpus_counts():
         assert len(before) == 1 or sum(device.cpu_seconds()) < sum(every)
     finally:
         process.cpu_affinity(before)
+
+
+def test_no_number_of_threads_is_worth_a_try_above_the_most():
+    assert device.thread_counts(1) == [1]
+    assert device.thread_counts(10_000) == device.thread_counts()
+
+
+@linux
+def test_priority_is_that_of_every_thread():
+    code = """
+import os, threading
+from edgespec import device
+stay = threading.Event()
+thread = threading.Thread(target=stay.wait)
+thread.start()
+nice = lambda thread=0: os.getpriority(os.PRIO_PROCESS, thread)
+found = [nice()]
+device.set_priority("normal")
+found.append(nice())
+device.set_priority("low")
+new = threading.Thread(target=lambda: found.append(nice()))
+new.start(); new.join()
+print(*found, nice(), nice(thread.native_id))
+stay.set()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, normal, *low = map(int, done.stdout.split())
+    assert (normal, low) == (before, [10] * 3)
+
+
+def test_a_priority_that_is_not_permitted_is_a_clear_error(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr("os.setpriority", refuse, raising=False)
+    monkeypatch.setattr("psutil.Process.nice", refuse)
+    with pytest.raises(ConfigError, match="'high' is not permitted"):
+        device.set_priority("high")

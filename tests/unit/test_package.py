@@ -59,7 +59,7 @@ def test_impossible_speculation(options):
 
 @pytest.mark.parametrize("options", [
     {"n_ctx": -1}, {"type_k": "q9"}, {"flash_attn": "maybe"}, {"on_busy": "cry"}, {"n_batch": 1},
-    {"n_gpu_layers": -2},
+    {"n_gpu_layers": -2}, {"max_cores": -1}, {"max_cores": 1.5}, {"prio": "urgent"},
 ])  # fmt: skip
 def test_impossible_engines(options):
     with pytest.raises(ConfigError):
@@ -88,3 +88,12 @@ def test_the_version_is_written_once():
     paths = [root / "pyproject.toml", *root.glob("edgespec/**/*.py"), *root.glob("cli/**/*.py")]
     written = [path for path in paths if f'"{edgespec.__version__}"' in path.read_text("utf-8")]
     assert written == [root / "edgespec" / "__init__.py"]
+
+
+@pytest.mark.parametrize(("options", "threads"), [
+    ({}, (4, 4)), ({"n_threads": 3}, (3, 3)), ({"n_threads": 3, "n_threads_batch": 8}, (3, 8)),
+    ({"max_cores": 2}, (2, 2)), ({"max_cores": 2, "n_threads": 1, "n_threads_batch": 8}, (1, 2)),
+    ({"max_cores": 16}, (4, 4)),
+])  # fmt: skip
+def test_threads_on_four_cores(options, threads):
+    assert EngineConfig(**options).threads(4) == threads

@@ -126,8 +126,7 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
-    params.n_threads = config.n_threads or cores
-    params.n_threads_batch = config.n_threads_batch or config.n_threads or cores
+    params.n_threads, params.n_threads_batch = config.threads(cores)
     params.flash_attn_type = _FLASH[config.flash_attn]
     params.type_k = GGML_TYPES[config.type_k]
     params.type_v = GGML_TYPES[config.type_v]

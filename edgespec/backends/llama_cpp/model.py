@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...config import EngineConfig
+from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort, Outputs
 from ..base import Capabilities
@@ -163,8 +163,7 @@ class LlamaCppModel:
         """Return what the speed of this model depends on: device, build, file, settings. How long
         the context may become is not among it.
         """
-        settings = asdict(self.config)
-        del settings["on_busy"], settings["n_ctx"], settings["requantize"]
+        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
         threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
         return identity(self.path) | {
             "layers": self.placement.get("layers", ""),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...config import EngineConfig
+from ...config import NOT_SPEED, EngineConfig
 from ...device import physical_cores, thread_counts
 from ...errors import Aborted, DecodeError, OutOfMemory
 from ...types import Abort, Outputs, Rows
@@ -61,7 +61,7 @@ class OnnxModel:
         self.path = Path(os.path.abspath(path))
         self.config = config or EngineConfig()
         check_packages()
-        self.n_threads = self.n_threads_batch = self.config.n_threads or physical_cores()
+        self.n_threads = self.n_threads_batch = self.config.threads(physical_cores())[0]
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)
         self.tokenizer = HfTokenizer(self.path.parent)
@@ -130,7 +130,7 @@ class OnnxModel:
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
-        others = [n for n in thread_counts() if n != self.n_threads]
+        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
         return {"n_threads": (self.n_threads, others[-1])} if others else {}
 
     def restrict(self, top: int) -> None:
@@ -147,8 +147,7 @@ class OnnxModel:
         """Return what the speed of this model depends on: device, build, file, settings. How long
         the context may become is not among it.
         """
-        settings = asdict(self.config)
-        del settings["on_busy"], settings["n_ctx"], settings["requantize"]
+        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
         return identity(self.path) | {
             "placement": self.placement,
             "settings": settings | {"n_threads": self.n_threads},
