@@ -3,6 +3,7 @@ $EDGESPEC_TEST_MODELS has them.
 """
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ def profiles(tmp_path_factory):
     """Measured costs of test models, and copies of drafts, do not mix with the user's own."""
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
     os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory) -> Path:
+    """Return a folder with cert.pem and key.pem, which nobody else may read: git keeps no modes."""
+    folder = tmp_path_factory.mktemp("tls")
+    for path in (Path(__file__).parent / "server/tls").iterdir():
+        shutil.copyfile(path, folder / path.name)
+    (folder / "key.pem").chmod(0o600)
+    return folder
 
 
 def pytest_collection_modifyitems(items):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,11 +200,13 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
 
 
 def _name(reference: str) -> str:
-    """Return the catalogue's name of the model, or its file name without the folder."""
-    from edgespec import hub
-
-    path = Path(reference).expanduser()
-    return hub.label(path.resolve()) if path.exists() else reference
+    """Return the catalogue's name of the model; of a path its stem, or the folder of a graph."""
+    path = Path(os.path.abspath(Path(reference).expanduser()))
+    if not path.exists():
+        return reference
+    if path.suffix == ".onnx":  # every graph is called model.onnx
+        path = path.parent.parent if path.parent.name == "onnx" else path.parent
+    return path.name if path.is_dir() else path.stem
 
 
 def _log_as_json(quiet: bool) -> None:

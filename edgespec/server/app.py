@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
 import socket
 import threading
@@ -27,6 +28,7 @@ try:
     from starlette.routing import BaseRoute, Route, WebSocketRoute
 
     from . import openapi
+    from .connections import TimedHTTP
     from .errors import as_api_error
     from .metrics import Metrics
     from .middleware import AccessMiddleware
@@ -210,6 +212,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=functools.partial(TimedHTTP, arrival_s=settings.arrival_s),  # type: ignore[arg-type]
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -37,9 +37,14 @@ def is_not_logged_yet(record: logging.LogRecord) -> bool:
 
 
 def log_request(fields: dict[str, Any]) -> None:
-    """Log a request that has ended, at level debug if monitoring repeats it every few seconds."""
+    """Log a request that has ended: at level debug if monitoring repeats it every few seconds, as a
+    warning if somebody has come without a valid key.
+    """
     routine = fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
-    logger.log(logging.DEBUG if routine else logging.INFO, "request", extra={"fields": fields})
+    level, message = logging.DEBUG if routine else logging.INFO, "request"
+    if fields["status"] == 401:
+        level, message = logging.WARNING, f"request refused: its API key is {fields['api_key']}"
+    logger.log(level, message, extra={"fields": fields})
 
 
 def log_failure(error: BaseException, request_id: str) -> None:

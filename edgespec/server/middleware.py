@@ -54,17 +54,23 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         exchange = _Exchange(scope, send)
+        scope["edgespec.client"] = str(exchange.address)  # whose turns in the queue it takes
         try:
             self._check(scope)
             await self._app(scope, self._limit_body(scope, receive), exchange.send)
         except ClientDisconnect:
-            exchange.status = _CLIENT_LEFT
+            exchange.status = 408 if scope.get("edgespec.late") else _CLIENT_LEFT
         except Exception as error:
             await exchange.refuse(as_api_error(error, exchange.id), receive)
         finally:
-            endpoint = self._names.get(scope.get("endpoint"), "other")
+            endpoint = self._endpoint(scope)
             self._metrics.requests.labels(endpoint, exchange.status).inc()
             logs.log_request(exchange.log_fields(endpoint))
+
+    def _endpoint(self, scope: Scope) -> str:
+        """Return what metrics and log call the endpoint, of requests that were refused as well."""
+        asked = scope["path"] if scope["path"] in self._names.values() else "other"
+        return self._names.get(scope.get("endpoint"), asked)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -74,7 +80,7 @@ class AccessMiddleware:
         if scope["path"] in OPEN_PATHS:
             return
         if self._keys:
-            self._check_key(headers.get("authorization", ""))
+            scope["edgespec.client"] = self._check_key(scope, headers.get("authorization", ""))
         elif self._settings.loopback and not _is_local(headers.get("host", "")):
             raise ApiError(
                 403,
@@ -83,17 +89,21 @@ class AccessMiddleware:
                 code="unknown_host",
             )
 
-    def _check_key(self, authorization: str) -> None:
+    def _check_key(self, scope: Scope, authorization: str) -> str:
+        """Return which key was sent, by its number; raise ApiError (401) if it is none of these."""
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode("utf-8", "surrogateescape")
         matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise ApiError(
-                401,
-                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        if scheme.lower() == "bearer" and any(matches):
+            return f"key {matches.index(True)}"
+        wrong = "wrong" if given else "missing"
+        scope["edgespec.log"]["api_key"] = wrong
+        raise ApiError(
+            401,
+            f"the API key is {wrong}; send it as `Authorization: Bearer KEY`",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
     def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
         """Return a `receive` that raises a 413 once the body is larger than allowed."""
@@ -127,6 +137,12 @@ class _Exchange:
         self._scope = scope
         scope["edgespec.log"] = {"request_id": self.id}
 
+    @property
+    def address(self) -> str | None:
+        """The address of the client, None if it has none."""
+        client: Sequence[Any] = self._scope.get("client") or (None,)
+        return client[0]
+
     async def send(self, message: Message) -> None:
         """Send a message, and remember the status that the response begins with."""
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -134,6 +150,8 @@ class _Exchange:
             MutableHeaders(scope=message)["X-Request-Id"] = self.id
         elif message["type"] == "websocket.accept":
             self._started, self.status = True, 101
+        elif message["type"] == "websocket.close" and not self._started:
+            self._started, self.status = True, 403  # as which the client gets it
         await self._send(message)
 
     async def refuse(self, error: ApiError, receive: Receive) -> None:
@@ -152,13 +170,12 @@ class _Exchange:
     def log_fields(self, endpoint: str) -> dict[str, Any]:
         """Return what is logged of the request: numbers and names, no text of it."""
         fields: dict[str, Any] = self._scope["edgespec.log"]
-        client: Sequence[Any] = self._scope.get("client") or (None,)
         return fields | {
             "method": self._scope.get("method", "WEBSOCKET"),
             "endpoint": endpoint,
             "status": self.status,
             "ms": round(1e3 * (time.monotonic() - self._began), 1),
-            "client": client[0],
+            "client": self.address,
         }
 
 

@@ -121,7 +121,7 @@ class OpenAIEndpoints:
     ) -> Response:
         log = request.scope["edgespec.log"]
         log |= {"stream": bool(given.stream), "prompts": len(prompts)}
-        items = self._events(prompts, fields, log)
+        items = self._events(prompts, fields, request.scope)
         if not given.stream:
             if given.stream_options is not None:
                 raise bad_value("stream_options", "stream_options needs stream: true beside it")
@@ -132,7 +132,7 @@ class OpenAIEndpoints:
         return EventStream(_chunks(builder, first, items, with_usage), items, log)
 
     async def _events(
-        self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
+        self, prompts: Sequence[list[int]], fields: dict[str, Any], scope: Scope
     ) -> AsyncGenerator[Item, None]:
         """Yield the engine's events.
 
@@ -143,7 +143,7 @@ class OpenAIEndpoints:
 
         async def work() -> None:
             try:
-                async for item in self._generate(prompts, fields, log):
+                async for item in self._generate(prompts, fields, scope):
                     arrived.put_nowait(item)
                 arrived.put_nowait(None)
             except BaseException as error:
@@ -160,11 +160,11 @@ class OpenAIEndpoints:
             await asyncio.wait({task})
 
     async def _generate(
-        self, prompts: Sequence[list[int]], fields: dict[str, Any], log: dict[str, Any]
+        self, prompts: Sequence[list[int]], fields: dict[str, Any], scope: Scope
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and count tokens and times."""
-        arrived_s = time.monotonic()
-        async with self._queue.acquire():
+        arrived_s, log = time.monotonic(), scope["edgespec.log"]
+        async with self._queue.acquire(scope["edgespec.client"]):
             before = time.monotonic()
             self._metrics.queue_time.observe(before - arrived_s)
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}

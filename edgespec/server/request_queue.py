@@ -1,9 +1,10 @@
-"""The queue for the engine: one request at a time, first come, first served, of bounded length."""
+"""The queue for the engine: one request at a time, clients in turn, of bounded length."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import time
 from collections import deque
@@ -15,11 +16,17 @@ _SMOOTHING = 0.2  # weight of the last request in the mean that waiting times ar
 
 
 class RequestQueue:
-    """Lets the tasks of one event loop use the engine one after another."""
+    """Lets the tasks of one event loop use the engine one after another.
+
+    Clients take turns; the requests of one client are first come, first served. Where the queue is
+    full, a request takes the place of the newest one of a client that has at least two more than
+    its own, which is refused then.
+    """
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
+        self._served = ""  # the client that was served last
         self._running = False
         self._closed = False
         self._mean_s = 1.0
@@ -27,7 +34,7 @@ class RequestQueue:
     @property
     def n_waiting(self) -> int:
         """Number of requests that wait."""
-        return len(self._waiting)
+        return sum(map(len, self._lines.values()))
 
     @property
     def n_running(self) -> int:
@@ -40,13 +47,13 @@ class RequestQueue:
         return self._closed
 
     @contextlib.asynccontextmanager
-    async def acquire(self) -> AsyncIterator[None]:
+    async def acquire(self, client: str = "") -> AsyncIterator[None]:
         """Wait for the engine and hold it inside the `async with` block.
 
-        Raises ApiError: 429 at once if too many requests wait, 503 if the queue is closed. A
-        cancelled task leaves the queue.
+        client: stands for whose request it is. Raises ApiError: 429 if too many requests wait, 503
+        if the queue is closed. A cancelled task leaves the queue.
         """
-        await self._take()
+        await self._take(client)
         began = time.monotonic()
         try:
             yield
@@ -57,39 +64,66 @@ class RequestQueue:
     def close(self) -> None:
         """Refuse waiting and new requests with a 503; the running one goes on."""
         self._closed = True
-        for waiter in self._waiting:
+        for waiter in itertools.chain(*self._lines.values()):
             if not waiter.done():
                 waiter.set_exception(shutting_down())
-        self._waiting.clear()
+        self._lines.clear()
 
-    async def _take(self) -> None:
+    async def _take(self, client: str) -> None:
         if self._closed:
             raise shutting_down()
         if not self._running:
-            self._running = True
+            self._running, self._served = True, client
             return
-        if len(self._waiting) >= self._max_waiting:
-            raise self._full()
+        if self.n_waiting >= self._max_waiting:
+            self._make_room(client)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._lines.setdefault(client, deque()).append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
                 self._release()  # the engine had just been handed to this task
-            else:
-                with contextlib.suppress(ValueError):
-                    self._waiting.remove(waiter)
+            elif waiter in self._lines.get(client, ()):
+                self._remove(client, self._lines[client].index(waiter))
             raise
 
     def _release(self) -> None:
-        """Hand the engine to the next request that still waits."""
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        """Hand the engine to the next request that waits, of another client if there is one."""
+        while self._lines:
+            others = (client for client in self._lines if client != self._served)
+            self._served = client = next(others, self._served)
+            waiter = self._remove(client, 0)
+            if client in self._lines:  # its next turn comes after everybody else's
+                self._lines[client] = self._lines.pop(client)
             if not waiter.done():
                 waiter.set_result(None)
                 return
         self._running = False
+
+    def _make_room(self, client: str) -> None:
+        """Refuse the newest request of the client with the most, or raise ApiError (429) where that
+        would not be fair.
+        """
+        most = max(self._lines, key=self._n_of, default=client)
+        if self._n_of(most) < self._n_of(client) + 2:
+            raise self._full()
+        waiter = self._remove(most, -1)
+        if not waiter.done():
+            waiter.set_exception(self._full())
+
+    def _n_of(self, client: str) -> int:
+        """Return how many requests a client has here, the running one included."""
+        return len(self._lines.get(client, ())) + (client == self._served)
+
+    def _remove(self, client: str, index: int) -> asyncio.Future[None]:
+        """Take a request out of the queue."""
+        line = self._lines[client]
+        waiter = line[index]
+        del line[index]
+        if not line:
+            del self._lines[client]
+        return waiter
 
     def _full(self) -> ApiError:
         retry_s = max(1, math.ceil(self._mean_s))

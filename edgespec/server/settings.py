@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import ssl
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,8 @@ from ..config import SamplingParams, build
 from ..errors import ConfigError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
+
+logger = logging.getLogger("edgespec.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,8 @@ class ServerSettings:
 
     max_queue: most requests that wait. max_body_bytes: most bytes of one request.
     max_prompt_tokens: most tokens of a prompt, 0 for the model's context. max_prompts: most prompts
-    in one completions request. grace_s: seconds that running answers may go on after the server was
-    told to end.
+    in one completions request. arrival_s: seconds in which a request has to arrive. grace_s:
+    seconds that running answers may go on after the server was told to end.
     """
 
     model: str
@@ -43,6 +47,7 @@ class ServerSettings:
     max_body_bytes: int = 2 << 20
     max_prompt_tokens: int = 0
     max_prompts: int = 64
+    arrival_s: float = 30.0
     grace_s: float = 10.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,7 +56,8 @@ class ServerSettings:
             raise ConfigError(f"the name of the served model must be a text, got {self.model!r}")
         for name, low, high in (
             ("port", 0, 65535), ("max_queue", 0, 1 << 20), ("max_body_bytes", 1024, 1 << 30),
-            ("max_prompt_tokens", 0, 1 << 31), ("max_prompts", 1, 1 << 16), ("grace_s", 0, 3600),
+            ("max_prompt_tokens", 0, 1 << 31), ("max_prompts", 1, 1 << 16),
+            ("arrival_s", 0.1, 3600), ("grace_s", 0, 3600),
         ):  # fmt: skip
             value = getattr(self, name)
             if not low <= value <= high:
@@ -85,8 +91,8 @@ class ServerSettings:
         if self.tls_cert is None or self.tls_key is None:
             there, missing = ("key", "cert") if self.tls_key else ("cert", "key")
             raise ConfigError(f"tls_{there} was given without tls_{missing}; TLS needs both files")
-        for path in (self.tls_cert, self.tls_key):
-            _readable(path)
+        _readable(self.tls_cert)
+        _secret(self.tls_key)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
                 self.tls_cert, self.tls_key, password=lambda: b""
@@ -118,12 +124,12 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
     """Return the API keys from a file and from the environment variable EDGESPEC_API_KEY.
 
     The file has one key a line, and # begins a comment; in the variable blanks separate keys.
-    Raises ConfigError if the file cannot be read or holds no key.
+    Raises ConfigError if the file cannot be read, can be read by others, or holds no key.
     """
     keys = environment.get(KEY_VARIABLE, "").split()
     if path is not None:
         try:
-            lines = _readable(path).decode("utf-8-sig").splitlines()
+            lines = _secret(path).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not UTF-8; expected is one API key a line") from None
         found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -131,6 +137,13 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
             raise ConfigError(f"{path} holds no API key; expected is one a line")
         keys += found
     return _checked_keys(keys)
+
+
+def names(asked: str, model: str) -> bool:
+    """Return True if a request that asks for a model means the one that is served as `model`: by
+    its name, or by the file name that the name is the stem of.
+    """
+    return asked in (model, f"{model}.gguf")
 
 
 def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
@@ -161,3 +174,24 @@ def _readable(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _secret(path: Path) -> bytes:
+    """Return what a file with a secret holds, if nobody else can read it.
+
+    As with ssh, one's own file that others can read is refused. About somebody else's, whose mode
+    one cannot change, there is a warning if everybody can read it; root may let a group read its
+    own, as Debian does with keys for TLS.
+    """
+    content = _readable(path)
+    if os.name != "posix":
+        return content
+    found = path.stat()
+    own, mode = found.st_uid == os.getuid(), stat.S_IMODE(found.st_mode)
+    if not mode & (0o077 if own and found.st_uid else 0o007):
+        return content
+    message = f"{path} holds a secret, but others on this machine can read it (mode {mode:04o})"
+    if own:
+        raise ConfigError(f"{message}; run `chmod 600 {path}`")
+    logger.warning("%s; its owner should run `chmod o= %s`", message, path)
+    return content

@@ -24,7 +24,7 @@ from .parameters import (
     TokenizeText,
     read,
 )
-from .settings import ServerSettings
+from .settings import ServerSettings, names
 
 
 class Tokenization:
@@ -76,7 +76,7 @@ class Tokenization:
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError (404) if `name` is another model than the one that is served."""
-        if name is not None and name != self._settings.model:
+        if name is not None and not names(name, self._settings.model):
             raise ApiError(
                 404,
                 f"the model {name[:80]!r} is not served here; this server has "

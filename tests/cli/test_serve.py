@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -21,7 +20,6 @@ import edgespec
 from edgespec.server import app
 
 PATIENCE_S = 60
-TLS = Path(__file__).parents[1] / "server" / "tls"
 
 
 @pytest.fixture(autouse=True)
@@ -51,15 +49,31 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "--spec-type", "suffix")
     assert result.exit_code == 0
     assert re.fullmatch(
-        r"serving toy\.gguf at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
+        r"serving toy at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
         r"speculation: prompt lookup\nverifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
     engine, settings, sock = started[0]
-    assert settings.model == "toy.gguf"
+    assert settings.model == "toy"
     with pytest.raises(edgespec.EdgeSpecError, match="closed"):
         engine.generate("x")
     assert sock.fileno() == -1
+
+
+@pytest.mark.parametrize(
+    ("file", "given"),
+    [
+        ("v1.5-q4.gguf", "v1.5-q4.gguf"), ("v1.5-q4/model.onnx", "v1.5-q4/model.onnx"),
+        ("v1.5-q4/onnx/model_q4.onnx", "v1.5-q4/onnx/model_q4.onnx"),
+        ("v1.5-q4/model.onnx", "v1.5-q4"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_path_is_its_stem(edgespec_cli, started, file, given):
+    path = edgespec_cli.folder / "models" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    edgespec_cli("serve", "-m", f"./models/{given}", "--port", "0")
+    assert started[0][1].model == "v1.5-q4"
 
 
 def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started):
@@ -71,13 +85,15 @@ def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started):
     assert "devices" not in result.stdout
 
 
-def test_options_reach_engine_and_server(edgespec_cli, started):
-    (edgespec_cli.folder / "keys").write_text("from-file\n", encoding="utf-8")
+def test_options_reach_engine_and_server(edgespec_cli, started, tls):
+    keys = edgespec_cli.folder / "keys"
+    keys.write_text("from-file\n", encoding="utf-8")
+    keys.chmod(0o600)
     result = edgespec_cli(
         "serve", "-m", "toy.gguf", "-c", "1024", "--port", "0", "--alias", "robot",
         "--temp", "0.5", "-n", "99", "--api-key-file", "keys", "--max-queue", "3",
         "--cors-origin", "https://a.example", "--max-prompt-tokens", "500", "--grace", "2",
-        "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(TLS / "key.pem"),
+        "--tls-cert", str(tls / "cert.pem"), "--tls-key", str(tls / "key.pem"),
         "--max-body-bytes", "5000", env={"EDGESPEC_API_KEY": "from-environment"},
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr

@@ -9,7 +9,6 @@ import socket
 import ssl
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,7 +17,6 @@ from edgespec.decoding.request_lock import Interrupt
 from edgespec.server.openai import EventStream
 
 CHAT = "/v1/chat/completions"
-TLS = Path(__file__).parent / "tls"
 
 
 def until(true) -> None:
@@ -58,6 +56,23 @@ def test_eight_at_once_are_answered_in_the_order_they_came(running, engine, scri
         answers = [future.result(30) for future in asked]
     assert answers == [f"|question {i}" for i in range(8)]
     assert script.heard == [f"question {i}" for i in range(8)]
+
+
+def test_clients_with_keys_of_their_own_take_turns(running, engine, script, say, pool):
+    def ask(text: str) -> None:
+        headers = {"Authorization": f"Bearer {text[0]}"}
+        httpx.post(server.url + CHAT, json=say(text), headers=headers, timeout=30)
+
+    with running(engine, api_keys=("a", "b")) as server:
+        script.hold()
+        asked = []
+        for i, text in enumerate(("a1", "a2", "a3", "b1")):
+            asked.append(pool.submit(ask, text))
+            until(lambda n=i: server.queue.n_running and server.queue.n_waiting == n)
+        script.go.set()
+        for future in asked:
+            future.result(30)
+    assert script.heard == ["a1", "b1", "a2", "a3"]
 
 
 def test_a_full_queue(running, engine, script, say, pool):
@@ -215,17 +230,17 @@ def test_after_the_grace_answers_are_cancelled_and_say_so(
     assert response.status_code == (200 if stream else 503)
 
 
-def test_tls(running, engine, say):
-    with running(engine, tls_cert=TLS / "cert.pem", tls_key=TLS / "key.pem") as server:
+def test_tls(running, engine, say, tls):
+    with running(engine, tls_cert=tls / "cert.pem", tls_key=tls / "key.pem") as server:
         assert server.url.startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=TLS / "cert.pem")
+        context = ssl.create_default_context(cafile=tls / "cert.pem")
         response = httpx.post(server.url + CHAT, json=say("hello"), verify=context, timeout=30)
         assert content(response) == "Hi, what can I do?"
         with pytest.raises(httpx.TransportError):
             httpx.get(server.url.replace("https", "http") + "/health")
 
 
-def test_a_device_is_told_why_it_is_refused(running, engine):
+def test_a_device_is_told_why_it_is_refused(running, engine, tls):
     from edgespec import ConfigError, VerifierRefused, VerifierUnavailable
     from edgespec.config import RemoteConfig
     from edgespec.verifiers.remote import RemoteVerifier
@@ -234,7 +249,7 @@ def test_a_device_is_told_why_it_is_refused(running, engine):
         with pytest.raises(kind, match=says):
             RemoteVerifier(RemoteConfig(url, timeout_s=5.0), engine.tokenizer)
 
-    with running(engine, tls_cert=TLS / "cert.pem", tls_key=TLS / "key.pem") as server:
+    with running(engine, tls_cert=tls / "cert.pem", tls_key=tls / "key.pem") as server:
         port = server.url.rpartition(":")[2]
         refused(f"wss://127.0.0.1:{port}", VerifierRefused, "not trusted.*SSL_CERT_FILE")
         refused(f"ws://127.0.0.1:{port}", VerifierUnavailable, "wss:// is with")

@@ -10,7 +10,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from edgespec.server.logs import JsonFormatter
 
 CHAT = "/v1/chat/completions"
 KEYS = ("first-key", "second-key")
@@ -128,6 +130,36 @@ def test_web_pages_are_let_in_by_name_only(client_of):
     assert refused.headers["access-control-allow-origin"] == "https://app.example"
     other = client.get("/v1/models", headers={"Origin": "https://evil.example"})
     assert "access-control-allow-origin" not in other.headers
+
+
+def test_who_comes_without_a_key_is_logged_as_that(client_of, caplog):
+    client = client_of(routes=[WebSocketRoute("/echo", echo)], api_keys=KEYS)
+    with caplog.at_level(logging.WARNING, "edgespec.server"):  # as --quiet has it
+        client.get("/v1/models", headers=bearer(KEYS[0]))
+        client.get("/v1/models")
+        client.get("/v1/models", headers=bearer("wrong-key"))
+        client.get("/nothing?wrong-key", headers=bearer("wrong-key"))
+        with pytest.raises(WebSocketDenialResponse):
+            client.websocket_connect("/echo").__enter__()
+    told = [(r.getMessage().rpartition(" ")[2], r.fields["endpoint"]) for r in caplog.records]
+    assert told == [
+        ("missing", "/v1/models"), ("wrong", "/v1/models"), ("wrong", "other"),
+        ("missing", "/echo"),
+    ]  # fmt: skip
+    for record in caplog.records:
+        assert record.fields["status"] == 401
+        assert record.fields["client"] == "testclient"
+        assert "-key" not in JsonFormatter().format(record)
+
+
+def test_a_websocket_that_is_closed_before_it_opens_is_logged_as_a_403(client_of, caplog):
+    async def refuse(socket: WebSocket) -> None:
+        await socket.close()
+
+    client = client_of(routes=[WebSocketRoute("/no", refuse)])
+    with caplog.at_level(logging.INFO, "edgespec.server"), pytest.raises(WebSocketDisconnect):
+        client.websocket_connect("/no").__enter__()
+    assert caplog.records[-1].fields["status"] == 403
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(client):

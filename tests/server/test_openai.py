@@ -30,6 +30,11 @@ def test_a_model_name_may_have_slashes(client_of, say):
     assert client.post(CHAT, json=say("hello", model="toy")).status_code == 404
 
 
+def test_a_file_name_stands_for_the_stem_that_is_served(client, say):
+    assert client.post(CHAT, json=say("hello", model="toy.gguf")).json()["model"] == "toy"
+    assert client.get("/v1/models/toy.onnx").status_code == 404
+
+
 def test_a_whole_chat_answer(client, say):
     answer = client.post(CHAT, json=say("hello", model="toy")).json()
     choice = answer["choices"][0]

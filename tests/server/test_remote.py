@@ -255,7 +255,8 @@ def test_keys():
 def test_wrong_model(server):
     with pytest.raises(VerifierRefused, match="'toy', not 'other'"):
         device(server.url, model="other")
-    device(f"{server.url}/", model="toy").close()
+    for name in ("toy", "toy.gguf"):
+        device(f"{server.url}/", model=name).close()
 
 
 def test_wrong_vocabularies(server):

@@ -1,4 +1,4 @@
-"""The queue: first come, first served; bounded; nobody is forgotten."""
+"""The queue: clients in turn, each first come, first served; bounded; nobody is forgotten."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from edgespec.server.request_queue import RequestQueue
 
 
 class Callers:
-    """Tasks that acquire the engine, note it, and hold it until they are told to go."""
+    """Tasks that acquire the engine, note it, and hold it until they are told to go.
+
+    The first letter of a name is the client's; all numbers are of one client.
+    """
 
     def __init__(self, queue: RequestQueue) -> None:
         self.queue = queue
-        self.order: list[int] = []
-        self.leave: dict[int, asyncio.Event] = {}
+        self.order: list[int | str] = []
+        self.leave: dict[int | str, asyncio.Event] = {}
 
-    async def call(self, name: int) -> None:
+    async def call(self, name: int | str) -> None:
         self.leave[name] = asyncio.Event()
-        async with self.queue.acquire():
+        async with self.queue.acquire(name[0] if isinstance(name, str) else ""):
             self.order.append(name)
             await self.leave[name].wait()
 
-    async def start(self, name: int) -> asyncio.Task:
+    async def start(self, name: int | str) -> asyncio.Task:
         task = asyncio.create_task(self.call(name))
         await settle()
         return task
@@ -153,3 +156,40 @@ def test_closing_sends_those_away_who_wait_and_those_who_come():
         assert callers.queue.closed
 
     asyncio.run(main())
+
+
+def test_clients_take_turns():
+    async def main():
+        callers = Callers(RequestQueue(8))
+        names = ["a1", "a2", "a3", "b1", "a4", "b2", "c1"]
+        tasks = [await callers.start(name) for name in names]
+        for _ in names:
+            callers.leave[callers.order[-1]].set()
+            await settle()
+        await asyncio.gather(*tasks)
+        assert callers.order == ["a1", "b1", "a2", "c1", "b2", "a3", "a4"]
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_busy_client_does_not_keep_others_out_of_a_full_queue():
+    async def main():
+        callers = Callers(RequestQueue(3))
+        tasks = [await callers.start(name) for name in ("a1", "a2", "a3", "a4")]
+        tasks += [await callers.start(name) for name in ("b1", "b2")]
+        for refused in tasks[2:4]:
+            assert refused.exception().status == 429
+        assert callers.queue.n_waiting == 3
+        for name in ("a5", "b3"):  # nobody has two more than they
+            with pytest.raises(ApiError):
+                await callers.call(name)
+        tasks[4].cancel()
+        await settle()
+        tasks.append(await callers.start("c1"))
+        for _ in range(4):
+            callers.leave[callers.order[-1]].set()
+            await settle()
+        assert callers.order == ["a1", "b2", "a2", "c1"]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 20))

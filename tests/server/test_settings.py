@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,6 @@ import pytest
 from edgespec import ConfigError
 from edgespec.server.app import bind
 from edgespec.server.settings import ServerSettings, read_keys
-
-CERT, KEY = (Path(__file__).parent / "tls" / name for name in ("cert.pem", "key.pem"))
 
 
 def settings(**more):
@@ -25,35 +25,39 @@ def test_this_machine_needs_neither_key_nor_tls():
 
 
 @pytest.mark.parametrize(
-    ("more", "missing"),
+    ("given", "missing"),
     [
-        ({}, "no API key and no TLS"),
-        ({"api_keys": ("k",)}, "no TLS"),
-        ({"tls_cert": CERT, "tls_key": KEY}, "no API key"),
+        ((), "no API key and no TLS"),
+        (("api_keys",), "no TLS"),
+        (("tls_cert", "tls_key"), "no API key"),
     ],
 )
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "robot.example"])
-def test_other_machines_are_refused_without_key_and_tls(host, more, missing):
+def test_other_machines_are_refused_without_key_and_tls(host, given, missing, tls):
+    every = {"api_keys": ("k",), "tls_cert": tls / "cert.pem", "tls_key": tls / "key.pem"}
+    more = {name: every[name] for name in given}
     with pytest.raises(ConfigError, match=missing) as refused:
         settings(host=host, **more)
     assert "--insecure" in str(refused.value)
     assert not settings(host=host, insecure=True, **more).loopback
 
 
-def test_key_and_tls_are_enough():
-    made = settings(host="0.0.0.0", api_keys=("k",), tls_cert=CERT, tls_key=KEY)
+def test_key_and_tls_are_enough(tls):
+    cert, key = tls / "cert.pem", tls / "key.pem"
+    made = settings(host="0.0.0.0", api_keys=("k",), tls_cert=cert, tls_key=key)
     assert made.scheme == "https"
 
 
-def test_tls_files(tmp_path):
+def test_tls_files(tmp_path, tls):
+    cert, key = tls / "cert.pem", tls / "key.pem"
     with pytest.raises(ConfigError, match="tls_cert was given without tls_key"):
-        settings(tls_cert=CERT)
+        settings(tls_cert=cert)
     with pytest.raises(ConfigError, match="tls_key was given without tls_cert"):
-        settings(tls_key=KEY)
+        settings(tls_key=key)
     with pytest.raises(ConfigError, match=r"absent\.pem cannot be read"):
-        settings(tls_cert=tmp_path / "absent.pem", tls_key=KEY)
+        settings(tls_cert=tmp_path / "absent.pem", tls_key=key)
     with pytest.raises(ConfigError, match="no certificate and its key"):
-        settings(tls_cert=KEY, tls_key=CERT)
+        settings(tls_cert=key, tls_key=key)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_tls_files(tmp_path):
         {"model": ""}, {"model": "a\nb"}, {"api_keys": ("",)}, {"api_keys": ("a b",)},
         {"api_keys": ("schlüssel",)}, {"cors_origins": ("*",)}, {"cors_origins": ("a.example",)},
         {"cors_origins": ("https://a.example/path",)}, {"sampling": {"temperature": -1}},
-        {"sampling": {"fish": 1}}, {"max_prompts": 0},
+        {"sampling": {"fish": 1}}, {"max_prompts": 0}, {"arrival_s": 0},
     ],
 )  # fmt: skip
 def test_what_cannot_be(more):
@@ -73,6 +77,7 @@ def test_what_cannot_be(more):
 
 def test_keys_come_from_a_file_and_the_environment(tmp_path):
     file = tmp_path / "keys"
+    file.touch(0o600)
     file.write_text("# of the robots\none\n\n  two  \none\n", encoding="utf-8")
     assert read_keys(file, {}) == ("one", "two")
     assert read_keys(file, {"EDGESPEC_API_KEY": "three four"}) == ("three", "four", "one", "two")
@@ -87,6 +92,46 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path):
     with pytest.raises(ConfigError, match="blanks") as refused:
         read_keys(file, {})
     assert "words" not in str(refused.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_files_with_secrets_that_others_can_read_are_refused(tmp_path, tls, caplog):
+    keys, key = tmp_path / "keys", tmp_path / "key.pem"
+    keys.write_text("one", encoding="utf-8")
+    key.write_bytes((tls / "key.pem").read_bytes())
+    for path, read in (
+        (keys, lambda: read_keys(keys, {})),
+        (key, lambda: settings(tls_cert=tls / "cert.pem", tls_key=key)),
+    ):
+        path.chmod(0o644)
+        with pytest.raises(ConfigError, match=r"mode 0644\); run `chmod 600 .*key") as refused:
+            read()
+        assert "one" not in str(refused.value).split()
+        path.chmod(0o600)
+        assert read()
+    assert not caplog.records
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize(
+    ("owner", "user", "mode", "outcome"),
+    [
+        (7, 7, 0o640, "refused"), (0, 0, 0o640, ""), (0, 7, 0o440, ""), (0, 0, 0o604, "refused"),
+        (0, 7, 0o444, "warned"),
+    ],
+)  # fmt: skip
+def test_whose_file_it_is_decides(tmp_path, monkeypatch, caplog, owner, user, mode, outcome):
+    keys = tmp_path / "keys"
+    keys.write_text("one", encoding="utf-8")
+    found = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, owner, 3, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda path: found)
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    if outcome == "refused":
+        with pytest.raises(ConfigError, match=f"mode {mode:04o}"):
+            read_keys(keys, {})
+    else:
+        assert read_keys(keys, {}) == ("one",)
+    assert ("others on this machine can read it" in caplog.text) == (outcome == "warned")
 
 
 def test_keys_are_not_shown():

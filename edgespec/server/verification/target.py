@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
+from ..settings import names
 
 _KEPT_HASHES = 8  # one for each size of a device's vocabulary
 _PADDING = 0.95  # vocabularies of one family differ by padding, never by more than this ratio
@@ -43,7 +44,7 @@ class ServedTarget:
                 f"this server speaks version {protocol.VERSION} of the protocol, "
                 f"not {asked.version}",
             )
-        if asked.model and asked.model != self.name:
+        if asked.model and not names(asked.model, self.name):
             return protocol.Error(
                 protocol.MODEL, f"this server has {self.name!r}, not {asked.model[:200]!r}"
             )
