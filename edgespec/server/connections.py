@@ -55,7 +55,7 @@ class TimedHTTP(H11Protocol):
         """End the connection; what has arrived of a request is answered with a 408."""
         in_body = self.conn.their_state is h11.SEND_BODY
         if in_body:
-            self.scope["edgespec.late"] = True  # for the log
+            self.scope["state"]["edgespec.late"] = True  # for the log
         elif self.conn.trailing_data[0]:
             fields = {"status": 408, "client": self.client and self.client[0]}
             logs.logger.info("a request did not arrive in time", extra={"fields": fields})

@@ -59,7 +59,7 @@ class AccessMiddleware:
             self._check(scope)
             await self._app(scope, self._limit_body(scope, receive), exchange.send)
         except ClientDisconnect:
-            exchange.status = 408 if scope.get("edgespec.late") else _CLIENT_LEFT
+            exchange.status = 408 if scope.get("state", {}).get("edgespec.late") else _CLIENT_LEFT
         except Exception as error:
             await exchange.refuse(as_api_error(error, exchange.id), receive)
         finally:
@@ -141,7 +141,7 @@ class _Exchange:
     def address(self) -> str | None:
         """The address of the client, None if it has none."""
         client: Sequence[Any] = self._scope.get("client") or (None,)
-        return client[0]
+        return client[0] if isinstance(client[0], str) else None
 
     async def send(self, message: Message) -> None:
         """Send a message, and remember the status that the response begins with."""

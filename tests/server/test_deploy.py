@@ -15,7 +15,6 @@ from edgespec_cli.main import cli
 from tests.helpers.serving import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-TLS = Path(__file__).parent / "tls"
 
 
 def health(**environment: str) -> int:
@@ -35,8 +34,8 @@ def test_the_health_check_fails_without_a_server():
     assert health(EDGESPEC_PORT=str(free_port())) != 0
 
 
-def test_the_health_check_speaks_tls(running, engine):
-    files = {"tls_cert": TLS / "cert.pem", "tls_key": TLS / "key.pem"}
+def test_the_health_check_speaks_tls(running, engine, tls):
+    files = {"tls_cert": tls / "cert.pem", "tls_key": tls / "key.pem"}
     with running(engine, **files) as server:
         port = server.url.rpartition(":")[2]
         assert health(EDGESPEC_PORT=port, EDGESPEC_TLS_CERT=str(files["tls_cert"])) == 0
