@@ -92,6 +92,18 @@ def _processor_name() -> str:
     return next(named, "")
 
 
+def instructions() -> frozenset[str]:
+    """Return the instruction sets of the CPU in Linux's words ("avx512f", "asimddp"), none where
+    the operating system does not list them.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    listed = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(listed, "").split())
+
+
 def thread_counts(most: int = 0) -> list[int]:
     """Return the numbers of threads that are worth a try, in ascending order; none above `most`,
     0 for no limit.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -140,7 +139,7 @@ def header(about: dict[str, Any]) -> dict[str, Any]:
         "speculation": about["speculation"],
         "threads": model.get("n_threads"),
         "processor": about["processor"],
-        "versions": _versions(),
+        "versions": _versions(model, draft),
         "command": " ".join(["edgespec", *map(_without_folder, sys.argv[1:])]),
     }
 
@@ -150,14 +149,12 @@ def _without_folder(argument: str) -> str:
     return Path(argument).name if os.path.dirname(argument) else argument
 
 
-def _versions() -> str:
-    """Return the versions of edgespec, of the engines that are installed, and of Python."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def _versions(*models: dict[str, Any]) -> str:
+    """Return the versions of edgespec, of what the models run on, and of Python."""
     import edgespec
 
-    found = [f"edgespec {edgespec.__version__}"]
-    for package in ("llama-cpp-python", "onnxruntime", "onnxruntime-gpu"):
-        with contextlib.suppress(PackageNotFoundError):
-            found.append(f"{package} {version(package)}")
-    return ", ".join([*found, f"python {sys.version.split()[0]}"])
+    found = {"edgespec": edgespec.__version__}
+    for model in models:
+        found |= model.get("versions", {})
+    found["python"] = sys.version.split()[0]
+    return ", ".join(f"{name} {version}" for name, version in found.items())

@@ -105,9 +105,10 @@ def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:
 
 
 def described(model: FileModel) -> dict[str, Any]:
-    """Return a model's file, threads and placement, for JSON."""
+    """Return a model's file, engine, threads and placement, for JSON."""
     return {
         "file": files.label(model.path),
+        "versions": backends.of(model.path).versions(),
         "n_threads": model.n_threads,
         "placement": model.placement,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..backends.base import Backend
 from ..costs.profiles import folder
 from ..device import available_memory, physical_cores, processor
 from ..errors import ConfigError, EngineMissing
+from .engine_checks import check_libllama
 from .findings import Finding, count, gib
 
 BUSY = 0.25  # share of the CPUs' time that other programs may take
@@ -27,7 +28,7 @@ def check_machine() -> Iterator[Finding]:
 
     engines = _engines()
     nvidia = _has_nvidia()
-    cpu = f"{processor()}, {count(physical_cores(), 'physical core')}{_features(engines)}"
+    cpu = f"{processor()}, {count(physical_cores(), 'physical core')}"
     yield Finding("ok", "processor", cpu)
     yield from check_load()
     yield check_memory(available_memory())
@@ -37,6 +38,7 @@ def check_machine() -> Iterator[Finding]:
     yield Finding("ok", "versions", f"edgespec {__version__}, {built}, Python {python}")
     names = [name.replace("_", "-") for name in drafters.names()]
     yield Finding("ok", "drafters", ", ".join(names))
+    yield check_libllama()
     if "llama_cpp" in engines:
         yield _check_llama_cpp(nvidia)
     if "onnx" in engines:
@@ -55,15 +57,6 @@ def _engines() -> dict[str, Backend]:
     if not found:
         raise missing
     return found
-
-
-def _features(engines: Mapping[str, Backend]) -> str:
-    """Return what the build of llama.cpp uses of the processor, as the end of a line."""
-    if "llama_cpp" not in engines:
-        return ""
-    from ..backends import llama_cpp
-
-    return f", {' '.join(llama_cpp.features())}"
 
 
 def check_load() -> Iterator[Finding]:
@@ -106,7 +99,7 @@ def check_gpu(offload: bool, gpus: list[dict[str, Any]], nvidia: bool) -> Findin
             "problem",
             "GPU",
             "this machine has an NVIDIA GPU, but this build of llama.cpp cannot use it",
-            "build it again with CMAKE_ARGS=-DGGML_CUDA=on, see docs/how-to/building.md",
+            "build it with CMAKE_ARGS=-DGGML_CUDA=on, see docs/how-to/building.md",
         )
     return Finding("ok", "GPU", "this build computes on the CPU alone; no NVIDIA GPU is seen here")
 

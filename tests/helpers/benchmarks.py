@@ -10,10 +10,9 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgespec import Engine, load
+from edgespec import Engine, EngineMissing, backends, load
 from edgespec.decoding import templates
 
 MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
@@ -79,10 +78,11 @@ def cpu() -> str:
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of the engines that run here."""
     found = {}
-    for package in ("llama-cpp-python", "onnxruntime", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
+    for name in backends.names():
+        with contextlib.suppress(EngineMissing):
+            found |= backends.get(name).versions()
     return found
 
 

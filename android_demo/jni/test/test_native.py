@@ -11,12 +11,12 @@ import subprocess
 import time
 from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
 from edgespec import protocol
 from edgespec.backends.llama_cpp import LlamaCppModel
+from edgespec.backends.llama_cpp.library import lib
 from edgespec.config import EngineConfig
 from edgespec.decoding import chat, templates
 
@@ -138,7 +138,7 @@ def float_model(tmp_path):
     """
     path = tmp_path / "f32.gguf"
     params = lib.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize = lib.LLAMA_FTYPE_ALL_F32, True
+    params.ftype, params.allow_requantize = 0, True  # all F32
     assert lib.llama_model_quantize(str(MODEL).encode(), str(path).encode(), params) == 0
     yield path
     path.unlink()  # half a gigabyte

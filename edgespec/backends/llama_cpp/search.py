@@ -50,6 +50,11 @@ class Candidate:
     def __str__(self) -> str:
         return f"{self.package} {self.version or self.path}"
 
+    @property
+    def located(self) -> str:
+        """Name and path, for messages."""
+        return f"{self} ({self.path})" if self.version else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -125,7 +130,7 @@ def load(candidate: Candidate) -> Found:
     library = _open(candidate)
     if lacks := c.missing(library, c.REQUIRED):
         some = ", ".join(lacks[:3]) + (f" and {len(lacks) - 3} more" if len(lacks) > 3 else "")
-        raise EngineMissing(f"{candidate} ({candidate.path}) does not have the functions {some}")
+        raise EngineMissing(f"{candidate.located} does not have the functions {some}")
     c.declare(library, _layout(library, candidate))
     requantizes = not c.missing(library, c.REQUANTIZING) and not misfit(
         library, "llama_model_quantize_default_params", c.QuantizeParams, c.QUANTIZE_DEFAULTS
@@ -160,7 +165,7 @@ def _layout(library: ctypes.CDLL, candidate: Candidate) -> type[ctypes.Structure
         return layouts[unlike.index("")]
     tried = " and ".join(f"{package} {version}" for package, version in c.LAYOUTS)
     raise EngineMissing(
-        f"{candidate} ({candidate.path}) is laid out otherwise than {tried}, which edgespec knows: "
+        f"{candidate.located} is laid out otherwise than {tried}, which edgespec knows: "
         f"{models or unlike[0]}"
     )
 

@@ -17,7 +17,7 @@ from ...errors import (
     UnknownArchitecture,
 )
 from .declarations import FTYPE_Q4_0
-from .library import lib, native_log, start
+from .library import engine, lib, native_log, start
 
 _NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
 _DAMAGED = (
@@ -69,8 +69,8 @@ def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
     )
     if "unknown model architecture" in said or "unsupported model architecture" in said:
         return UnknownArchitecture(
-            f"{path}: {reason}; this build of llama.cpp does not know the model: "
-            "update llama-cpp-python or take another model"
+            f"{path}: {reason}; the llama.cpp of {engine()} does not know the model: take another "
+            "model, or try a newer release of that package"
         )
     if any(words in said for words in _NO_MEMORY):
         return OutOfMemory(f"{path}: {reason}; take a smaller model or quantisation")

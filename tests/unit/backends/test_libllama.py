@@ -164,6 +164,18 @@ def test_without_the_functions_nothing_is_requantised(running, monkeypatch):
     assert not search.load(running).requantizes
 
 
+def test_a_wrong_file_is_told_by_the_doctor():
+    code = (
+        "import edgespec, sys; found = {f.subject: f for f in edgespec.diagnose()}; "
+        "finding = found.get('libllama') or found['engine']; print(finding.level, finding.text)"
+    )
+    environment = os.environ | {"EDGESPEC_LIBLLAMA": "/no/such/libllama.so"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.startswith("problem EDGESPEC_LIBLLAMA: there is no file /no/such")
+
+
 def test_no_package_is_imported():
     code = (
         "import sys; from edgespec import backends; engine = backends.get('llama_cpp'); "

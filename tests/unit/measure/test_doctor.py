@@ -10,6 +10,7 @@ from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.measure import draft_checks
 from edgespec.measure.draft_checks import check_cost
+from edgespec.measure.engine_checks import libllama_finding
 from edgespec.measure.machine_checks import check_gpu, check_memory
 from edgespec.measure.model_checks import check_temperature
 from tests.helpers import libllama
@@ -25,11 +26,28 @@ def test_the_doctor_looks_at_the_machine(monkeypatch):
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: 0.0)
     findings = edgespec.diagnose()
     subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
-    assert subjects == ["processor", "memory", "versions", "drafters", "GPU", "profiles"]
+    assert subjects == [
+        "processor", "memory", "versions", "drafters", "libllama", "GPU", "profiles"
+    ]  # fmt: skip
     with pytest.raises(ConfigError):
         edgespec.diagnose(temperature=-1)
     with pytest.raises(ConfigError, match="fish"):
         edgespec.diagnose(fish=1)
+
+
+def test_the_doctor_names_the_library_and_what_compiling_it_gains():
+    modern = frozenset({"avx2", "avx512f"})
+    ready = libllama_finding("xllamacpp 2026.10", ["AVX2", "FMA"], False, modern)
+    assert ready.level == "note"
+    assert "xllamacpp 2026.10, with AVX2 FMA; it makes no faster copies" in ready.text
+    for words in ("edgespec[gguf]", "AVX-512", "15% with F16", "copies of draft models"):
+        assert words in ready.remedy
+    compiled = libllama_finding("llama-cpp-python 0.3", ["AVX2", "AVX512"], True, modern)
+    assert (compiled.level, compiled.remedy) == ("ok", "")
+    old = libllama_finding("xllamacpp 2026.10", ["AVX2"], False, frozenset({"avx2"}))
+    assert "AVX-512" not in old.remedy
+    arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp"}))
+    assert "dot products" in arm.remedy
 
 
 def test_the_doctor_on_graphics_cards():
