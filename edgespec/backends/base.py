@@ -63,19 +63,26 @@ class Model(Protocol):
         """Free everything. Calling it twice is harmless."""
 
 
-class Tokenizer(Protocol):
+class Vocabulary(Protocol):
+    """The entries of a vocabulary, by token id."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+
+    def token_text(self, token: int) -> bytes:
+        """Return the vocabulary's own entry of an id, by which vocabularies are compared."""
+
+
+class Tokenizer(Vocabulary, Protocol):
     """A vocabulary: text becomes token ids and back. Engines see ids only."""
 
-    vocab_size: int
     chat_template: str | None
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Return the token ids of `text`, with add_special after BOS where the model wants one."""
-
-    def token_text(self, token: int) -> bytes:
-        """Return the vocabulary's own entry of an id, by which vocabularies are compared."""
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text; empty for control tokens."""
@@ -199,6 +206,11 @@ class Backend(Protocol):
 
     def vocabulary(self, path: Path) -> AbstractContextManager[Tokenizer]:
         """Open a file's tokenizer without its weights. Raises ModelError and its kinds."""
+
+    def entries(self, path: Path) -> Vocabulary:
+        """Return a file's vocabulary to look at: no engine opens the file. Raises ModelError and
+        its kinds.
+        """
 
     def inspect_metadata(self, path: Path) -> dict[str, str]:
         """Return what a file says about itself, under the names of GGUF's metadata without the

@@ -70,4 +70,5 @@ def neighbours(path: Path) -> list[Path]:
     """
     around = folder_of_neighbours(path)
     graphs = [onnx_files(folder) for folder in sorted(around.iterdir()) if folder.is_dir()]
-    return [*sorted(around.glob("*.gguf")), *(found[0] for found in graphs if len(found) == 1)]
+    whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
+    return [*whole, *(found[0] for found in graphs if len(found) == 1)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..backends.base import Tokenizer
+from ..backends.base import Vocabulary
 from ..errors import VocabularyMismatch
 
 
-def check_vocabulary(target: Tokenizer, draft: Tokenizer) -> None:
+def check_vocabulary(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise VocabularyMismatch at the first id that means different things.
 
     A vocabulary padded at its end (Qwen pads to different sizes) is not a difference, nor is an

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import backends, hub
 from ..backends import files
-from ..backends.base import Tokenizer
+from ..backends.base import Vocabulary
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
 from ..loading.models import model_path
@@ -83,7 +83,7 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
         return max((int(d) for d in digits if d.strip().isdigit()), default=default)
 
     n_head = number("attention.head_count", 1)
-    head_dim = number("embedding_length") // n_head
+    head_dim = number("embedding_length") // max(1, n_head)  # recurrent models have no heads
     ftype = number("general.file_type", -1)
     return ModelInfo(
         path=str(path),
@@ -115,21 +115,20 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     for neighbour in files.neighbours(path):
         name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
         found.setdefault(neighbour, name)
-    with backends.of(path).vocabulary(path) as target:
-        return [
-            _fit(name, other, path, target)
-            for other, name in found.items()
-            if other.resolve() != path.resolve()
-        ]
+    target = backends.of(path).entries(path)
+    return [
+        _fit(name, other, path, target)
+        for other, name in found.items()
+        if other.resolve() != path.resolve()
+    ]
 
 
-def _fit(name: str, path: Path, target_path: Path, target: Tokenizer) -> DraftFit:
+def _fit(name: str, path: Path, target_path: Path, target: Vocabulary) -> DraftFit:
     """Compare a model with a target, by size and vocabulary."""
     if files.size_of(path) >= files.size_of(target_path):
         return DraftFit(name, False, "not smaller than the target")
     try:
-        with backends.of(path).vocabulary(path) as draft:
-            check_vocabulary(target, draft)
+        check_vocabulary(target, backends.of(path).entries(path))
         return DraftFit(name, True, "same vocabulary")
     except VocabularyMismatch as error:
         return DraftFit(name, False, str(error))

@@ -1,6 +1,7 @@
 """GGUF models through llama.cpp's library, libllama: a `Backend` that may requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
+from .inspection import entries as entries
 from .inspection import identity as identity
 from .inspection import inspect_metadata as inspect_metadata
 from .inspection import requantizable as requantizable
@@ -11,10 +12,10 @@ from .library import gpus as gpus
 from .library import ignores_gpu_layers as ignores_gpu_layers
 from .library import supports_gpu_offload as supports_gpu_offload
 from .library import versions as versions
+from .metadata import check_file as check_file
 from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
 from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary
-from .weights import check_file as check_file
 from .weights import load_weights as load_weights
 from .weights import requantize as requantize

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from ...device import processor
-from .library import engine, lib, system_info
-from .weights import load_weights
+from .damage import check
+from .library import engine, system_info
+from .metadata import Header
 
 _ABOVE_Q4_0 = {  # LLAMA_FTYPE: what has as many bits a weight as Q4_0, or more
     0, 1, 3, 7, 8, 9,  # F32, F16, Q4_1, Q8_0, Q5_0, Q5_1
     14, 15, 16, 17, 18, 32,  # Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, BF16
 }  # fmt: skip
+_MOST_LAYERS = 512
 
 
 def inspect_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of a file, the architecture's prefix cut off ("qwen2.block_count" →
-    "block_count"), without loading weights. Raises as `load_weights`.
+    "block_count"), without opening it with the engine. Raises ModelError and its kinds.
     """
-    model, _ = load_weights(path, vocab_only=True)
-    try:
-        metadata = _read_metadata(model)
-        metadata["vocab_size"] = str(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)))
-        metadata["has_chat_template"] = str(bool(lib.llama_model_chat_template(model, None)))
-    finally:
-        lib.llama_model_free(model)
-    prefix = metadata.get("general.architecture", "") + "."
-    return {k.removeprefix(prefix): v for k, v in metadata.items()}
-
-
-def _read_metadata(model: Any) -> dict[str, str]:
-    """Return the metadata of a loaded native model."""
-    buffer = ctypes.create_string_buffer(1 << 16)
-    found = {}
-    for i in range(lib.llama_model_meta_count(model)):
-        lib.llama_model_meta_key_by_index(model, i, buffer, len(buffer))
-        key = buffer.value.decode("utf-8", "replace")
-        lib.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer))
-        found[key] = buffer.value.decode("utf-8", "replace")
+    header = check(path)
+    prefix = header.text("general.architecture") + "."
+    shown = {key.removeprefix(prefix): _shown(v) for key, v in header.metadata.items()}
+    found = {key: value for key, value in shown.items() if value is not None}
+    found["vocab_size"] = str(len(header.tokens))
+    found["has_chat_template"] = str(bool(header.text("tokenizer.chat_template")))
     return found
+
+
+def entries(path: Path) -> Header:
+    """Return the vocabulary's own entries, without opening the file with the engine. Raises
+    ModelError and its kinds.
+    """
+    return check(path)
+
+
+def _shown(value: Any) -> str | None:
+    """Return a value as text, as llama.cpp writes it; None for long lists."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:f}"
+    if isinstance(value, list):
+        short = len(value) <= _MOST_LAYERS and all(isinstance(v, int) for v in value)
+        return str(value) if short else None
+    return str(value)
 
 
 def requantizable(path: Path) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 
 from ...errors import (
     ModelError,
-    ModelNotFound,
-    NotAGGUF,
     OutOfMemory,
     TruncatedModel,
     UnknownArchitecture,
 )
+from .damage import check
 from .declarations import FTYPE_Q4_0
 from .library import engine, lib, native_log, start
 
@@ -30,8 +29,8 @@ def load_weights(
     path: Path, *, n_gpu_layers: int = 0, vocab_only: bool = False, use_extra_bufts: bool = True
 ) -> tuple[Any, list[str]]:
     """Return the native model and what was logged meanwhile. Raises ModelError and its kinds."""
+    check(path)
     start()
-    check_file(path)
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
     params.vocab_only = vocab_only
@@ -41,24 +40,6 @@ def load_weights(
     if not model:
         raise _load_error(path, lines)
     return model, lines
-
-
-def check_file(path: Path) -> None:
-    """Raise ModelNotFound or NotAGGUF if `path` is no GGUF; only its first bytes are read."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelNotFound(
-            f"cannot read {path}: {error.strerror}; give a GGUF file that exists"
-        ) from error
-    if not magic:
-        raise NotAGGUF(f"{path} is empty; fetch it again")
-    if magic != b"GGUF":
-        raise NotAGGUF(
-            f"{path} is not a GGUF: it begins with {magic!r}, a GGUF with b'GGUF'; "
-            "give a file that ends in .gguf (safetensors and PyTorch files need converting)"
-        )
 
 
 def _load_error(path: Path, lines: Sequence[str]) -> ModelError:

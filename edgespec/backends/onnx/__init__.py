@@ -9,4 +9,5 @@ from .session import identity as identity
 from .session import ignores_gpu_layers as ignores_gpu_layers
 from .session import supports_gpu_offload as supports_gpu_offload
 from .session import versions as versions
+from .tokenizer import entries as entries
 from .tokenizer import vocabulary as vocabulary

@@ -128,6 +128,11 @@ def _byte_of() -> dict[str, int]:
     }
 
 
+def entries(path: Path) -> HfTokenizer:
+    """Return the vocabulary's own entries. Raises as `HfTokenizer`."""
+    return HfTokenizer(path.parent)
+
+
 @contextlib.contextmanager
 def vocabulary(path: Path) -> Iterator[HfTokenizer]:
     """Open the tokenizer of a file without its weights. Raises as `HfTokenizer`."""

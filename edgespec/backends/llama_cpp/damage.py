@@ -1,0 +1,122 @@
+"""Checks of a GGUF before the engine opens it: what ends the process there is an error here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import ModelError, ModelNotFound
+from ..files import split_parts
+from .metadata import Header, read_header
+
+_BOUNDS = {  # of an architecture's own keys: least and most
+    "block_count": (1, 512),  # llama.cpp's LLAMA_MAX_LAYERS
+    "context_length": (1, 1 << 30),
+    "embedding_length": (1, 1 << 20),
+    "attention.head_count": (0, 1 << 16),  # 0 in recurrent layers
+    "attention.head_count_kv": (0, 1 << 16),
+}
+_ALIGNMENT = 32  # bytes, of weights that are used where they lie
+_NAMED = 8  # missing parts
+_BYTE = 6  # a token's type
+_AFTER_TOKENS = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+
+
+def check(path: Path) -> Header:
+    """Return the header of a model whose metadata is plausible and whose files are whole.
+
+    Raises ModelNotFound for a missing part of a split model, NotAGGUF, TruncatedModel and
+    ModelError, saying what was found and expected.
+    """
+    files = [path.with_name(name) for name in split_parts(path.name)] or [path]
+    _check_parts(path, files)
+    headers = [read_header(part) for part in files]
+    for header in headers:
+        _check_alignment(header)
+    header = headers[0]
+    _check_numbers(header)
+    _check_vocabulary(header)
+    return header
+
+
+def _check_parts(path: Path, files: list[Path]) -> None:
+    missing = [part.name for part in files if part != path and not part.exists()]
+    if missing:
+        more = " …" if len(missing) > _NAMED else ""
+        raise ModelNotFound(
+            f"{path} is one of {len(files)} parts; not beside it: "
+            f"{', '.join(missing[:_NAMED])}{more}; fetch them all into one folder"
+        )
+    if path != files[0]:
+        raise ModelError(
+            f"{path} is a later part of a model of {len(files)} files; give {files[0].name}"
+        )
+
+
+def _refuse(header: Header, found: str, expected: str) -> None:
+    raise ModelError(
+        f"{header.path} cannot be a model: {found}, expected {expected}; it is damaged or made to "
+        "do harm: fetch it again from where you trust"
+    )
+
+
+def _check_alignment(header: Header) -> None:
+    for name, offset in header.tensors.items():
+        if offset % _ALIGNMENT:
+            _refuse(
+                header,
+                f"the tensor {name!r:.80} lies at byte {offset}",
+                f"a multiple of {_ALIGNMENT}",
+            )
+
+
+def _check_numbers(header: Header) -> None:
+    prefix = header.text("general.architecture") + "."
+    for key, (least, most) in _BOUNDS.items():
+        found = header.metadata.get(prefix + key, least)
+        for value in found if isinstance(found, list) else [found]:
+            if not isinstance(value, int) or not least <= value <= most:
+                _refuse(header, f"{prefix + key} is {value!r:.80}", f"{least} to {most}")
+    for key, value in header.metadata.items():
+        if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
+            _refuse(header, f"{key} is {value!r:.80}", "a number that is not negative")
+
+
+def _check_vocabulary(header: Header) -> None:
+    """Refuse vocabularies without tokens, with one text twice, or with bytes missing."""
+    tokens, kind = header.tokens, header.text("tokenizer.ggml.model")
+    if not kind:  # the engine says so
+        return
+    if not tokens:
+        _refuse(header, "it has no vocabulary", "a list of strings tokenizer.ggml.tokens")
+    ids = {token or b"[EMPTY_%d]" % i: i for i, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        twice = next((i, t) for i, t in enumerate(tokens) if ids[t or b"[EMPTY_%d]" % i] != i)
+        other = ids[twice[1]]
+        _refuse(header, f"tokens {twice[0]} and {other} are both {twice[1]!r:.80}", "no text twice")
+    for key in _AFTER_TOKENS:
+        found = header.metadata.get(key, tokens)
+        n = len(found) if isinstance(found, list) else 0
+        if n != len(tokens):
+            _refuse(header, f"{key} has {n} values", f"one for each of {len(tokens)} tokens")
+    _check_kind(header, kind, ids)
+
+
+def _check_kind(header: Header, kind: str, ids: Mapping[bytes, int]) -> None:
+    """Refuse tokenizers whose first text would end the process."""
+    if kind in ("none", "no_vocab"):
+        _refuse(header, "it has no tokenizer", "one of llama.cpp's kinds")
+    if kind == "bert":
+        if _BYTE in header.metadata.get("tokenizer.ggml.token_type", []):
+            _refuse(header, "it has byte tokens in a vocabulary of WordPieces", "none")
+        for name, usual in (("bos", 101), ("seperator", 102)):  # it is spelled so there
+            key = f"tokenizer.ggml.{name}_token_id"
+            if header.metadata.get(key, usual) not in range(len(ids)):
+                _refuse(header, f"{key} is no token", f"one of its {len(ids)}")
+    if kind == "llama":
+        lacking = [i for i in range(256) if not {b"<0x%02X>" % i, bytes([i])} & ids.keys()]
+        if lacking:
+            _refuse(
+                header, f"{len(lacking)} of 256 byte tokens are missing", f"<0x{lacking[0]:02X}>"
+            )
