@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 from ...types import Abort
 from .declarations import AbortCallback
+from .ctrl_c import noting_ctrl_c
 from .library import lib
 
 
@@ -34,7 +31,7 @@ class AbortableDecode:
         self._abort = abort
         lib.llama_set_abort_callback(self._context, self._callback, None)
         try:
-            with self._noting_ctrl_c():
+            with noting_ctrl_c(self._note_ctrl_c):
                 code: int = lib.llama_decode(self._context, batch)
             return code
         finally:
@@ -44,18 +41,5 @@ class AbortableDecode:
     def _should_stop(self, _: Any) -> bool:
         return self.ctrl_c or (self._abort is not None and self._abort() is not None)
 
-    @contextlib.contextmanager
-    def _noting_ctrl_c(self) -> Iterator[None]:
-        on_main = threading.current_thread() is threading.main_thread()
-        if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield
-            return
-
-        def note(*_: Any) -> None:
-            self.ctrl_c = True
-
-        signal.signal(signal.SIGINT, note)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    def _note_ctrl_c(self) -> None:
+        self.ctrl_c = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from ...config import EngineConfig
 from ...device import available_memory, physical_cores
 from ...errors import ModelError, OutOfMemory
 from .declarations import GGML_TYPES
+from .ctrl_c import noting_ctrl_c
 from .inspection import inspect_metadata
 from .library import lib, native_log, supports_gpu_offload
 from .weights import load_weights
@@ -84,8 +86,12 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
 
 
 def _new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
-    with native_log() as log:
+    pressed = threading.Event()
+    with native_log() as log, noting_ctrl_c(pressed.set):
         context = lib.llama_init_from_model(model, context_params(model, config))
+    if pressed.is_set():
+        lib.llama_free(context)
+        raise KeyboardInterrupt
     if not context:
         reason = next((line for line in log if "fail" in line.lower()), "no reason given")
         raise OutOfMemory(

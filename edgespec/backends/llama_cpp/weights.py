@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ...errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
+from .ctrl_c import noting_ctrl_c
 from .damage import check
 from .declarations import FTYPE_Q4_0
 from .library import engine, lib, native_log, start
@@ -35,8 +37,14 @@ def load_weights(
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
     params.vocab_only = vocab_only
     params.use_extra_bufts = use_extra_bufts
-    with native_log() as lines:
+    pressed = threading.Event()
+    # A False from this callback ends the loading; the field keeps it alive.
+    params.progress_callback = type(params.progress_callback)(lambda *_: not pressed.is_set())
+    with native_log() as lines, noting_ctrl_c(pressed.set):
         model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if pressed.is_set():
+        lib.llama_model_free(model)
+        raise KeyboardInterrupt
     if not model:
         raise _load_error(path, lines)
     return model, lines
@@ -69,10 +77,13 @@ def requantize(path: Path, target: Path) -> None:
     params = lib.llama_model_quantize_default_params()
     params.ftype = FTYPE_Q4_0
     params.allow_requantize = params.pure = True
-    with native_log() as lines:
+    pressed = threading.Event()
+    with native_log() as lines, noting_ctrl_c(pressed.set):
         code = lib.llama_model_quantize(
             os.fsencode(path), os.fsencode(target), ctypes.byref(params)
         )
+    if pressed.is_set():  # it cannot be stopped half-way
+        raise KeyboardInterrupt
     if code:
         reason = lines[-1] if lines else f"code {code}"
         raise ModelError(f"{path} cannot be requantised: {reason}")

@@ -1,0 +1,26 @@
+"""Ctrl-C while native code runs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
+    """Call `note` when Ctrl-C is pressed, instead of raising KeyboardInterrupt, which would be lost
+    within a callback of native code; who asked has to raise it afterwards.
+
+    A handler of the program's own is left alone, and so are all in other threads than the main one.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: note())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
