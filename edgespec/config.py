@@ -62,10 +62,9 @@ def _require(
 
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
     """Return one or several values of a kind as a tuple. Raises ConfigError for another kind."""
-    if isinstance(values, kind):
-        return (values,)
-    found = tuple(values) if isinstance(values, Iterable) else (values,)
-    wrong = [value for value in found if not isinstance(value, kind)]
+    one = isinstance(values, (kind, Mapping)) or not isinstance(values, Iterable)
+    found = (values,) if one else tuple(values)
+    wrong = [value for value in found if not isinstance(value, kind) or isinstance(value, bool)]
     if wrong:
         raise ConfigError(f"{name} must be several {kind.__name__}, got {wrong[0]!r}")
     return found
@@ -79,6 +78,12 @@ def _check_bias(bias: Any) -> None:
         _require(f"logit_bias of token {token}", value, -math.inf)
         if value is None or value == math.inf:
             raise ConfigError(f"logit_bias of token {token} must be finite or -inf, got {value!r}")
+
+
+_NEVER_NONE = (
+    "temperature", "top_k", "top_p", "min_p",
+    "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +120,17 @@ class SamplingParams:
     num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        for name in _NEVER_NONE:
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} must be a number, got None; leave it out")
+        for name in ("ignore_eos", "disable_spec_decode"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         _require("temperature", self.temperature, 0)
         _require("top_k", self.top_k, 0, whole=True)
         _require("top_p", self.top_p, 0, 1)
         _require("min_p", self.min_p, 0, 1)
+        _require("repetition_penalty", self.repetition_penalty, 0)
         _require("presence_penalty", self.presence_penalty, -100, 100)
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
         _require("seed", self.seed, 0, 2**64 - 1, whole=True)

@@ -43,8 +43,8 @@ class Chat:
 
     def __init__(self, engine: Engine, system: str | None = None) -> None:
         self._engine = engine
+        self.system = system
         self._template = engine.tokenizer.chat_template or templates.CHATML
-        self._system = system
         self.messages: list[dict[str, str]] = []
         self._n_dropped = 0
         self._text = ""  # the rendered conversation that `_tokens` stand for
@@ -58,6 +58,8 @@ class Chat:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"a system prompt is text or None, got {text!r:.80}")
         self._system = text
 
     @property
@@ -79,6 +81,8 @@ class Chat:
         conversation is then as it was before.
         """
         params = build(SamplingParams, sampling)
+        if not isinstance(text, str):
+            raise ConfigError(f"a message is text, got {text!r:.80}")
         turn = {"role": "user", "content": text}
         messages = [*self.messages, turn]
         prompt, rendered, dropped = self._fit(messages, params)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
@@ -18,6 +17,9 @@ from .chat import Chat
 from .output import Output
 from .request_lock import Interrupt, RequestLock
 from .session import Session
+
+if TYPE_CHECKING:
+    from .async_stream import AsyncStream
 
 Prompt = str | Sequence[int]
 
@@ -88,41 +90,17 @@ class Engine:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
-    async def astream(self, prompt: Prompt, **sampling: Any) -> AsyncIterator[Event]:
-        """Yield the answer as `stream` does, for asyncio; it runs in a thread of its own."""
-        import asyncio  # only programs that use it pay for its import
+    def astream(self, prompt: Prompt, **sampling: Any) -> AsyncStream:
+        """Return what yields the answer as `stream` does, for asyncio.
+
+        It runs in a thread of its own. Cancelling the task that waits for an event cancels the
+        request; who then goes on reading gets the rest of it, its completion included.
+        """
+        from .async_stream import AsyncStream  # asyncio: only programs that use it pay for it
 
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
-        events = self.run(self.encode(prompt), params, interrupt=interrupt)
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
-
-        def hand_over(item: Event | BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
-
-        def work() -> None:
-            try:
-                for event in events:
-                    hand_over(event)
-            except BaseException as error:
-                hand_over(error)
-            finally:
-                hand_over(None)
-
-        threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
-        running = True
-        try:
-            while (item := await arrived.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-            running = False
-        finally:
-            interrupt.cancel()
-            while running and await arrived.get() is not None:
-                pass
+        return AsyncStream(self.run(self.encode(prompt), params, interrupt=interrupt), interrupt)
 
     def run(
         self,
@@ -169,10 +147,7 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt. Raises ConfigError for none, or an unknown one."""
         self._lock.check_open()
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
-        else:
-            ids = [int(token) for token in prompt]
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
         n = self.tokenizer.vocab_size
         wrong = next((token for token in ids if not 0 <= token < n), None)
         if wrong is not None:
@@ -207,3 +182,18 @@ class Engine:
         if params.disable_spec_decode or params.num_draft_tokens == 0:
             return "off: disabled by request"
         return self._speculation
+
+
+def _token_ids(prompt: Any) -> list[int]:
+    """Return token ids as ints. Raises ConfigError for anything else."""
+    if isinstance(prompt, (bytes, bytearray)):
+        raise ConfigError("a prompt is text or token ids, got bytes; decode them first")
+    if not isinstance(prompt, Iterable):
+        raise ConfigError(f"a prompt is text or token ids, got {prompt!r:.80}")
+    ids = []
+    for token in prompt:
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            raise ConfigError(f"a prompt's token ids are ints, got {token!r:.80}") from None
+    return ids

@@ -170,7 +170,7 @@ class OpenAIEndpoints:
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prompts):
                 stream = self._engine.astream(prompt, **fields)
-                async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
+                async with contextlib.aclosing(stream) as events:
                     async for event in events:
                         if event.type == "token":
                             before = self._count_token(log, arrived_s, before)

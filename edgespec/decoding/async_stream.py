@@ -1,0 +1,91 @@
+"""A request for asyncio: it runs in a thread of its own and hands its events to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+from ..types import Event
+from .request_lock import Interrupt
+
+_Item = Event | BaseException | None  # None: the request has ended
+
+
+class AsyncStream:
+    """The events of one request, for `async for`; the request begins with the first `anext`.
+
+    Cancelling a task that waits here cancels the request and waits for its end. What it still had
+    to say, at last its completion with finish reason "cancelled", is there for who asks again.
+    """
+
+    def __init__(self, events: Iterator[Event], interrupt: Interrupt) -> None:
+        self._events, self._interrupt = events, interrupt
+        self._arrived: asyncio.Queue[_Item] | None = None
+        self._left: deque[_Item] = deque()
+        self._ended = False
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._arrived is None:
+            self._arrived = _start(self._events)
+        try:
+            item = self._left.popleft() if self._left else await self._next()
+        except asyncio.CancelledError:
+            self._interrupt.cancel()
+            await self._wait()
+            raise
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    async def aclose(self) -> None:
+        """Cancel the request and wait for its end; what it still had to say is dropped."""
+        self._interrupt.cancel()
+        if self._arrived is None:
+            self._ended = True
+        await self._wait()
+        self._left.clear()
+
+    def __del__(self) -> None:
+        self._interrupt.cancel()
+
+    async def _next(self) -> _Item:
+        if self._ended or self._arrived is None:
+            return None
+        item = await self._arrived.get()
+        self._ended = item is None
+        return item
+
+    async def _wait(self) -> None:
+        """Keep what arrives until the request has ended."""
+        while (item := await self._next()) is not None:
+            self._left.append(item)
+
+
+def _start(events: Iterator[Event]) -> asyncio.Queue[_Item]:
+    """Run a request in a thread and return the queue in which its events arrive."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[_Item] = asyncio.Queue()
+
+    def hand_over(item: _Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    def work() -> None:
+        try:
+            for event in events:
+                hand_over(event)
+        except BaseException as error:
+            hand_over(error)
+        finally:
+            hand_over(None)
+
+    threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
+    return arrived
