@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,10 +46,12 @@ class RequestLock:
         self._holder: int | None = None
         self._interrupt: Interrupt | None = None
         self._closed = False
+        self._process = os.getpid()
 
     @contextlib.contextmanager
     def held(self, interrupt: Interrupt) -> Iterator[None]:
-        """Hold the lock for one request. Raises EngineBusy, EdgeSpecError after `close`."""
+        """Hold the lock for one request. Raises EngineBusy; EdgeSpecError as `check_open`."""
+        self._check_process()
         self._take(interrupt)
         try:
             self._interrupt = interrupt  # before the look at what `close` sets before it cancels
@@ -64,15 +67,28 @@ class RequestLock:
             interrupt.cancel()
 
     def close(self) -> None:
-        """Cancel the running request and free the models, at the latest when it has ended."""
+        """Cancel the running request and free the models, at the latest when it has ended.
+
+        Nothing is freed in a forked process: what it has is the parent's.
+        """
         self._closed = True
-        self.cancel()
-        self._free()
+        if os.getpid() == self._process:
+            self.cancel()
+            self._free()
 
     def check_open(self) -> None:
-        """Raise EdgeSpecError after `close`."""
+        """Raise EdgeSpecError after `close`, and in a process forked from the one that loaded."""
+        self._check_process()
         if self._closed:
             raise EdgeSpecError("this engine is closed; load the model again")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise EdgeSpecError(
+                f"this engine was loaded in process {self._process} and this is process "
+                f"{os.getpid()}, forked from it: the threads of an engine do not survive a fork. "
+                'Load the model after the fork, or start processes with the method "spawn"'
+            )
 
     def _take(self, interrupt: Interrupt) -> None:
         me = threading.get_ident()

