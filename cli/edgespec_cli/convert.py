@@ -12,7 +12,7 @@ import cloup
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
 from .parameters import KeyValueType, ModelType
-from .render import neutral, size, status
+from .render import names, size, status
 
 if TYPE_CHECKING:
     import edgespec
@@ -85,11 +85,11 @@ def convert(
 def _show(made: edgespec.Conversion) -> None:
     slow = [f"{step} {seconds:.0f} s" for step, seconds in made.seconds.items() if seconds >= 1]
     lines = {
-        "made": f"{neutral(str(made.path))}, {made.precision}, {size(made.size)}",
+        "made": f"{names(str(made.path))}, {made.precision}, {size(made.size)}",
         "greedy": f"{made.agreement:.0%} of the source's {made.n_greedy} tokens agree; on its "
         f"own it writes the first {made.greedy_equal} of them",
         "logits": f"{made.divergence:.2g} nats a token, at most {made.max_difference:.2g} apart",
         "took": ", ".join(slow),
     }
-    for label, value in [*lines.items(), *(("note", neutral(w)) for w in made.warnings)]:
+    for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
         click.echo(f"{label:<8}{value}")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import cloup
 
-from .render import neutral
+from .render import names
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
@@ -116,7 +116,7 @@ def describe(error: BaseException) -> str:
 
 def line(message: str) -> None:
     """Write an error message to stderr."""
-    click.echo(f"edgespec: error: {neutral(message)}", err=True)
+    click.echo(f"edgespec: error: {names(message)}", err=True)
 
 
 def _drop_stdout() -> None:

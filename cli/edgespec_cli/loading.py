@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arguments import engine_arguments
-from .render import count, is_terminal, neutral, size, status
+from .render import count, is_terminal, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
@@ -49,7 +49,7 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
     """
     import edgespec
 
-    with status(f"connecting to {neutral(options['verifier'])}"):
+    with status(f"connecting to {names(options['verifier'])}"):
         engine = edgespec.connect(**verifier_arguments(options, arguments))
     with engine:
         yield engine
@@ -121,7 +121,7 @@ def announcement(reference: str) -> str:
     """Return a line that says what a model is, how large, and under which licence."""
     entry = entry_of(reference)
     if entry is None:
-        return f"{neutral(reference)} (size and licence: see its page on the hub)"
+        return f"{names(reference)} (size and licence: see its page on the hub)"
     file = entry.file(reference.partition(":")[2] or None)
     return (
         f"{entry.name}: {entry.title}, {count(entry.parameters)} parameters, "
@@ -155,7 +155,7 @@ def progress_bar() -> Iterator[Progress]:
 
         def show(description: str, done: int, total: int | None) -> None:
             if description not in tasks:
-                tasks[description] = bar.add_task(neutral(description), total=total)
+                tasks[description] = bar.add_task(names(description), total=total)
             bar.update(tasks[description], completed=done, total=total)
 
         yield show
@@ -171,6 +171,6 @@ def plain_progress(every_s: float = 10.0) -> Progress:
             return
         last[description] = now
         so_far = f"{size(done)} of {size(total)}" if total else size(done)
-        click.echo(f"{neutral(description)}: {so_far}", err=True)
+        click.echo(f"{names(description)}: {so_far}", err=True)
 
     return show

@@ -16,6 +16,7 @@ from .convert import convert
 from .errors import ErrorGroup
 from .models import inspect, models, pull
 from .options import option
+from .render import names
 from .run import run
 from .serve import serve
 from .tuning import doctor, tune
@@ -58,9 +59,17 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
+class _Formatter(logging.Formatter):
+    """Lines in which names of files and models cannot steer the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of a traceback below it."""
+        return names(super().format(record))
+
+
 def _log_to_stderr(level: int) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("edgespec: %(levelname)s: %(name)s: %(message)s"))
+    handler.setFormatter(_Formatter("edgespec: %(levelname)s: %(name)s: %(message)s"))
     for name in ("edgespec", "edgespec_cli"):
         logging.getLogger(name).handlers[:] = [handler]
         logging.getLogger(name).setLevel(level)

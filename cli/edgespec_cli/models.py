@@ -12,7 +12,7 @@ import cloup
 from .loading import announcement, entry_of, fetched, licence
 from .options import json_option, offline_option, option
 from .parameters import ModelType
-from .render import count, neutral, size, table
+from .render import count, name, size, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -123,7 +123,7 @@ def inspect(reference: str, as_json: bool) -> None:
         click.echo(json.dumps(_inspection(info, drafts, entry), indent=2))
         return
     for label, value in _facts(info, entry):
-        click.echo(f"{label:<14}{neutral(value)}")
+        click.echo(f"{label:<14}{name(value)}")
     cache = {2: "f16", 4: "f32"}.get(info.kv_element_size, "")
     click.echo(f"memory        weights + {cache} KV cache + a little work space:")
     for n_ctx, total in _memory(info):
@@ -131,7 +131,7 @@ def inspect(reference: str, as_json: bool) -> None:
     click.echo("drafts        " + ("" if drafts else "there is no other model on this disk"))
     for draft in drafts:
         verdict = "fits" if draft.fits else "does not fit"
-        click.echo(f"  {neutral(draft.reference)}: {verdict}, {neutral(draft.why)}")
+        click.echo(f"  {name(draft.reference)}: {verdict}, {name(draft.why)}")
 
 
 def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:

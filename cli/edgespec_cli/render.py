@@ -33,6 +33,18 @@ def neutral(text: str) -> str:
     return text.translate(_HARMLESS)
 
 
+def name(text: str) -> str:
+    """Return one line of `text` in which all that does not show is escaped: names of files and
+    models are not ours, and could move the cursor or turn the direction of what follows.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def names(text: str) -> str:
+    """Return lines of text with such names in them, treated as `name` does."""
+    return "\n".join(map(name, text.split("\n")))
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether `stream` is a terminal; None (closed) is not."""
     try:
@@ -156,7 +168,7 @@ def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     screen = console()
     grid = Table(*titles, box=box.SIMPLE_HEAD if screen.is_terminal else None)
     for row in rows:
-        grid.add_row(*(Text(neutral(cell)) for cell in row))
+        grid.add_row(*(Text(name(cell)) for cell in row))
     screen.print(grid)
 
 
@@ -177,7 +189,7 @@ class Status:
             self._status.start()
         from rich.text import Text
 
-        self._status.update(Text(neutral(text)))
+        self._status.update(Text(names(text)))
 
     def hide(self) -> None:
         """Remove the line."""

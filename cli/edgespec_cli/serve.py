@@ -22,7 +22,7 @@ from .options import (
     sampling_options,
     speculation_options,
 )
-from .render import neutral
+from .render import names
 
 if TYPE_CHECKING:
     import edgespec
@@ -134,7 +134,7 @@ def serve(ctx: click.Context) -> int:
 
         def announce(url: str) -> None:
             click.echo(
-                f"serving {neutral(settings.model)} at {url} · OpenAI's API under {url}/v1 · "
+                f"serving {names(settings.model)} at {url} · OpenAI's API under {url}/v1 · "
                 f"speculation: {engine.describe()['speculation']}"
             )
             if sessions is not None:

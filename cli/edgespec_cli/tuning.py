@@ -12,7 +12,7 @@ from .arguments import model_arguments
 from .errors import FAILURE
 from .loading import fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
-from .render import console, neutral, status, table
+from .render import console, names, status, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -56,7 +56,7 @@ def tune(ctx: click.Context) -> None:
 
 def _show(found: edgespec.Tuning) -> None:
     report = found.to_dict()
-    click.echo(f"{neutral(found.model)}, {found.seconds:.0f} s")
+    click.echo(f"{names(found.model)}, {found.seconds:.0f} s")
     click.echo()
     rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
     table(("setting", "measured with", "tried: chosen", "why"), rows)
@@ -119,7 +119,7 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
     if best is None:
         return "none"
     each = report["draft_model"]["ms"][0][0]
-    cost = f"{neutral(found.draft or '')} takes {each:.1f} ms a token"
+    cost = f"{names(found.draft or '')} takes {each:.1f} ms a token"
     if not best["depth"]:
         return f"{cost}; slower than plain decoding even if all are accepted"
     return (
@@ -181,8 +181,8 @@ def _show_findings(findings: list[edgespec.Finding]) -> None:
 
     grid = Table.grid(padding=(0, 2))
     for finding in findings:
-        text = Text(neutral(finding.text))
+        text = Text(names(finding.text))
         if finding.remedy:
-            text.append(f"\n→ {neutral(finding.remedy)}", "bold")
-        grid.add_row(Text(finding.level, _STYLES[finding.level]), neutral(finding.subject), text)
+            text.append(f"\n→ {names(finding.remedy)}", "bold")
+        grid.add_row(Text(finding.level, _STYLES[finding.level]), names(finding.subject), text)
     console().print(grid)

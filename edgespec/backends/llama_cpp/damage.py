@@ -16,8 +16,12 @@ _BOUNDS = {  # of an architecture's own keys: least and most
     "embedding_length": (1, 1 << 20),
     "attention.head_count": (0, 1 << 16),  # 0 in recurrent layers
     "attention.head_count_kv": (0, 1 << 16),
+    "attention.key_length": (1, 1 << 16),
+    "attention.value_length": (1, 1 << 16),
+    "expert_count": (0, 512),  # llama.cpp's LLAMA_MAX_EXPERTS
 }
 _ALIGNMENT = 32  # bytes, of weights that are used where they lie
+_WHOLE_HEADS = ("qwen2.", "qwen3.")
 _NAMED = 8  # missing parts
 _BYTE = 6  # a token's type
 _AFTER_TOKENS = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
@@ -78,9 +82,49 @@ def _check_numbers(header: Header) -> None:
         for value in found if isinstance(found, list) else [found]:
             if not isinstance(value, int) or not least <= value <= most:
                 _refuse(header, f"{prefix + key} is {value!r:.80}", f"{least} to {most}")
+    _check_experts(header, prefix)
+    _check_rotary(header, prefix)
     for key, value in header.metadata.items():
         if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
             _refuse(header, f"{key} is {value!r:.80}", "a number that is not negative")
+
+
+def _check_experts(header: Header, prefix: str) -> None:
+    """Refuse more experts in use, or more layers that predict further tokens, than there are."""
+
+    def number(name: str, default: int = 0) -> int:
+        found = header.metadata.get(prefix + name, default)
+        if not isinstance(found, int):
+            _refuse(header, f"{prefix + name} is {found!r:.80}", "a whole number")
+        return int(found)
+
+    experts = number("expert_count")
+    used, groups = number("expert_used_count"), number("expert_group_count")
+    fine = 0 < used <= experts and groups < experts if experts else used == groups == 0
+    if not fine or (groups > 1 and experts % groups):
+        _refuse(
+            header,
+            f"{used} of {experts} experts in {groups} groups are used",
+            "some of them, and groups of one size",
+        )
+    if number("nextn_predict_layers") > number("block_count", 1):
+        _refuse(header, "it has more layers for next tokens than layers", "fewer")
+
+
+def _check_rotary(header: Header, prefix: str) -> None:
+    """Refuse rotations of another width than the heads', for architectures that rotate whole
+    heads.
+    """
+    heads = header.metadata.get(prefix + "attention.head_count")
+    width = header.metadata.get(prefix + "embedding_length")
+    if prefix not in _WHOLE_HEADS or not (isinstance(heads, int) and isinstance(width, int)):
+        return
+    usual = width // max(1, heads)
+    head = header.metadata.get(prefix + "attention.key_length", usual)
+    rotated = header.metadata.get(prefix + "rope.dimension_count", head)
+    value = header.metadata.get(prefix + "attention.value_length", usual)
+    if not head == rotated == value:
+        _refuse(header, f"heads of {head} and {value} are rotated in {rotated}", "the same width")
 
 
 def _check_vocabulary(header: Header) -> None:

@@ -19,13 +19,13 @@ from ...errors import ModelNotFound, NotAGGUF, TruncatedModel
 
 _SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_BLOCKS = {  # ggml_type: elements and bytes of a block
+BLOCKS = {  # ggml_type: elements and bytes of a block
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
     9: (32, 36), 10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
     15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18),
     21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8),
     28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
-    40: (64, 36),
+    40: (64, 36), 41: (128, 18),
 }  # fmt: skip
 _MAX_KEYS, _MAX_TENSORS, _MAX_ELEMENTS, _MAX_DEPTH = 1 << 16, 1 << 20, 1 << 24, 4
 _VERSIONS = (2, 3)
@@ -133,8 +133,8 @@ class _Reader:
 
     def truncated(self, what: str, least: int) -> NoReturn:
         raise TruncatedModel(
-            f"{self.path} is damaged or incomplete: it has {self._size} bytes, {what} alone needs "
-            f"at least {least}; fetch it again"
+            f"{self.path} is damaged or incomplete: it has {self._size} bytes, at least {least} "
+            f"are needed for {what}; fetch it again"
         )
 
     def _damaged(self, found: str) -> NoReturn:
@@ -149,7 +149,7 @@ class _Reader:
                 self._damaged(f"a tensor of {n_dims} dimensions ({name!r:.80}), at most 4 expected")
             shape = [self._number("Q") for _ in range(n_dims)]
             kind, offset = self._number("I"), self._number("Q")
-            elements, n_bytes = _BLOCKS.get(kind, (1, 0))  # newer types: the engine knows
+            elements, n_bytes = BLOCKS.get(kind, (1, 0))  # newer types: the engine knows
             yield name, offset, math.prod(shape) // elements * n_bytes
 
     def _value(self, kind: int, depth: int = 0) -> Any:

@@ -377,6 +377,54 @@ def test_cancelled_tasks_free_the_engine():
     asyncio.run(main())
 
 
+def test_a_cancelled_async_stream_still_has_its_completion():
+    async def read(stream, events, began):
+        async for event in stream:
+            events.append(event)
+            if event.token is not None:
+                began.set()
+
+    async def main():
+        with engine(SlowToy, draft=False, on_busy="error") as made:
+            stream, events = made.astream("abc", ignore_eos=True), []
+            task = asyncio.create_task(read(stream, events, began := asyncio.Event()))
+            await began.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not any(event.completion for event in events)
+            assert made.generate("abc", max_tokens=1).text == "d"  # the engine is free again
+            rest = [event async for event in stream]
+            done = rest[-1].completion
+            assert done.finish_reason == "cancelled"
+            assert done.text == "".join(event.text for event in [*events, *rest])
+            assert done.stats.num_emitted_tokens == len(done.token_ids) > 0
+            assert [event async for event in stream] == []
+
+            stream = made.astream("abc", ignore_eos=True)
+            await anext(stream)
+            made.cancel()
+            assert [e async for e in stream][-1].completion.finish_reason == "cancelled"
+            stream = made.astream("abc", ignore_eos=True, time_limit_s=0.05)
+            assert [e async for e in stream][-1].completion.finish_reason == "time_limit"
+
+    asyncio.run(main())
+
+
+def test_an_async_stream_that_nobody_reads_any_more_ends():
+    async def main():
+        with engine(SlowToy) as made:
+            async for event in made.astream("abc", ignore_eos=True):
+                if event.token is not None:
+                    break
+            assert (await made.agenerate("abc", max_tokens=3)).text == "def"
+            closed = made.astream("abc")
+            await closed.aclose()
+            assert [event async for event in closed] == []
+
+    asyncio.run(main())
+
+
 def test_prefill_is_reused_and_reported():
     with engine(draft=False) as made:
         prompt = [i % 8 for i in range(120)]

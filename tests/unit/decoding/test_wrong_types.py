@@ -1,0 +1,99 @@
+"""Wrong types at every public entry: told in our words, as ConfigError."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from edgespec import ConfigError, SamplingParams
+from tests.unit.decoding.test_engine import engine
+
+NO_PROMPTS = [
+    None, 5, 2.5, True, b"ab", bytearray(b"ab"), {"a": 1}, ["a", "b"], [1, 2, "x"], [None],
+    [1.5], [[1]], object(),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made():
+    with engine() as found:
+        yield found
+
+
+@pytest.mark.parametrize("prompt", NO_PROMPTS, ids=repr)
+def test_what_is_no_prompt(made, prompt):
+    for call in (made.generate, made.stream, made.encode, made.astream):
+        with pytest.raises(ConfigError, match=r"prompt.*(text or|are ints)"):
+            call(prompt)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"ab", ["ab"], {}, [1, 2]], ids=repr)
+def test_what_is_no_message(made, text):
+    chat = made.chat()
+    for call in (chat.send, chat.stream):
+        with pytest.raises(ConfigError, match="a message is text, got"):
+            call(text)
+    assert chat.messages == []
+    if text is not None:
+        with pytest.raises(ConfigError, match="a system prompt is text or None"):
+            made.chat(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *((name, [None, "1", [], {}]) for name in (
+            "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+            "frequency_penalty",
+        )),
+        *((name, ["7", [], True]) for name in (
+            "seed", "max_tokens", "time_limit_s", "logprobs", "num_draft_tokens",
+        )),
+        ("logit_bias", [[], 5, "x", [(1, 2)], None]),
+        ("stop", [5, {}, {"a": 1}, b"x", [b"x"], [None], None, True]),
+        ("stop_token_ids", ["a", None, {}, {1: 2}, [1.5], True, [False]]),
+        ("ignore_eos", ["no", None, 5]),
+        ("disable_spec_decode", ["no", None, 1]),
+    ],
+)  # fmt: skip
+def test_sampling_of_wrong_types(made, name, values):
+    for value in values:
+        with pytest.raises(ConfigError, match=name):
+            SamplingParams(**{name: value})
+        with pytest.raises(ConfigError, match=name):
+            made.generate("abc", **{name: value})
+
+
+def test_numbers_of_other_libraries_are_ints(made):
+    numpy = pytest.importorskip("numpy")
+    ids = numpy.array([0, 1, 2], numpy.int32)
+    assert made.generate(ids, max_tokens=2).text == made.generate("abc", max_tokens=2).text
+
+
+FORK = """
+import os
+from tests.unit.decoding.test_engine import engine
+made = engine()
+made.generate("abc", max_tokens=2)
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(made.generate("abc", max_tokens=2).text)
+else:
+    for call in (made.generate, made.encode, lambda p: next(made.stream(p))):
+        try:
+            call("abc")
+        except Exception as error:
+            print(type(error).__name__, "Load the model after the fork" in str(error), flush=True)
+    made.close()
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_told():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["EdgeSpecError True"] * 3 + ["de"], done.stderr
