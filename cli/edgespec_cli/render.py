@@ -37,7 +37,8 @@ def name(text: str) -> str:
     """Return one line of `text` in which all that does not show is escaped: names of files and
     models are not ours, and could move the cursor or turn the direction of what follows.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = neutral(text).replace("\n", "␊").replace("\t", "␉")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
 def names(text: str) -> str:

@@ -13,7 +13,7 @@ from edgespec import hub
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
-from tests.helpers import libllama
+from tests.helpers import gguf_files, libllama
 
 
 def test_models_lists_the_catalogue(edgespec_cli):
@@ -155,6 +155,20 @@ def test_inspect_of_something_else(edgespec_cli):
     result = edgespec_cli("inspect", "text.gguf")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("edgespec: error: ")
+
+
+def test_names_cannot_steer_the_terminal(tmp_path, edgespec_cli):
+    name = "evil\u202ename\u2066\x1b[31m\nsecond"
+    folder = tmp_path / "a\u202eb"
+    folder.mkdir()
+    path = gguf_files.write(folder / "x.gguf", general__name=(gguf_files.STRING, name.encode()))
+    told = edgespec_cli("inspect", str(path)).stdout
+    assert "evil\\u202ename\\u2066␛[31m␊second" in told
+    assert "a\\u202eb" in told
+    path.write_bytes(b"something else")
+    refused = edgespec_cli("inspect", str(path))
+    assert "a\\u202eb" in refused.stderr
+    assert "\u202e" not in told + refused.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

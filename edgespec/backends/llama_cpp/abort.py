@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...types import Abort
-from .declarations import AbortCallback
 from .ctrl_c import noting_ctrl_c
+from .declarations import AbortCallback
 from .library import lib
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from ...config import EngineConfig
 from ...device import available_memory, physical_cores
 from ...errors import ModelError, OutOfMemory
-from .declarations import GGML_TYPES
 from .ctrl_c import noting_ctrl_c
+from .declarations import GGML_TYPES
 from .inspection import inspect_metadata
 from .library import lib, native_log, supports_gpu_offload
 from .weights import load_weights

@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands in front of the weights.
+    """The part of a file in front of the weights.
 
     metadata: numbers, bools, bytes of strings, and arrays as lists, by key. tensors: the offset of
     each in the file, by name. data_end: the bytes that a whole file has at least. tokens: the
