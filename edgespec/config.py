@@ -24,6 +24,8 @@ def build(cls: type[T], options: Mapping[str, Any]) -> T:
 
     Raises ConfigError for an unknown key, naming the closest known one.
     """
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{cls.__name__} is made of named options, got {options!r:.80}")
     known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     resolved: dict[str, Any] = {}
     for key, value in options.items():
@@ -70,6 +72,21 @@ def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
     return found
 
 
+def _check_kinds(settings: Any) -> None:
+    """Raise ConfigError for a field that takes a bool or a text and has none, or a number and has
+    None.
+    """
+    for known in fields(settings):
+        value, kind = getattr(settings, known.name), str(known.type)
+        if kind.startswith("bool") and not isinstance(value, bool):
+            if value is not None or "None" not in kind:
+                raise ConfigError(f"{known.name} must be True or False, got {value!r:.80}")
+        elif kind in ("int", "float") and value is None:
+            raise ConfigError(f"{known.name} must be a number, got None; leave it out")
+        elif kind == "str" and not isinstance(value, str):
+            raise ConfigError(f"{known.name} must be text, got {value!r:.80}")
+
+
 def _check_bias(bias: Any) -> None:
     if not isinstance(bias, Mapping):
         raise ConfigError(f"logit_bias must map token ids to numbers, got {bias!r}")
@@ -78,12 +95,6 @@ def _check_bias(bias: Any) -> None:
         _require(f"logit_bias of token {token}", value, -math.inf)
         if value is None or value == math.inf:
             raise ConfigError(f"logit_bias of token {token} must be finite or -inf, got {value!r}")
-
-
-_NEVER_NONE = (
-    "temperature", "top_k", "top_p", "min_p",
-    "repetition_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +131,7 @@ class SamplingParams:
     num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in _NEVER_NONE:
-            if getattr(self, name) is None:
-                raise ConfigError(f"{name} must be a number, got None; leave it out")
-        for name in ("ignore_eos", "disable_spec_decode"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        _check_kinds(self)
         _require("temperature", self.temperature, 0)
         _require("top_k", self.top_k, 0, whole=True)
         _require("top_p", self.top_p, 0, 1)
@@ -273,6 +279,7 @@ class EngineConfig:
     on_busy: Literal["wait", "error"] = "wait"
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _require("n_ctx", self.n_ctx, 0, whole=True)
         _require("n_threads", self.n_threads, 0, whole=True)
         _require("n_threads_batch", self.n_threads_batch, 0, whole=True)

@@ -40,6 +40,8 @@ def locate(
     reference: str | os.PathLike[str], quantisation: str | None
 ) -> Path | ModelFile | Repository:
     """Return a path that exists, or what a name or hf: reference stands for."""
+    if not isinstance(reference, (str, os.PathLike)):
+        raise ConfigError(f"a model is a name or a file, got {reference!r:.80}")
     text = os.fspath(reference)
     if not isinstance(reference, str):
         return _existing(text, quantisation)

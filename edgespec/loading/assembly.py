@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,22 +84,28 @@ def uses_model(config: SpeculativeConfig) -> bool:
 
 
 def configured(
-    given: SpeculativeConfig | Mapping[str, Any] | None, draft: str | None = None
+    given: SpeculativeConfig | Mapping[str, Any] | None,
+    draft: str | os.PathLike[str] | None = None,
 ) -> SpeculativeConfig:
     """Return the configuration, with a draft model named by `draft` in its `model`.
 
     Raises ConfigError for unknown names, and for a draft model that nothing would use.
     """
     config = (
-        given if isinstance(given, SpeculativeConfig) else build(SpeculativeConfig, given or {})
+        given
+        if isinstance(given, SpeculativeConfig)
+        else build(SpeculativeConfig, {} if given is None else given)
     )
+    if draft is not None and not isinstance(draft, (str, os.PathLike)):
+        raise ConfigError(f"a draft model is a name or a file, got {draft!r:.80}")
     used = any(entry.uses_model for entry in drafters.chosen(config.method))
     if config.model and not used:
         raise ConfigError(
             f"method {config.method!r} uses no draft model, but {config.model!r} was given"
         )
-    if draft in (None, "auto") or not used:
+    if draft is None or draft == "auto" or not used:
         return config
+    draft = os.fspath(draft)
     if config.model and config.model != draft:
         raise ConfigError(f"two draft models were named: {config.model!r} and {draft!r}; name one")
     return replace(config, model=draft)

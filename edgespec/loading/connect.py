@@ -53,7 +53,7 @@ def connect(
     Raises VerifierUnavailable (never if there is a `remote.local`), VerifierRefused, ConfigError,
     ModelNotFound and the other ModelErrors.
     """
-    remote = RemoteConfig(remote) if isinstance(remote, str) else remote
+    remote = remote if isinstance(remote, RemoteConfig) else RemoteConfig(remote)
     config = build(EngineConfig, options)
     spec = configured(speculative_config)
     draft = draft or spec.model

@@ -32,7 +32,7 @@ def draft_path(
     speculative_config: SpeculativeConfig | None = None,
 ) -> Path | None:
     """Return the file of the draft model that `load` takes for these; None for none."""
-    spec = configured(speculative_config, None if draft is None else os.fspath(draft))
+    spec = configured(speculative_config, draft)
     if not uses_model(spec):
         return None
     if spec.model:

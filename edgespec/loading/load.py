@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,7 +47,7 @@ def load(
     and the other ModelErrors. Nothing is downloaded.
     """
     config = build(EngineConfig, options)
-    spec = configured(speculative_config, None if draft is None else os.fspath(draft))
+    spec = configured(speculative_config, draft)
     path = model_path(model)
     config = replace(config, **tuned_options(path, config, options))
     wanted = draft_path(model, draft, config, spec)

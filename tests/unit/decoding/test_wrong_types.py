@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from edgespec import ConfigError, SamplingParams
+import edgespec
+from edgespec import ConfigError, EngineConfig, SamplingParams
 from tests.unit.decoding.test_engine import engine
 
 NO_PROMPTS = [
@@ -63,6 +64,42 @@ def test_sampling_of_wrong_types(made, name, values):
             SamplingParams(**{name: value})
         with pytest.raises(ConfigError, match=name):
             made.generate("abc", **{name: value})
+
+
+WRONG = [None, 5, b"x", [], {}, "x"]
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", []], ids=repr)
+def test_what_is_no_model(value):
+    for call in (edgespec.load, edgespec.inspect, edgespec.fitting_drafts):
+        with pytest.raises(ConfigError, match="a model is a name or a file"):
+            call(value)
+    with pytest.raises(ConfigError, match="no address of a verifier"):
+        edgespec.connect(value)
+    if value is not None:
+        with pytest.raises(ConfigError, match="a draft model is a name or a file"):
+            edgespec.load("absent.gguf", value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fine"),
+    [
+        ("n_ctx", 5), ("n_threads", 5), ("n_gpu_layers", 5), ("type_k", "f16"),
+        ("flash_attn", "on"), ("provider", "x"), ("use_extra_bufts", True), ("requantize", True),
+        ("batch_invariant", None), ("on_busy", "wait"),
+    ],
+)  # fmt: skip
+def test_settings_of_wrong_types(name, fine):
+    for value in WRONG:
+        if type(value) is not type(fine):
+            with pytest.raises(ConfigError, match=name):
+                EngineConfig(**{name: value})
+
+
+def test_options_that_are_not_named():
+    for value in (5, "x", [], b"x"):
+        with pytest.raises(ConfigError, match="made of named options"):
+            engine(config=value)
 
 
 def test_numbers_of_other_libraries_are_ints(made):
