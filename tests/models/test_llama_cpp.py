@@ -7,6 +7,8 @@ import random
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -349,6 +351,53 @@ def test_ctrl_c_while_a_prompt_is_read_reaches_the_program(smollm2_engine, monke
         signal.signal(signal.SIGINT, before)
     again = smollm2_engine.generate(PROMPT, max_tokens=8)
     assert again.token_ids == smollm2_engine.generate(PROMPT, max_tokens=8).token_ids
+
+
+LOADING = """
+import logging, os, signal, sys, threading
+import edgespec
+class CtrlC(logging.Handler):
+    def emit(self, record):
+        logging.getLogger("edgespec.llama_cpp").removeHandler(self)
+        os.kill(os.getpid(), signal.SIGINT)
+logging.getLogger("edgespec.llama_cpp").addHandler(CtrlC())
+logging.getLogger("edgespec.llama_cpp").setLevel(logging.DEBUG)
+logging.getLogger("edgespec.llama_cpp").addHandler(logging.NullHandler())
+try:
+    edgespec.load(sys.argv[1], None, n_ctx=256, speculative_config={"method": "none"})
+    print("loaded")
+except KeyboardInterrupt:
+    print("stopped")
+handler = signal.getsignal(signal.SIGINT)
+print(handler is signal.default_int_handler)
+with edgespec.load(sys.argv[1], None, n_ctx=256, speculative_config={"method": "none"}) as engine:
+    print(engine.generate("Hello", max_tokens=3).stats.num_emitted_tokens)
+"""
+
+
+def test_ctrl_c_while_a_model_loads_ends_the_loading(smollm2):
+    """The first line that native code logs comes through a callback, which would swallow it."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, str(smollm2)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["stopped", "True", "3"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma", "qwen_pair"])
+def test_our_reader_sees_what_the_engine_sees(request, model):
+    from edgespec.backends import llama_cpp
+
+    found = request.getfixturevalue(model)
+    for path in found if isinstance(found, tuple) else [found]:
+        ours = llama_cpp.entries(path)
+        with llama_cpp.vocabulary(path) as theirs:
+            assert ours.vocab_size == theirs.vocab_size
+            assert ours.tokens == [theirs.token_text(i) for i in range(theirs.vocab_size)]
+            assert ours.text("tokenizer.chat_template") == (theirs.chat_template or "")
+            special = ours.metadata["tokenizer.ggml.eos_token_id"]
+            assert theirs.special()["eos_token"] == ours.tokens[special].decode()
+        assert ours.data_end == path.stat().st_size
 
 
 def test_pieces_for_two_threads(smollm2_engine):
