@@ -43,7 +43,7 @@ def fastest(path: Path, config: EngineConfig) -> Path:
     if found := known(path, config):
         return found
     if not _engine(path).requantizable(path):
-        keep(_key(path), {"faster": False})  # finding that out means loading the vocabulary
+        keep(_key(path), {"faster": False})  # finding that out means reading the header
         return path
     copy = _copy_path(path)
     try:
