@@ -36,7 +36,7 @@ class AsyncStream:
         try:
             item = self._left.popleft() if self._left else await self._next()
         except asyncio.CancelledError:
-            self._interrupt.cancel()
+            self._cancel()
             await self._wait()
             raise
         if item is None:
@@ -47,14 +47,18 @@ class AsyncStream:
 
     async def aclose(self) -> None:
         """Cancel the request and wait for its end; what it still had to say is dropped."""
-        self._interrupt.cancel()
+        self._cancel()
         if self._arrived is None:
             self._ended = True
         await self._wait()
         self._left.clear()
 
     def __del__(self) -> None:
-        self._interrupt.cancel()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if not self._ended:
+            self._interrupt.cancel()
 
     async def _next(self) -> _Item:
         if self._ended or self._arrived is None:
