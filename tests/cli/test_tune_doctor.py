@@ -102,10 +102,10 @@ def test_doctor_as_json_and_when_something_is_broken(edgespec_cli, findings):
 
 
 def test_doctor_without_a_model(edgespec_cli):
-    libllama.require()
+    engine = libllama.require().engine()
     result = edgespec_cli("doctor")
     assert result.exit_code == 0
-    assert "llama-cpp-python" in result.stdout
+    assert f"{engine}, with " in result.stdout
     assert edgespec_cli("doctor", "--temp", "-1").exit_code == 2
     broken = edgespec_cli("doctor", "-m", "toy.gguf")
     assert broken.exit_code == 1
