@@ -4,6 +4,7 @@ $EDGESPEC_TEST_MODELS has them.
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def tls(tmp_path_factory) -> Path:
         shutil.copyfile(path, folder / path.name)
     (folder / "key.pem").chmod(0o600)
     return folder
+
+
+def pytest_unconfigure():
+    """Close what llama-cpp-python leaves open, so that no warning follows the last test."""
+    if opened := sys.modules.get("llama_cpp._utils"):
+        opened.outnull_file.close()
+        opened.errnull_file.close()
 
 
 def pytest_collection_modifyitems(items):

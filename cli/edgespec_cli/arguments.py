@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,6 +60,8 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     edgespec.EngineConfig(**draft_engine)
     draft, method = _draft_and_method(options)
     speculation = _renamed(options, _SPECULATION) | {"method": method}
+    if given := options.get("spec_options"):
+        speculation["options"] = {name: _literal(text) for name, text in given}
     # checked without its draft model, whose name belongs to `draft`
     edgespec.SpeculativeConfig(**(speculation | {"method": "auto"}))
     return engine | {
@@ -66,6 +69,14 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "draft_options": draft_engine or None,
         "speculative_config": speculation,
     }
+
+
+def _literal(text: str) -> Any:
+    """Return the number, truth value or list that a text is in JSON, or else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def model_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +130,14 @@ def from_environment(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
 
 
+def is_typed(ctx: click.Context, name: str) -> bool:
+    """Return whether an option or argument was given on the command line."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def _overrides(ctx: click.Context, strong: str, weak: str) -> bool:
     """Return whether `strong` was typed and `weak` only comes from the environment."""
-    typed = ctx.get_parameter_source(strong) is ParameterSource.COMMANDLINE
-    return typed and from_environment(ctx, weak)
+    return is_typed(ctx, strong) and from_environment(ctx, weak)
 
 
 def exclusive(ctx: click.Context, first: str, second: str) -> None:
@@ -143,5 +158,4 @@ def exclusive(ctx: click.Context, first: str, second: str) -> None:
 
 
 def _flag(ctx: click.Context, name: str) -> str:
-    param = next(p for p in ctx.command.params if p.name == name)
-    return max(param.opts, key=len) if isinstance(param, click.Option) else f"a {name} argument"
+    return max(next(p for p in ctx.command.params if p.name == name).opts, key=len)

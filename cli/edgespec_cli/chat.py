@@ -15,7 +15,7 @@ from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
 from .loading import model_reference, opened
-from .prompt import decoded, line_reader, piped_lines
+from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def chat(ctx: click.Context) -> int:
     lists the commands of the chat. Without a terminal each line of stdin is a message, and
     stdout holds the answers alone.
     """
+    return converse(ctx)
+
+
+def converse(ctx: click.Context) -> int:
+    """Chat with the model that the options of `chat` or `run` ask for; return the exit code."""
     sampling = sampling_arguments(ctx.params)
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     with opened(ctx.params) as engine:
@@ -60,7 +65,8 @@ def _on_terminal(talk: Conversation) -> int:
     talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
     for line in _typed(line_reader(COMMANDS), talk.screen):
         try:
-            take(talk, line)
+            with no_echo():
+                take(talk, line)
         except Leave:
             break
         except KeyboardInterrupt:  # the second one: the answer did not end by itself

@@ -86,7 +86,7 @@ def buffers(talk: Conversation) -> list[str]:
 
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
-    """Write the conversation as JSON, the whole file or nothing. Raises OSError, UsageError."""
+    """Write the conversation as JSON, the whole file or nothing. Raises UsageError."""
     target = path.resolve()  # so that a link stays a link
     if not target.parent.is_dir():
         raise click.UsageError(f"{path} cannot be written: there is no folder {target.parent}")
@@ -97,6 +97,17 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
     data = {"format": FORMAT, "version": VERSION, "model": talk.model}
     data |= {"sampling": talk.sampling} | talk.chat.to_dict()
     text = json.dumps(data, indent=2, default=list) + "\n"
+    try:
+        _replace(target, text)
+    except OSError as error:
+        raise click.UsageError(
+            f"{path} cannot be written: {error.strerror}; /save FILE takes a file in any folder "
+            f"that you may write to, such as /save ~/{target.name}"
+        ) from None
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write a file beside the target, and put it in its place when it is whole."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".new")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -83,7 +83,10 @@ def _report_click(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
     elif context is not None and isinstance(error, click.UsageError):
-        line(f"{error.format_message().rstrip('.')} (see `{context.command_path} --help`)")
+        what = error.format_message().rstrip(".")
+        if "unexpected extra argument" in what and "model" in context.params:
+            what += "; -m names a model"
+        line(f"{what} (see `{context.command_path} --help`)")
     else:
         line(error.format_message())
     return error.exit_code

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arguments import engine_arguments
-from .render import count, is_terminal, names, size, status
+from .render import count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Entry
+    from edgespec.hub import Choice, Entry
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -112,16 +112,34 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
     if path is not None:
         return path
     if not offline:
-        click.echo(f"fetching {announcement(reference)}", err=True)
+        choice = hub.choices(reference)
+        if choice:
+            reference = choice.reference
+            _show_choice(choice)
+        n_bytes = choice.taken.size if choice else None
+        click.echo(f"fetching {announcement(reference, n_bytes)}", err=True)
     with progress_bar() as progress:
         return hub.pull(reference, progress=progress, offline=offline)
 
 
-def announcement(reference: str) -> str:
+def _show_choice(choice: Choice) -> None:
+    """List the models of a repository, and say which is taken and how to name another."""
+    shown = {model: name(model.quantisation or model.file) for model in choice.models}
+    width = max(map(len, shown.values()))
+    for model, text in shown.items():
+        mark = "*" if model == choice.taken else " "
+        click.echo(f"{mark} {text:<{width}}  {size(model.size):>9}", err=True)
+    if others := [text for model, text in shown.items() if model != choice.taken]:
+        another = f"hf:{name(choice.repository.repo)}:{others[-1]}"
+        click.echo(f"* is taken; {another} names another one", err=True)
+
+
+def announcement(reference: str, n_bytes: int | None = None) -> str:
     """Return a line that says what a model is, how large, and under which licence."""
     entry = entry_of(reference)
     if entry is None:
-        return f"{names(reference)} (size and licence: see its page on the hub)"
+        what = "licence" if n_bytes else "size and licence"
+        return f"{names(reference)}, {size(n_bytes)} ({what}: see its page on the hub)"
     file = entry.file(reference.partition(":")[2] or None)
     return (
         f"{entry.name}: {entry.title}, {count(entry.parameters)} parameters, "

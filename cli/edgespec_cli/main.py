@@ -13,12 +13,13 @@ from click.shell_completion import get_completion_class
 from .bench import bench
 from .chat import chat
 from .convert import convert
-from .errors import ErrorGroup
+from .habits import HabitGroup
 from .models import inspect, models, pull
 from .options import option
 from .render import names
 from .run import run
 from .serve import serve
+from .stored import list_, rm
 from .tuning import doctor, tune
 
 _CONTEXT = cloup.Context.settings(
@@ -34,7 +35,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@cloup.group(cls=ErrorGroup, name="edgespec", context_settings=_CONTEXT)
+@cloup.group(
+    cls=HabitGroup, name="edgespec", context_settings=_CONTEXT, show_subcommand_aliases=True
+)
 @option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @option(
     "-v", "--verbose", count=True, show_default=False, help="Log to stderr; -vv logs more."
@@ -47,6 +50,8 @@ def cli(debug: bool, verbose: int) -> None:
     """Run quantised language models on this device, faster by lossless speculative decoding.
 
     Start with: edgespec chat
+
+    A text alone is a prompt: edgespec "Name a colour."
     """
     _prepare_streams()
     _log_to_stderr((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
@@ -93,6 +98,6 @@ def completion(shell: str) -> None:
 
 
 cli.section("Answer", chat, run, serve)
-cli.section("Models", models, pull, inspect, convert)
+cli.section("Models", models, pull, list_, rm, inspect, convert)
 cli.section("This device", doctor, tune, bench)
 cli.section("Shell", completion)

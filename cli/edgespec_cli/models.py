@@ -91,8 +91,9 @@ def _text(path: Path | None) -> str | None:
 def pull(reference: str, offline: bool, quiet: bool) -> None:
     """Download a model and print its path.
 
-    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or
-    hf:org/repo/file.gguf. A model that is on disk is not downloaded again.
+    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or of the hub:
+    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo for its most sensible file, or the address
+    of a page there. A model that is on disk is not downloaded again.
     """
     from edgespec import hub
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from .parameters import LogitBiasType, ModelType, SpecType, StopType
+from .parameters import KeyValueType, LogitBiasType, ModelType, SpecType, StopType
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ model_options = cloup.option_group(
     option(
         "-m", "--model", type=ModelType(), show_default="smollm2-135m",
         help="The model: a name that `edgespec models` lists, the path of a GGUF file or an ONNX "
-        "folder, or hf:org/repo/file.gguf.",
+        "folder, or of the hub: hf:org/repo, hf:org/repo:Q8_0, hf:org/repo/file.gguf.",
     ),
     option(
         "-md", "--draft-model", type=ModelType("auto", "none"), show_default="auto",
@@ -96,7 +96,8 @@ model_options = cloup.option_group(
     option(
         "--batch-invariant/--no-batch-invariant", default=None,
         help="Compute in a way in which drafts never change the text, not even where two tokens "
-        "are almost equally likely. About a fifth slower on CPUs.",
+        "are almost equally likely. Costs little with ONNX, where it is the default, and more "
+        "with GGUF.",
     ),
     option(
         "--requantize-draft/--no-requantize-draft", default=None, show_default="yes",
@@ -187,6 +188,10 @@ speculation_options = cloup.option_group(
     option(
         "--spec-draft-p-min", type=float,
         help="End a draft where its probability falls below this.",
+    ),
+    option(
+        "--spec-option", "spec_options", type=KeyValueType(), multiple=True, metavar="NAME=VALUE",
+        help="An option of a drafter; can be given several times.",
     ),
     option(
         "--acceptance", type=click.Choice(["block", "rejection", "coupled", "deterministic"]),

@@ -138,9 +138,12 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
         words = [word.strip().replace("_", "-") for word in str(value).split(",")]
         for word in words:
             if word not in known:
+                import edgespec
                 from edgespec.config import did_you_mean
 
-                self.fail(f"{word!r} is unknown; {did_you_mean(word, list(known))}", param, ctx)
+                hint = edgespec.drafters.unregistered(word.replace("-", "_"))
+                hint = hint or did_you_mean(word, list(known))
+                self.fail(f"{word!r} is unknown; {hint}", param, ctx)
         methods = dict.fromkeys(known[word] for word in words)
         if len(methods) > 1 and methods.keys() & {"none", "auto"}:
             self.fail(f"{value!r}: auto and none cannot be combined with other methods", param, ctx)

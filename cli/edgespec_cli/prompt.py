@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -39,6 +40,23 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
         yield f"line {number} of stdin", line.rstrip(b"\r\n")
+
+
+@contextlib.contextmanager
+def no_echo() -> Iterator[None]:
+    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it."""
+    try:
+        import termios
+    except ImportError:  # Windows, which shows nothing of it
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def history_file() -> Path:

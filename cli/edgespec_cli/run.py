@@ -1,7 +1,9 @@
-"""The command `edgespec run`: one prompt, one answer."""
+"""The command `edgespec run`: one prompt, one answer, or a chat if there is no prompt."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +12,23 @@ import cloup
 
 from . import errors, options
 from .answer import JsonSink, TextSink, play
-from .arguments import exclusive, from_environment, sampling_arguments
+from .arguments import exclusive, from_environment, is_typed, sampling_arguments
+from .chat import converse
 from .loading import opened
 from .options import option
-from .parameters import NumbersType
+from .parameters import ModelType, NumbersType
 from .prompt import decoded, piped_text
-from .render import Screen, figures
+from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
 
 
 @cloup.command()
-@click.argument("prompt", required=False)
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", type=ModelType())
 @cloup.option_group(
     "Prompt",
+    option("-p", "--prompt", metavar="TEXT", help="The prompt, in place of an argument."),
     option("-f", "--file", type=click.File("rb"), help="Read the prompt from a file, - for stdin."),
     option(
         "--raw",
@@ -58,12 +62,15 @@ if TYPE_CHECKING:
 )
 @options.pass_params
 def run(ctx: click.Context) -> int:
-    """Answer one prompt and exit.
+    """Answer one prompt and exit; without a prompt, chat.
 
-    PROMPT can also come from a file (-f) or a pipe. Given both, the model reads the argument, an
-    empty line, and then the file or what was piped in. The answer goes to stdout as it comes,
-    figures go to stderr.
+    PROMPT can also come from -p, a file (-f) or a pipe. Given with a file or a pipe, the model
+    reads the prompt, an empty line, and then the file or what was piped in. The answer goes to
+    stdout as it comes, figures go to stderr. MODEL means the same as -m MODEL.
     """
+    read_words(ctx)
+    if _is_chat(ctx.params):
+        return converse(ctx)
     screen = Screen(show_drafts=ctx.params["show_drafts"])
     if not ctx.params["json"]:
         return _text(ctx, screen)
@@ -78,6 +85,50 @@ def run(ctx: click.Context) -> int:
     except Exception as error:
         sink.emit("error", error=type(error).__name__, message=errors.describe(error))
         raise
+
+
+def read_words(ctx: click.Context) -> None:
+    """Take the arguments apart: the model, unless -m was typed, and the prompt.
+
+    Raises UsageError for a first word that should be a model and is none.
+    """
+    params, words = ctx.params, list(ctx.params.pop("words"))
+    if words and not is_typed(ctx, "model") and _is_model(words):
+        params["model"] = words.pop(0)
+    if words and is_typed(ctx, "prompt"):
+        raise click.UsageError("there are two prompts: an argument and -p; leave one out")
+    params["prompt"] = " ".join(words) or params["prompt"]
+
+
+def _is_model(words: list[str]) -> bool:
+    """Return True if the first of the arguments is a model, False if it begins the prompt.
+
+    One word with a letter and a digit in it is meant to be a model.
+    """
+    from edgespec import ModelNotFound, hub
+
+    first = words[0]
+    if hub.names_model(first):
+        return True
+    if len(words) == 1 and not re.fullmatch(r"[A-Za-z](?=\S*\d)[\w.:/-]*", first):
+        return False
+    try:
+        return hub.resolve(first) is not None
+    except ModelNotFound as error:
+        raise click.UsageError(
+            f"{str(error).rstrip('.')}. If it belongs to the prompt, put the whole prompt in "
+            "quotes after -p"
+        ) from None
+
+
+def _is_chat(params: dict[str, Any]) -> bool:
+    """Return True if there is no prompt and somebody who can be asked for one."""
+    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs")
+    return (
+        not any(params[name] for name in given)
+        and is_terminal(sys.stdin)
+        and is_terminal(sys.stdout)
+    )
 
 
 def _text(ctx: click.Context, screen: Screen) -> int:
@@ -130,7 +181,7 @@ def _prompt(ctx: click.Context) -> str | list[int]:
     text = "\n\n".join(part for part in parts if part.strip())
     if not text:
         raise click.UsageError(
-            "there is no prompt: give one as an argument, with -f FILE, or pipe it in"
+            "there is no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
         )
     return text
 

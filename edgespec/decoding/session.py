@@ -138,7 +138,9 @@ class Session:
 
     def _speculates(self, request: Request) -> bool:
         """Return whether there are drafters that this request may use."""
-        return bool(self._drafters) and request.params.may_draft
+        params = request.params
+        forbidden = params.disable_spec_decode or params.num_draft_tokens == 0
+        return bool(self._drafters) and not forbidden
 
     def close(self) -> None:
         """Free target and drafters."""

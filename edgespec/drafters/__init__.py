@@ -13,6 +13,7 @@ import inspect
 import logging
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,9 +114,19 @@ def entry(name: str) -> Entry:
         _read_entry_points()
     if name not in _entries:
         known = [*METHODS, *names()]
-        hint = did_you_mean(name, known)
+        hint = unregistered(name) or did_you_mean(name, known)
         raise ConfigError(f"unknown speculative method {name!r}; {hint}")
     return _entries[name]
+
+
+def unregistered(name: str) -> str:
+    """Return what to do if a file in this folder has that name but registers nothing, else ""."""
+    module = sys.modules.get(f"{__name__}.{name}")
+    if module is None or any(
+        entry.make.__module__ == module.__name__ for entry in _entries.values()
+    ):
+        return ""
+    return f"{module.__file__} registers no drafter: put @register({name!r}, …) above what makes it"
 
 
 def chosen(method: str) -> list[Entry]:
@@ -173,9 +184,20 @@ def _read_entry_points() -> None:
     for point in entry_points(group=GROUP):
         try:
             point.load()
+            _check_registered(point.module)
         except Exception as error:  # one package that is broken must not take the others along
             package = point.dist.name if point.dist else point.value
             logger.warning(
                 "the drafter %s of the package %s is left out: %s: %s",
                 point.name, package, type(error).__name__, error,
             )  # fmt: skip
+
+
+def _check_registered(module: str) -> None:
+    """Raise ConfigError if no drafter comes from the package of a module that was imported."""
+    packages = {entry.make.__module__.partition(".")[0] for entry in _entries.values()}
+    if module.partition(".")[0] not in packages:
+        raise ConfigError(
+            f"{module} registers no drafter; put @edgespec.drafters.register(NAME, SUMMARY) above "
+            "what makes it"
+        )

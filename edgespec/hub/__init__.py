@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from .downloads import choices, pull
     from .references import names_model, resolve
     from .removal import find, remove
-    from .repositories import RepositoryFile
+    from .repositories import Choice
     from .storage import Progress, models_dir, verify
     from .store import StoredModel, stored
 
 __all__ = [
+    "Choice",
     "Entry",
     "HubSource",
     "ModelFile",
     "Progress",
-    "RepositoryFile",
     "StoredModel",
     "WheelSource",
     "choices",
@@ -50,7 +50,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
     ),
     "downloads": ("choices", "pull"),
     "references": ("names_model", "resolve"),
-    "repositories": ("RepositoryFile",),
+    "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),
     "removal": ("find", "remove"),
     "store": ("StoredModel", "stored"),

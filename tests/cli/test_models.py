@@ -10,6 +10,7 @@ from click.shell_completion import ShellComplete
 
 import edgespec
 from edgespec import hub
+from edgespec.hub import hub_client
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
@@ -77,7 +78,69 @@ def test_pull_names_a_draft_and_the_hub(edgespec_cli, pulled):
     name = next(e.name for e in hub.entries().values() if e.drafts)
     assert "a draft model for it: edgespec pull " in edgespec_cli("pull", name).stderr
     from_hub = edgespec_cli("pull", "hf:org/repo/file.gguf")
-    assert "fetching hf:org/repo/file.gguf (size and licence" in from_hub.stderr
+    assert "fetching hf:org/repo/file.gguf, size unknown (size and licence" in from_hub.stderr
+
+
+def test_pull_lists_a_repository_and_says_what_it_takes(edgespec_cli, pulled, monkeypatch):
+    sizes = {"r-Q2_K.gguf": 10_000_000, "r-Q4_K_M.gguf": 20_000_000, "r-Q8_0.gguf": 40_000_000}
+    monkeypatch.setattr(hub_client, "sizes", lambda repo, revision, token: sizes)
+    result = edgespec_cli("pull", "https://huggingface.co/org/r")
+    assert pulled == ["hf:org/r/r-Q4_K_M.gguf"]
+    assert result.stderr.splitlines()[:5] == [
+        "  Q2_K      10.0 MB",
+        "* Q4_K_M    20.0 MB",
+        "  Q8_0      40.0 MB",
+        "* is taken; hf:org/r:Q8_0 names another one",
+        "fetching hf:org/r/r-Q4_K_M.gguf, 20.0 MB (licence: see its page on the hub)",
+    ]
+    assert edgespec_cli("run", "-hf", "org/r:q8_0", "hello").exit_code == 0
+    assert pulled[1:] == ["hf:org/r/r-Q8_0.gguf"]
+
+
+@pytest.fixture
+def stored(edgespec_cli, monkeypatch) -> Path:
+    """Put one model into our folder, and nothing into the cache of the hub; return its path."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(edgespec_cli.folder / "hub"))
+    folder = edgespec_cli.folder / "models"
+    folder.mkdir()
+    (folder / "mine-Q8_0.gguf").write_bytes(bytes(2000))
+    return folder / "mine-Q8_0.gguf"
+
+
+def test_models_on_disk_are_listed(edgespec_cli, stored):
+    for command in ("list", "ls"):
+        title, row = edgespec_cli(command).stdout.splitlines()
+        assert title.split() == ["name", "format", "size", "file"]
+        assert row.split() == [str(stored), "GGUF", "Q8_0", "2.0", "kB", "mine-Q8_0.gguf"]
+    assert json.loads(edgespec_cli("list", "--json").stdout) == [
+        {"name": str(stored), "format": "GGUF Q8_0", "size": 2000, "path": str(stored)}
+    ]
+    stored.unlink()
+    empty = edgespec_cli("list")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert "no model is on this disk yet; `edgespec pull MODEL` fetches one" in empty.stderr
+
+
+def test_removing_asks_and_says_what_it_freed(edgespec_cli, stored, monkeypatch):
+    refused = edgespec_cli("rm", str(stored))
+    assert (refused.exit_code, stored.exists()) == (2, True)
+    assert "nobody can be asked" in refused.stderr
+    monkeypatch.setattr("edgespec_cli.stored.is_terminal", lambda stream: True)
+    no = edgespec_cli("rm", str(stored), input="n\n")
+    assert (no.exit_code, no.stdout, stored.exists()) == (0, "", True)
+    assert f"delete {stored} ({stored}, 2.0 kB)? [y/N]" in no.stderr
+    yes = edgespec_cli("rm", str(stored), input="y\n")
+    assert (yes.exit_code, stored.exists()) == (0, False)
+    assert yes.stdout == f"deleted {stored} ({stored}, 2.0 kB), 2.0 kB freed\n"
+
+
+def test_what_is_not_ours_is_not_removed(edgespec_cli, stored):
+    result = edgespec_cli("rm", "-y", "toy.gguf")
+    assert result.exit_code == 1
+    assert "so it is yours: delete it yourself" in result.stderr
+    assert edgespec_cli.model.exists()
+    both = edgespec_cli("rm", "-y", str(stored), "toy.gguf")
+    assert (both.exit_code, stored.exists()) == (1, True)  # all of them are found first
 
 
 def test_run_and_chat_pull_the_default_model_and_the_draft(edgespec_cli, pulled):

@@ -57,6 +57,15 @@ def test_kinds_of_speculation(edgespec_cli, args, draft, method):
     assert edgespec_cli.loaded["speculative_config"]["method"] == method
 
 
+def test_options_of_a_drafter_reach_it(edgespec_cli):
+    given = ("n=3", "share=0.5", "fast=true", "kind=bigram")
+    edgespec_cli.run("hello", *(word for one in given for word in ("--spec-option", one)))
+    options = {"n": 3, "share": 0.5, "fast": True, "kind": "bigram"}
+    assert edgespec_cli.loaded["speculative_config"] == {"method": "auto", "options": options}
+    refused = edgespec_cli.run("hello", "--spec-option", "n=3")
+    assert "unknown option 'n' of the drafters; they have none" in refused.stderr
+
+
 def test_a_draft_model_alone_and_its_limits(edgespec_cli):
     # the toy has no draft model, so the engine refuses: what it was given is what counts
     args = "--spec-type draft-model -md draft.gguf --spec-draft-n-max 3 --spec-draft-n-min 2"
@@ -75,7 +84,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
     ("args", "says"),
     [
         (("--raw", "--system", "x"), "--raw and --system exclude each other"),
-        (("--prompt-ids", "1,2"), "--prompt-ids and a prompt argument exclude each other"),
+        (("--prompt-ids", "1,2"), "--prompt-ids and --prompt exclude each other"),
         (("--prompt-ids", "1,x"), "'1,x' is not a list of token ids"),
         (("--spec-type", "none", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
         (("--spec-type", "suffix", "-md", "x.gguf"), "uses no draft model, but -md x.gguf"),
@@ -95,7 +104,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         (("-cd", "-2"), "n_ctx must be at least 0, got -2"),
         (("--tmep", "1"), "No such option"),
         (("-f", "missing.txt"), "missing.txt"),
-        (("one", "two"), "unexpected extra argument"),
+        (("-p", "again"), "there are two prompts: an argument and -p; leave one out"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(edgespec_cli, args, says):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,23 @@ def test_a_broken_package_is_left_out(package, tmp_path):
         [sys.executable, "-c", script], env=package, capture_output=True, text=True, check=True
     ).stderr
     assert "the drafter bigram of the package edgespec-bigram is left out" in said
+
+
+def test_a_package_that_registers_nothing_is_told(package, tmp_path):
+    (tmp_path / "bigram.py").write_text("def make(context): ...\n")
+    script = "import edgespec; edgespec.drafters.names()"
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=package, capture_output=True, text=True, check=True
+    ).stderr
+    assert "left out: ConfigError: bigram registers no drafter; put @edgespec.drafters.reg" in said
+
+
+def test_a_file_that_registers_nothing_is_told(monkeypatch):
+    forgotten = types.ModuleType("edgespec.drafters.trigram")
+    forgotten.__file__ = "drafters/trigram.py"
+    monkeypatch.setitem(sys.modules, forgotten.__name__, forgotten)
+    with pytest.raises(ConfigError, match=r"trigram.py registers no drafter: put @register"):
+        drafters.entry("trigram")
 
 
 def test_another_package_is_known_to_the_command_line_and_the_replay(package):

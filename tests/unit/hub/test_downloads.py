@@ -106,8 +106,8 @@ class Handler(BaseHTTPRequestHandler):
         hub.requests.append(request)
         if hub.redirect:
             return self.refuse(302, "", Location=hub.redirect)
-        if "/tree/" in self.path:
-            return self.tree()
+        if self.path.startswith("/api/"):
+            return self.info()
         found = hub.find(self.path)
         if isinstance(found, str):
             return self.refuse(404, found)
@@ -115,15 +115,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(401, "GatedRepo")
         self.serve(request, *found)
 
-    def tree(self) -> None:
+    def info(self) -> None:
         """Answer with the list of files, as the hub's API does."""
-        if "/org/toy/tree/main" not in self.path:
+        if not self.path.startswith("/api/models/org/toy/revision/main"):
             return self.refuse(404, "RepoNotFound")
-        found = [
-            {"type": "file", "path": name, "size": len(content), "oid": commit(content)}
-            for name, content in self.hub.files.items()
-        ]
-        body = json.dumps([*found, {"type": "directory", "path": "sub", "oid": "1"}]).encode()
+        found = [{"rfilename": name, "size": len(data)} for name, data in self.hub.files.items()]
+        body = json.dumps({"id": "org/toy", "siblings": found}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

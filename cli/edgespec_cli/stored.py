@@ -1,0 +1,58 @@
+"""The commands `edgespec list` and `rm`: the models on this disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+import cloup
+
+from .options import json_option, option
+from .parameters import ModelType
+from .render import is_terminal, name, size, table
+
+
+@cloup.command("list", aliases=["ls"])
+@json_option
+def list_(as_json: bool) -> None:
+    """List the models on this disk.
+
+    Those in edgespec's own folder and in the hub's cache; `edgespec models` lists what can be
+    downloaded by name.
+    """
+    from edgespec import hub
+
+    found = hub.stored()
+    if as_json:
+        rows = [
+            {"name": m.reference, "format": m.format, "size": m.size, "path": str(m.path)}
+            for m in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+    elif found:
+        table(
+            ("name", "format", "size", "file"),
+            [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in found],
+        )
+    if not found:
+        click.echo("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
+
+
+@cloup.command()
+@click.argument("references", metavar="MODEL...", nargs=-1, required=True, type=ModelType())
+@option("-y", "--yes", is_flag=True, help="Delete without being asked.")
+def rm(references: tuple[str, ...], yes: bool) -> None:
+    """Delete models from this disk.
+
+    MODEL is a name that `edgespec list` shows, or its path. Only models that edgespec fetched or
+    made are deleted, and none that lie elsewhere.
+    """
+    from edgespec import hub
+
+    for model in [hub.find(reference) for reference in references]:
+        what = f"{name(model.reference)} ({name(str(model.path))}, {size(model.size)})"
+        if not yes and not is_terminal(sys.stdin):
+            raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
+        if yes or click.confirm(f"delete {what}?", err=True):
+            click.echo(f"deleted {what}, {size(hub.remove(model))} freed")

@@ -1,0 +1,103 @@
+"""What people type who know Ollama, llama.cpp or llm."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from edgespec_cli import habits
+from edgespec_cli.main import cli
+
+OPTIONS = {name for command in cli.commands.values() for p in command.params for name in p.opts}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "toy.gguf", "hello"),
+        ("run", "-q", "toy.gguf", "hello"),
+        ("run", "-p", "hello", "-m", "toy.gguf"),
+        ("run", "toy.gguf", "-p", "hello"),
+        ("toy.gguf", "hello"),
+        ("-m", "toy.gguf", "hello"),
+        ("-m", "toy.gguf", "-p", "hello", "--gpu-layers", "0", "--predict=64"),
+        ("--debug", "-m", "toy.gguf", "hello"),
+    ],
+)
+def test_the_model_and_the_prompt_in_every_order(edgespec_cli, args):
+    result = edgespec_cli(*args)
+    assert (result.exit_code, result.stdout) == (0, "Hi, what can I do?\n"), result.stderr
+    assert edgespec_cli.loaded["model"] == "toy.gguf"
+
+
+def test_a_text_alone_is_a_prompt_for_the_default_model(edgespec_cli):
+    env = {"EDGESPEC_MODEL": "toy.gguf"}
+    for text in ("hello", "What is in toy.gguf?"):
+        result = edgespec_cli(text, "-q", env=env)
+        assert result.stdout in ("Hi, what can I do?\n", f"echo: {text}\n")
+        assert edgespec_cli.loaded["model"] == "toy.gguf"
+    assert edgespec_cli("draft.gguf", "hello", env=env).exit_code == 0  # what is typed wins
+    assert edgespec_cli.loaded["model"] == "draft.gguf"
+    assert edgespec_cli("run", "toy.gguf", "say", "it").stdout == "echo: say it\n"
+    assert edgespec_cli("run", "toy.gguf", input="hello").stdout == "Hi, what can I do?\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("runn", "x"), "No such command 'runn'. Did you mean 'run'?"),
+        (("modles",), "Did you mean 'models'?"),
+        (("llama3.2:1b",), "no model is called 'llama3.2'; close to it: llama-3.2-3b"),
+        (("run", "qwen3-40b", "hi"), "no model is called 'qwen3-40b'; close to it: qwen3-4b"),
+        (("run", "Name", "a", "colour"), "put the whole prompt in quotes after -p"),
+        (("run", "toy.gguf"), "there is no prompt: give one as an argument, with -p TEXT"),
+        (("ps",), "there is no command ps: a model is in memory only while"),
+        (("show", "x"), "`edgespec inspect MODEL` shows"),
+        (("run", "-i"), "`edgespec run` has no -i: leave it out"),
+        (("chat", "--mlock"), "`edgespec chat` has no --mlock: the system decides"),
+        (("chat", "-p", "hi"), "`edgespec run -p TEXT` answers once"),
+        (("pull", "--predict", "3"), "No such option '--predict'"),
+    ],
+)
+def test_what_does_not_work_says_what_does(edgespec_cli, args, says):
+    result = edgespec_cli(*args)
+    assert says in result.stderr
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_spellings_of_others_reach_the_library(edgespec_cli):
+    args = "--n-ctx 512 --model-draft draft.gguf --num-thread=1 --draft-max 3 --temperature 0.5"
+    assert edgespec_cli.run("hello", *args.split()).exit_code == 0
+    loaded = edgespec_cli.loaded
+    assert (loaded["n_ctx"], loaded["draft"], loaded["n_threads"]) == (512, "draft.gguf", 1)
+    assert loaded["speculative_config"]["num_speculative_tokens"] == 3
+    assert edgespec_cli("run", "-hf", "org/r", "--offline", "x").stderr.startswith(
+        "edgespec: error: hf:org/r is not on this device"
+    )
+    assert edgespec_cli.run("--", "--predict").stdout == "echo: --predict\n"
+
+
+def test_the_tables_name_what_there_is():
+    assert not habits.COMMANDS.keys() & cli.commands.keys()
+    assert not habits.SPELLINGS.keys() & habits.HINTS.keys()
+    for ours in habits.SPELLINGS.values():
+        assert ours.partition(" ")[0] in OPTIONS, ours
+    variables = {p.envvar for command in cli.commands.values() for p in command.params}
+    for ours in habits.VARIABLES.values():
+        name = ours.partition(" ")[0].partition("=")[0]
+        assert name in variables | {"EDGESPEC_API_KEY", "EDGESPEC_MODELS"}, ours
+
+
+def test_variables_of_other_servers_are_remarked(edgespec_cli):
+    env = {"OLLAMA_HOST": "0.0.0.0", "LLAMA_ARG_PORT": "1", "EDGESPEC_PORT": "2"}
+    result = edgespec_cli("serve", "-m", "no.gguf", env=env)
+    note = "note: OLLAMA_HOST is set and is not read; here it is EDGESPEC_HOST and EDGESPEC_PORT\n"
+    assert result.stderr.startswith(note)
+    assert "LLAMA_ARG_PORT" not in result.stderr
+    assert "OLLAMA" not in edgespec_cli("models", env=env).stderr
+
+
+def test_completion_knows_nothing_of_them():
+    with click.Context(cli, resilient_parsing=True) as ctx:
+        assert cli.resolve_command(ctx, ["ps"])[1] is None
