@@ -161,6 +161,11 @@ class SamplingParams:
         _check_bias(self.logit_bias)
 
     @property
+    def may_draft(self) -> bool:
+        """True unless the request forbids speculation."""
+        return not self.disable_spec_decode and self.num_draft_tokens != 0
+
+    @property
     def has_penalties(self) -> bool:
         """True if a row depends on which tokens came before it."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
@@ -255,10 +260,10 @@ class EngineConfig:
     provider: ONNX only: "cpu", "cuda" or another one of onnxruntime's; "auto" is CUDA where the
     build has it.
     batch_invariant: rows that do not depend on how many tokens are evaluated at once, so that
-    text with and without speculation is the same to the last near tie. None: where it costs
-    little, which is ONNX: single tokens are evaluated as two where kernels treat them otherwise.
-    True for a GGUF: with flash attention, without repacked weights and with bf16 values in the
-    cache, drafts kept as short as rows stay equal; on CPUs about a fifth slower.
+    text with and without speculation is the same to the last near tie; on CPUs about a fifth
+    slower. A GGUF runs with flash attention, without repacked weights and with bf16 values in the
+    cache, and drafts are kept as short as rows stay equal; an ONNX graph evaluates single tokens
+    as two where its kernels treat them otherwise.
     """
 
     n_ctx: int = 0
@@ -275,7 +280,7 @@ class EngineConfig:
     use_extra_bufts: bool = True
     requantize: bool = True
     provider: str = "auto"
-    batch_invariant: bool | None = None
+    batch_invariant: bool = False
     on_busy: Literal["wait", "error"] = "wait"
 
     def __post_init__(self) -> None:

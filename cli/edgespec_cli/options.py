@@ -96,8 +96,7 @@ model_options = cloup.option_group(
     option(
         "--batch-invariant/--no-batch-invariant", default=None,
         help="Compute in a way in which drafts never change the text, not even where two tokens "
-        "are almost equally likely. Costs little with ONNX, where it is the default, and more "
-        "with GGUF.",
+        "are almost equally likely. About a fifth slower on CPUs.",
     ),
     option(
         "--requantize-draft/--no-requantize-draft", default=None, show_default="yes",

@@ -150,6 +150,14 @@ class Restricting(Model, Protocol):
         """Allow rows from now on to be -inf outside their `top` largest logits; 0: whole rows."""
 
 
+@runtime_checkable
+class ExpectsDrafts(Model, Protocol):
+    """A model that may evaluate single tokens in another way where drafts come between them."""
+
+    def expect_drafts(self, expected: bool) -> None:
+        """Learn if the evaluations from now on may be of drafts as well as of single tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchItem:
     """Tokens to append to one slot; logits are wanted of the last `n_logits` of them."""

@@ -179,9 +179,7 @@ class Engine:
         self.close()
 
     def _speculation_of(self, params: SamplingParams) -> str:
-        if params.disable_spec_decode or params.num_draft_tokens == 0:
-            return "off: disabled by request"
-        return self._speculation
+        return self._speculation if params.may_draft else "off: disabled by request"
 
 
 def _token_ids(prompt: Any) -> list[int]:

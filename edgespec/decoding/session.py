@@ -138,9 +138,7 @@ class Session:
 
     def _speculates(self, request: Request) -> bool:
         """Return whether there are drafters that this request may use."""
-        params = request.params
-        forbidden = params.disable_spec_decode or params.num_draft_tokens == 0
-        return bool(self._drafters) and not forbidden
+        return bool(self._drafters) and request.params.may_draft
 
     def close(self) -> None:
         """Free target and drafters."""

@@ -21,7 +21,7 @@ _NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What `hf:org/repo:TAG@revision` names: one model of a repository. tag: "" for any."""
+    """One model of a repository, as `hf:org/repo:TAG@revision` names it. tag: "" for any."""
 
     repo: str
     tag: str = ""

@@ -135,8 +135,10 @@ def assemble(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: profile or _measured(target, draft_model),
     )
+    drafts = bool(made.drafters)
+    verifier = LocalVerifier(target, config.acceptance, governor=governor, drafts=drafts)
     return Engine(
-        made.session(LocalVerifier(target, config.acceptance, governor=governor)),
+        made.session(verifier),
         tokenizer,
         speculation=made.summary,
         target=target,

@@ -52,6 +52,7 @@ def check_model(
         return
     try:
         yield _check_placement(target)
+        yield from check_single_tokens(target)
         if isinstance(target, Threaded):
             yield _check_threads(target)
         finding, curve = check_profile(target, QUICK)
@@ -96,6 +97,20 @@ def _check_placement(model: FileModel) -> Finding:
         remedy = "free memory on the GPU, or take a smaller context or quantisation"
         return Finding("note", "placement", f"not all layers are on the GPU: {went}", remedy)
     return Finding("ok", "placement", went)
+
+
+def check_single_tokens(model: FileModel) -> Iterator[Finding]:
+    """Yield a note if a single token takes as long as two, so that rows are of one kernel."""
+    if model.capabilities.min_tokens < 2:
+        return
+    remedy = (
+        "leave --batch-invariant out where drafts may decide near ties"
+        if model.config.batch_invariant
+        else "convert the model with --accuracy-level 1, or decode with --spec-type none"
+    )
+    yield Finding(
+        "note", "kernels", f"single tokens are {model.placement['single tokens']}", remedy
+    )
 
 
 def _check_threads(model: Threaded) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import Model, Restricting
+from ..backends.base import ExpectsDrafts, Model, Restricting
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
@@ -26,8 +26,9 @@ class LocalVerifier:
     """Evaluates drafts with a model and checks them under the request's sampling.
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
-    target's own choice. governor: is asked for the number of threads before every evaluation. The
-    cache outlives a request: the next one reuses what it can.
+    target's own choice. governor: is asked for the number of threads before every evaluation.
+    drafts: there may be drafts, if a request allows it. The cache outlives a request: the next one
+    reuses what it can.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class LocalVerifier:
         rule: Acceptance = "block",
         clock: Callable[[], float] = time.perf_counter,
         governor: ThreadGovernor | None = None,
+        drafts: bool = True,
     ) -> None:
         self._governor = governor
         self._cache = TokenCache(model)
         self._model = model
         self._clock = clock
         self._rule = rule
+        self._drafts = drafts
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
 
@@ -67,6 +70,8 @@ class LocalVerifier:
         self._context = list(request.prompt)
         if isinstance(self._model, Restricting):
             self._model.restrict(n_deciding(request.params))
+        if isinstance(self._model, ExpectsDrafts):
+            self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
 
     def _prefill(self) -> Iterator[int]:

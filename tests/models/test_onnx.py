@@ -36,7 +36,8 @@ def prompt_of(engine, text=TEXT):
 
 def text_of(target, draft, **config):
     config = {"num_speculative_tokens": 4, "draft_p_min": 0.0} | config
-    with edgespec.load(target, draft, n_ctx=1024, speculative_config=config) as engine:
+    options = {"n_ctx": 1024, "batch_invariant": True, "speculative_config": config}
+    with edgespec.load(target, draft, **options) as engine:
         prompt = prompt_of(engine)
         plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True)
         drafted = engine.generate(prompt, max_tokens=64)

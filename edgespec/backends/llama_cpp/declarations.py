@@ -1,4 +1,4 @@
-"""What edgespec uses of llama.h: structures, constants, and the signatures of functions.
+"""Declarations of llama.h, as far as edgespec uses it: structures, constants, functions.
 
 llama.h changes with llama.cpp. `LAYOUTS` has the structure that differed between the versions
 tried; which one a library has is found out by `fitting`.
@@ -24,7 +24,7 @@ PARTIAL_ONLY = 1  # of a sequence's state: what cannot be cut
 
 
 class ModelParams(ctypes.Structure):
-    """How to load a model: llama_model_params."""
+    """Settings of a load: llama_model_params."""
 
     _fields_ = [
         ("devices", pointer),
@@ -91,7 +91,7 @@ _CONTEXT_END: list[tuple[str, Any]] = [
 
 
 class ContextParams(ctypes.Structure):
-    """How to make a context: llama_context_params."""
+    """Settings of a context: llama_context_params."""
 
     _fields_ = _CONTEXT_START + _CONTEXT_END
 
@@ -123,7 +123,7 @@ class NativeBatch(ctypes.Structure):
 
 
 class QuantizeParams(ctypes.Structure):
-    """How to write a model in another format: llama_model_quantize_params."""
+    """Settings of a copy in another format: llama_model_quantize_params."""
 
     _fields_ = [
         ("nthread", c_int32),

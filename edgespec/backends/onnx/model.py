@@ -24,7 +24,7 @@ from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
-from .probes import choose_cache, in_words, measure_noise
+from .probes import Padding, choose_cache, measure_noise
 from .session import check_packages, identity, open_session, ort, plainly
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
@@ -50,8 +50,8 @@ class OnnxModel:
     n_ctx: as asked for, at most what the graph was made for: its rotations are a table.
     placement: the provider that really runs it, and how its cache is kept ("shared": one
     buffer that the graph appends to in place; "grown": a longer one every time).
-    pads: single tokens are evaluated as two, because this graph's kernels give another row for
-    one alone, by row_noise logits, and a draft would change the text.
+    pads: single tokens are evaluated as two now, because this graph's kernels give another row
+    for one alone (`probes.Padding` says when).
 
     Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError;
     ConfigError for a provider that is not there.
@@ -81,15 +81,15 @@ class OnnxModel:
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
         noise = measure_noise(self)
-        self.pads = self.config.batch_invariant is not False and noise.only_alone
-        self.row_noise = noise.together if self.pads else max(noise.together, noise.alone)
+        self._padding: Padding = noise.padding(self.config.batch_invariant)
+        self.pads = self._padding != "never"
         if self.pads:  # the last token needs another one behind it
             self.n_ctx = min(self.n_ctx, longest - 1)
             self.capabilities = replace(self.capabilities, min_tokens=2)
         self.placement = {
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, SharedCache) else "grown",
-            "single tokens": in_words(self.row_noise, self.pads),
+            "single tokens": noise.in_words(self._padding),
             "trees": "the graph takes masks for them" if self.graph.mask else "no",
         }
 
@@ -133,6 +133,10 @@ class OnnxModel:
         others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
         return {"n_threads": (self.n_threads, others[-1])} if others else {}
 
+    def expect_drafts(self, expected: bool) -> None:
+        """Evaluate single tokens as this graph needs it beside drafts, or without any."""
+        self.pads = self._padding == "always" or (expected and self._padding == "beside drafts")
+
     def restrict(self, top: int) -> None:
         """Allow rows from now on to be -inf outside their `top` largest logits; 0, or more than
         MAX_TOP: whole rows. Without a device of its own they stay whole.
@@ -173,6 +177,7 @@ class OnnxModel:
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
         twin._top, twin._n_hidden = None, 0
+        twin.expect_drafts(True)
         twin._buffers = Buffers(self._session, self.graph, self.capabilities.max_batch, twin.n_ctx)
         shared = isinstance(self._cache, SharedCache)
         twin.use(

@@ -34,6 +34,12 @@ except ImportError as error:
     ) from error
 
 ort = onnxruntime
+_SETTINGS = {
+    "session.intra_op.allow_spinning": "1",  # the library's default
+    # Threads that go on spinning after an evaluation take the CPUs from the other engine of a
+    # pair: with two cores llama.cpp then takes 1.7 times as long.
+    "session.force_spinning_stop": "1",
+}
 logger = logging.getLogger("edgespec.onnx")
 
 
@@ -96,9 +102,8 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.log_severity_level = 4  # what fails comes back as an exception
-    # Threads that go on spinning after an evaluation take the CPUs from the other engine of a
-    # pair: with two cores llama.cpp then takes 1.7 times as long.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    for name, value in _SETTINGS.items():
+        options.add_session_config_entry(name, value)
     wanted = _providers(config)
     if "CUDA" in wanted[0] and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()

@@ -160,12 +160,13 @@ def test_fetching_little_changes_no_text(tmp_path, monkeypatch, sampling, alone)
 # --- one token alone ----------------------------------------------------------------------------
 
 
-def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
-    path = onnx_models.save(tmp_path, cycle(alone=5.0))
-    model = opened(path)
-    assert model.pads
-    assert "as two" in model.placement["single tokens"]
+@pytest.mark.parametrize("alone", [1.0, 5.0])
+def test_batch_invariant_pairs_tokens_where_one_alone_gives_another_row(tmp_path, alone):
+    path = onnx_models.save(tmp_path, cycle(alone))
+    model = opened(path, batch_invariant=True)
+    assert "as two, so that drafts change nothing" in model.placement["single tokens"]
     assert model.capabilities.min_tokens == 2
+    model.expect_drafts(False)  # text without drafts has to be text with them
     several = model.decode([4, 5], n_logits=2).logits.copy()
     model.truncate(0)
     for token, row in zip([4, 5], several, strict=True):
@@ -176,25 +177,59 @@ def test_tokens_are_paired_where_one_alone_gives_another_row(tmp_path):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_keys_and_values_of_a_token_alone_are_paired_too(tmp_path, shared):
-    model = opened(onnx_models.save(tmp_path, alone=0.5, shared=shared))
-    assert model.pads
-    assert model.row_noise < 1e-3
+    path = onnx_models.save(tmp_path, alone=0.5, shared=shared)
+    model = opened(path, batch_invariant=True)
     at_once = model.decode(TOKENS, n_logits=len(TOKENS)).logits.copy()
     model.truncate(0)
     one_by_one = np.concatenate([model.decode([token]).logits.copy() for token in TOKENS])
     assert np.allclose(one_by_one, at_once, atol=1e-3)
 
 
-def test_who_wants_speed_is_told_what_it_costs(tmp_path):
-    path = onnx_models.save(tmp_path, cycle(alone=5.0))
-    model = opened(path, batch_invariant=False)
-    assert not model.pads
-    assert model.row_noise == pytest.approx(5.0, abs=1e-5)
-    assert model.capabilities.min_tokens == 1
+def alone_and_beside_another(model):
+    """Return rows of one token: evaluated alone, and as the first of two."""
+    rows = [model.decode([4]).logits[0].copy()]
+    model.truncate(0)
+    rows.append(model.decode([4, 5], n_logits=2).logits[0].copy())
+    model.truncate(0)
+    return rows
+
+
+def test_kernels_that_round_in_two_ways_are_mixed(tmp_path):
+    """A token is evaluated alone: neither row is nearer to float32 than the other."""
+    model = opened(onnx_models.save(tmp_path, cycle(alone=0.5)))
     assert "near ties" in model.placement["single tokens"]
+    assert model.capabilities.min_tokens == 1
+    for expected in (True, False):
+        model.expect_drafts(expected)
+        alone, beside = alone_and_beside_another(model)
+        assert abs(alone - beside).max() == pytest.approx(0.5, abs=1e-5)
     alike = opened(onnx_models.save(tmp_path, cycle()))
-    assert not alike.pads
     assert "the same rows" in alike.placement["single tokens"]
+
+
+def test_kernels_that_differ_by_more_than_rounding_are_not_mixed(tmp_path):
+    model = opened(onnx_models.save(tmp_path, cycle(alone=5.0)))
+    assert "more than rounding" in model.placement["single tokens"]
+    assert model.capabilities.min_tokens == 2
+    assert np.array_equal(*alone_and_beside_another(model))
+    model.expect_drafts(False)
+    alone, beside = alone_and_beside_another(model)
+    assert abs(alone - beside).max() == pytest.approx(5.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("config", "options", "padded"), [
+    ({"method": "suffix"}, {}, True), ({"method": "none"}, {}, False),
+    ({"method": "suffix"}, {"disable_spec_decode": True}, False),
+    ({"method": "suffix"}, {"num_draft_tokens": 0}, False),
+    ({"method": "suffix", "num_speculative_tokens": 0}, {}, False),
+])  # fmt: skip
+def test_requests_that_cannot_draft_are_never_padded(tmp_path, config, options, padded):
+    folder = onnx_models.save(tmp_path, cycle(alone=5.0)).parent
+    with edgespec.load(folder, None, n_ctx=64, speculative_config=config) as engine:
+        for _ in range(2):
+            engine.generate("abc", max_tokens=4, **options)
+            assert np.array_equal(*alone_and_beside_another(engine.target)) == padded
+            engine.generate("abc", max_tokens=4)  # another request decides for itself
 
 
 def test_a_free_token_is_looked_up_after_a_single_one(tmp_path):
@@ -208,7 +243,8 @@ def test_a_free_token_is_looked_up_after_a_single_one(tmp_path):
 
 
 def test_a_context_that_is_full_to_the_last_token_can_be_paired(tmp_path):
-    model = opened(onnx_models.save(tmp_path, cycle(alone=5.0)), n_ctx=8)
+    path = onnx_models.save(tmp_path, cycle(alone=5.0))
+    model = opened(path, n_ctx=8, batch_invariant=True)
     for i in range(8):
         model.decode([2 + i])
     assert model.n_past == 8
@@ -223,7 +259,8 @@ def test_speculation_changes_nothing(tmp_path, alone):
     for draft, method in ((None, "none"), (None, "auto"), (folder, "draft_model")):
         config = {"method": method, "draft_p_min": 0}
         config["num_speculative_tokens"] = 0 if method == "none" else 4
-        with edgespec.load(folder, draft, n_ctx=256, speculative_config=config) as engine:
+        options = {"n_ctx": 256, "batch_invariant": True, "speculative_config": config}
+        with edgespec.load(folder, draft, **options) as engine:
             done = engine.generate("abcabcabc", max_tokens=60)
             texts.append(done.token_ids)
             assert (done.stats.num_accepted_draft_tokens > 20) == (method != "none")
@@ -279,6 +316,18 @@ def test_tune_and_doctor(tmp_path, monkeypatch):
     assert subjects["profile"].text.split(":")[0] in ("fresh", "stale")  # of microseconds
     assert "provider CPU" in subjects["placement"].text
     assert "CPU" in subjects["onnxruntime"].text
+
+
+def test_the_doctor_says_when_single_tokens_are_padded(tmp_path):
+    found = {}
+    for alone, invariant in ((5.0, False), (0.5, False), (0.5, True)):
+        path = onnx_models.save(tmp_path / f"{alone}{invariant}", cycle(alone))
+        notes = edgespec.diagnose(path, None, n_ctx=64, batch_invariant=invariant)
+        found[alone, invariant] = [f for f in notes if f.subject == "kernels"]
+    assert "more than rounding" in found[5.0, False][0].text
+    assert "--accuracy-level 1" in found[5.0, False][0].remedy
+    assert not found[0.5, False]
+    assert "--batch-invariant" in found[0.5, True][0].remedy
 
 
 # --- cancellation -------------------------------------------------------------------------------
