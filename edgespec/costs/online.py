@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 
 from ..types import StepStats, Thresholds
 from .profiles import Profile
+from .threads import ThreadGovernor
 
 MEMORY = 1 / 24  # weight of a new step in running means
 LOOK_AHEAD = 8  # tokens of a draft model that are weighed together
@@ -16,6 +18,8 @@ _WEIGHED = (1, 2, 4, LOOK_AHEAD)  # numbers of further tokens, of which the best
 _TOLERANCE = 0.03  # tables follow a ratio only if it has changed by more
 _BLOCK = 128  # tables hold for so many cached tokens
 _READING = 8  # tokens: evaluations of so many and more are reading, not drafting
+_SEEN = 4  # plain steps: fewer say little about the next ones
+_SNAPSHOT = 16  # steps: so many and up to twice as many are forgotten where others disturbed them
 _UNKNOWN_S = 1e9  # an evaluation of a draft model whose costs were not measured
 
 
@@ -29,10 +33,9 @@ class _Ratio:
     def __init__(self, steady: bool = True) -> None:
         self.value, self.n, self._steady = 1.0, 0, steady
 
-    @property
-    def is_off(self) -> bool:
-        """True if it is known to be far from one."""
-        return self.n > 16 and not 0.6 < self.value < 1.7
+    def is_off(self, *, slower_counts: bool) -> bool:
+        """Return whether it is known to be far from one, above it only if that counts."""
+        return self.n > 16 and (self.value <= 0.6 or (slower_counts and self.value >= 1.7))
 
     def follow(self, ratio: float) -> None:
         """Take one measured ratio into account."""
@@ -43,6 +46,47 @@ class _Ratio:
         elif not self.value / 2 < ratio < 2 * self.value:
             ratio = self.value * (2 if ratio > self.value else 0.5)
         self.value += weight * (ratio - self.value)
+
+
+class _Ratios:
+    """The corrections of one regime. settled: the first three, as tables take them.
+
+    They begin as those of another regime, but follow at once in both directions.
+    """
+
+    def __init__(self, like: _Ratios | None = None) -> None:
+        self._new = like is not None
+        self.plain = _Ratio(steady=not self._new)
+        self.wide = _Ratio(steady=False)
+        self.draft = _Ratio(steady=False)  # beside that of plain steps
+        self.plain_seen = _Ratio(steady=False)  # for figures: in both directions at once
+        if like:
+            self.plain.value, self.wide.value = like.plain.value, like.wide.value
+            self.draft.value = like.draft.value
+        self.settled = self.values
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """The ratios of plain steps, of wider ones and of a draft model now."""
+        return self.plain.value, self.wide.value, self.draft.value
+
+    def follow(self, n: int, ratio: float) -> None:
+        """Take the measured ratio of an evaluation of n tokens by the target into account."""
+        if n > 1:
+            self.wide.follow(ratio)
+            return
+        before = self.plain.value
+        self.plain.follow(ratio)
+        self.plain_seen.follow(ratio)
+        change = self.plain.value / before
+        self.wide.value *= change if self._new and not self.wide.n else math.sqrt(change)
+
+    def copy(self) -> _Ratios:
+        """Return a copy that does not follow this one."""
+        found = copy.copy(self)
+        found.plain, found.wide = copy.copy(self.plain), copy.copy(self.wide)
+        found.draft, found.plain_seen = copy.copy(self.draft), copy.copy(self.plain_seen)
+        return found
 
 
 class FurtherTokens:
@@ -107,18 +151,38 @@ class Costs:
 
     Plain steps, wider ones and a draft model's are corrected apart: a profile may have been
     measured in a bad moment, and what slows the reading of weights (other programs) is not what
-    slows arithmetic (heat). max_depth: most tokens of a draft; raises ValueError below one.
+    slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
+    without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
+    before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
+    ValueError below one.
     """
 
-    def __init__(self, profile: Profile, max_depth: int = 31) -> None:
+    def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
-        self.profile = profile
         self.max_depth = max_depth
-        self.plain = _Ratio()
-        self._wide = _Ratio(steady=False)
-        self._draft = _Ratio(steady=False)  # beside that of plain steps
-        self._settled = 1.0, 1.0, 1.0  # the three, as tables take them
+        self.known = profile is not None
+        self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
+        self._governor: ThreadGovernor | None = None
+        if profile:
+            self.learn(profile)
+
+    def follow(self, governor: ThreadGovernor | None) -> None:
+        """Keep corrections apart by the regime that `governor` tells, and tell it the costs."""
+        self._governor = governor
+        if governor and self.known:
+            governor.expect(self.profile.target)
+
+    def learn(self, profile: Profile) -> None:
+        """Adopt a profile that was measured just now; it holds from the next step on."""
+        self.known = True
+        self.profile = profile
+        self.regime = None
+        self._normal = self._now = _Ratios()
+        self._disturbed: dict[tuple[int, bool], _Ratios] = {}
+        self._snapshots = (self._now.copy(), self._now.copy())
+        self._n_normal = 0  # steps
+        self.follow(self._governor)
         self._block = -1
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
@@ -127,26 +191,44 @@ class Costs:
 
     def observe(self, stats: StepStats, n_past: int) -> None:
         """Correct the costs by one step behind n_past cached tokens."""
-        ratio = stats.verify_s / self.profile.target(stats.n_evaluated, n_past)
-        if stats.n_evaluated == 1:
-            before = self.plain.value
-            self.plain.follow(ratio)
-            self._wide.value *= math.sqrt(self.plain.value / before)
-        else:
-            self._wide.follow(ratio)
+        self._change_regime()
+        now, n = self._now, stats.n_evaluated
+        now.follow(n, stats.verify_s / self.profile.target(n, n_past))
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
             expected = sum(self.draft(n, n_past) for n in stats.draft_evaluated)
-            self._draft.follow(self._draft.value * stats.draft_s / expected)
+            now.draft.follow(now.draft.value * stats.draft_s / expected)
+        if self.regime is None:
+            self._n_normal += 1
+            if self._n_normal % _SNAPSHOT == 0:
+                self._snapshots = self._snapshots[1], now.copy()
         self._settle()
 
     @property
     def stale(self) -> bool:
-        """True if steps differ so much from the profile that it should be measured anew."""
-        return self.plain.is_off or self._wide.is_off
+        """True if steps differ so much from the profile that it should be measured anew.
+
+        Slower ones do not count where other programs might be the cause.
+        """
+        seen = self._governor.regime if self._governor else None
+        alone = seen is None or (seen.visible and not seen.disturbed)
+        ratios = self._normal.plain, self._normal.wide
+        return any(ratio.is_off(slower_counts=alone) for ratio in ratios)
+
+    @property
+    def plain(self) -> _Ratio:
+        """The correction of plain steps in this regime."""
+        return self._now.plain
 
     def plain_s(self, n_past: int) -> float:
         """Return the seconds of a plain step, Python's share included."""
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
+
+    def seen_plain_s(self, n_past: int) -> float | None:
+        """Return the seconds of a plain step as some were measured lately, None before that."""
+        if not self.known or self._now.plain_seen.n < _SEEN:
+            return None
+        measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
+        return measured + self.profile.overhead
 
     def draft(self, n: int, n_past: int) -> float:
         """Return the seconds of a draft model's evaluation of n tokens.
@@ -157,12 +239,12 @@ class Costs:
             return _UNKNOWN_S
         few = n < len(self._drafting)
         seconds = self._drafting[n] if few else self.profile.draft(n, n_past)
-        return self.plain.value * self._draft.value * seconds
+        return self._now.plain.value * self._now.draft.value * seconds
 
     @property
     def draft_token_s(self) -> float:
         """The seconds of a draft model's evaluation of one token, as tables take them."""
-        plain, _, draft = self._settled
+        plain, _, draft = self._now.settled
         return plain * draft * self._drafting[1] if self._drafting else _UNKNOWN_S
 
     def target(self, n_past: int) -> list[float]:
@@ -171,6 +253,7 @@ class Costs:
         The table is made for a block of cached tokens, and anew if a ratio has changed by more
         than the tolerance.
         """
+        self._change_regime()
         if self._block != n_past // _BLOCK:
             self._block, self._table = n_past // _BLOCK, []
             curve, drafting = self.profile.target, self.profile.draft
@@ -178,7 +261,7 @@ class Costs:
             self._measured = [curve(n, middle) for n in range(1, self.max_depth + LOOK_AHEAD + 1)]
             self._drafting = [drafting(n, middle) for n in range(_READING)] if drafting else []
         if not self._table:
-            plain, wide, _ = self._settled
+            plain, wide, _ = self._now.settled
             overhead, first = self.profile.overhead, plain * self._measured[0]
             more = [overhead + max(first, wide * s) for s in self._measured[1:]]
             self._table = [overhead, overhead + first, *more]
@@ -200,8 +283,25 @@ class Costs:
 
     def _settle(self) -> None:
         """Adopt the three ratios for tables all at once, for their differences decide."""
-        now = plain, wide, draft = self.plain.value, self._wide.value, self._draft.value
-        last_plain, last_wide, last_draft = self._settled
+        now = plain, wide, draft = self._now.values
+        last_plain, last_wide, last_draft = self._now.settled
         changes = plain / last_plain, wide / plain * last_plain / last_wide, draft / last_draft
         if not all(1 - _TOLERANCE < change < 1 + _TOLERANCE for change in changes):
-            self._settled, self._table = now, []
+            self._now.settled, self._table = now, []
+
+    def _change_regime(self) -> None:
+        """Take the corrections of the regime that the governor tells."""
+        if self._governor is None:
+            return
+        key = self._governor.key
+        if key == self.regime:
+            return
+        if self.regime is None:  # the last normal steps were not: others had come already
+            self._normal = self._snapshots[0]
+            self._snapshots = (self._normal.copy(), self._normal.copy())
+        self.regime = key
+        if key is None:
+            self._now = self._normal
+        else:  # others may be other ones than last time
+            self._now = self._disturbed[key] = _Ratios(self._disturbed.get(key, self._normal))
+        self._table = []

@@ -102,6 +102,14 @@ class ThreadGovernor:
         self._saved_s, self._gap_s = 0.0, 1.0
         self._last_look = self._last_trial = clock()
 
+    @property
+    def key(self) -> tuple[int, bool] | None:
+        """The regime of the last evaluation: threads, and if others disturb; None for all of them
+        and nobody else.
+        """
+        n_threads, disturbed, _ = self.regime
+        return (n_threads, disturbed) if disturbed or n_threads < self._full else None
+
     def expect(self, seconds: Callable[[int, int], float]) -> None:
         """Compare steps with these times from now on: of an evaluation of n tokens behind n_past,
         with all threads and nobody else. Without them the first steps say what is usual.

@@ -135,6 +135,8 @@ def assemble(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: profile or _measured(target, draft_model),
     )
+    if isinstance(made.policy, Adaptive):
+        made.policy.costs.follow(governor)
     drafts = bool(made.drafters)
     verifier = LocalVerifier(target, config.acceptance, governor=governor, drafts=drafts)
     return Engine(

@@ -80,6 +80,7 @@ class Adaptive:
         self._told_stale = False
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
+        self._regime = costs.regime
         self._exploration_budget = 0.0  # tokens
         self._loss_budget = LOSS_BUDGET  # tokens
         self._n_emitted = 0
@@ -136,6 +137,8 @@ class Adaptive:
         self.costs.observe(step, n_past)
         self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
         self._forget_stale_costs()
+        if self.costs.regime != self._regime:
+            self._regime, self._price = self.costs.regime, 0.0
         rate = step.n_emitted / max(step.total_s, 1e-9)
         self._price += MEMORY * (rate - self._price) if self._price else rate
         plain = self.plain_s(n_past)
