@@ -22,7 +22,7 @@ from edgespec import EngineConfig
 from edgespec.loading.models import open_model
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 
-TEXT = Path(__file__).parents[1] / "data/questions.txt"
+TEXTS = [Path(__file__).parents[2] / name for name in ("tests/data/questions.txt", "LICENSE")]
 READ, POSITIONS, N_TOKENS = 64, 300, 96
 QUESTIONS = ("Tell me about the history of the bicycle.", "Explain recursion with an example.")
 
@@ -35,7 +35,9 @@ def graph(name: str) -> Path:
 def rows(path: Path, width: int) -> np.ndarray:
     """Logits of single tokens, each evaluated as `width` of them; the prompt as many."""
     target = open_model(path, EngineConfig(n_ctx=1024))
-    tokens = target.tokenizer.encode(TEXT.read_text("utf-8"))[: READ + POSITIONS]
+    text = "\n".join(path.read_text("utf-8") for path in TEXTS)
+    tokens = target.tokenizer.encode(text)[: READ + POSITIONS]
+    assert len(tokens) == READ + POSITIONS
     target.decode(tokens[:READ], n_logits=0)
     found = []
     for token in tokens[READ:]:
