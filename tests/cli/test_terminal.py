@@ -153,6 +153,22 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
     assert "Traceback" not in chat.seen
 
 
+def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
+    chat = terminal("run", "toy.gguf")  # without a prompt it is a chat
+    chat.expect(PROMPT)
+    chat.type("slow\r")
+    chat.expect("tick tick")
+    chat.type("cou")
+    assert "cou" not in chat.expect("tick [^>]*first token")
+    chat.expect(PROMPT)
+    chat.expect("cou")
+    chat.type("nt\r")
+    chat.expect("2\r\n")
+    chat.expect(PROMPT)
+    chat.type("\x04")
+    assert chat.finish() == 0
+
+
 def test_ctrl_c_in_run_ends_with_130(terminal):
     run = terminal("run", "-m", "toy.gguf", "slow")
     run.expect("tick tick")
