@@ -114,11 +114,10 @@ def _still_runs(process: subprocess.Popen[bytes]) -> bool:
 def _bytes_in(folder: Path) -> int:
     """Return the bytes of all files below `folder`."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip moves its files about
-            continue
+    for place, _, names in os.walk(folder):  # which says nothing of folders that vanish meanwhile
+        for name in names:
+            with contextlib.suppress(OSError):  # pip moves its files about
+                total += os.stat(os.path.join(place, name)).st_size
     return total
 
 
