@@ -56,6 +56,7 @@ class Server:
             self.port = one.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}"
         self._model, self._keys = model, folder / "keys.txt"
+        self._keys.touch(0o600)
         self._keys.write_text(KEY + "\n")
         self._process = None
 
