@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ..backends.base import FileModel, Model
+from ..backends.base import FileModel, Model, ThreadLimited
 from ..backends.files import label
 from .curves import Curve
 from .profiles import store, stored
@@ -73,6 +73,8 @@ def _rounds(
 
 def timed(model: Model, width: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds of one evaluation of `width` tokens; the cache is as before."""
+    if isinstance(model, ThreadLimited):
+        model.limit_threads(0)  # which other programs may have left behind
     n_past = model.n_past
     state = None if model.capabilities.truncate else model.checkpoint()
     start = clock()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..backends.base import ThreadLimited
+from ..backends.base import FileModel, ThreadLimited
 from ..device import Load, LoadMeter, usable_cpus
 
 logger = logging.getLogger("edgespec.threads")
@@ -322,3 +322,19 @@ class ThreadGovernor:
             logger.debug("%d of %d threads", n, self._full)
         self._n = self._before_trial = n
         self._present, self._trial = None, None
+
+
+def governor_of(target: object, models: Sequence[object]) -> ThreadGovernor | None:
+    """Return what adapts the threads of `models` to the rest of the machine, by the settings of
+    the target; None for a target without threads.
+
+    One that may not change anything still knows when other programs disturb measured times.
+    """
+    if not isinstance(target, FileModel):
+        return None
+    config = target.config
+    limited: list[ThreadLimited] = []
+    if config.dynamic_threads:
+        limited += [model for model in models if isinstance(model, ThreadLimited)]
+    fixed = bool(config.batch_invariant)
+    return ThreadGovernor(limited, target.n_threads, fixed_in_request=fixed)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import drafters
-from ..backends.base import FileModel, Model, ThreadLimited, Tokenizer
+from ..backends.base import Model, Tokenizer
 from ..config import SpeculativeConfig, build
 from ..costs.measuring import QUICK, READING, measure
 from ..costs.online import Costs
 from ..costs.profiles import Profile
-from ..costs.threads import ThreadGovernor
+from ..costs.threads import governor_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
 from ..drafters.base import Drafter, DrafterContext, Source
@@ -130,7 +130,7 @@ def assemble(
     if draft_model and not uses_model(config):
         draft_model.close()
         draft_model = None
-    governor = governor_of(target, draft_model)
+    governor = governor_of(target, (target, draft_model))
     made = speculate(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: profile or _measured(target, draft_model),
@@ -146,21 +146,6 @@ def assemble(
         target=target,
         **options,
     )
-
-
-def governor_of(target: object, draft: object = None) -> ThreadGovernor | None:
-    """Return what adapts the threads of a target and its draft model, None if it has no threads.
-
-    One that leaves them as they are still knows when other programs disturb measured times.
-    """
-    if not isinstance(target, FileModel):
-        return None
-    config = target.config
-    limited: list[ThreadLimited] = []
-    if config.dynamic_threads:
-        limited += [model for model in (target, draft) if isinstance(model, ThreadLimited)]
-    fixed = bool(config.batch_invariant)
-    return ThreadGovernor(limited, target.n_threads, fixed_in_request=fixed)
 
 
 def _measured(target: Model, draft: Model | None) -> Profile:

@@ -17,7 +17,7 @@ from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConf
 from ..costs.curves import Curve
 from ..costs.measuring import READING, curve_of
 from ..costs.profiles import Profile
-from ..costs.threads import ThreadGovernor
+from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.engine import Engine
 from ..device import processor
 from ..drafters.base import DrafterContext
@@ -27,7 +27,7 @@ from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import NO_DRAFT, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
-from .assembly import configured, governor_of, speculate
+from .assembly import configured, speculate
 from .drafts import open_draft
 from .load import described
 from .models import Reference, model_path, open_model
@@ -122,7 +122,7 @@ def connected(
             small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
             stack.callback(small.close)
         tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
-        governor = governor_of(target, small)
+        governor = governor_of(target, (target, small))
         reach = functools.partial(verifiers.connect, remote, tokenizer)
         verifier, remote_part = _verifier(reach, target, governor)
         stack.callback(verifier.close)

@@ -28,6 +28,7 @@ from edgespec import (
     UnknownArchitecture,
     VocabularyMismatch,
 )
+from edgespec.costs.measuring import measure
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.loading.models import open_model
 from tests.helpers import libllama
@@ -509,3 +510,11 @@ def test_gemma_sliding_window(gemma):
         assert len(prompt) > 512  # more than the window
         done = assert_equal_to_plain(engine, prompt, 24)
         assert done.stats.num_accepted_draft_tokens > 0
+
+
+def test_what_is_measured_is_measured_with_all_threads(smollm2):
+    config = EngineConfig(n_ctx=256, n_threads=2)
+    with contextlib.closing(open_model(smollm2, config)) as model:
+        model.limit_threads(1)
+        measure(model, widths=(1,), repeats=1)
+        assert model.thread_limit == 0

@@ -11,6 +11,7 @@ again when it goes on. The parts, in the order in which they use each other:
     slots      whose cache is where; eviction and shared prefixes
     answers    what devices are told, and what an evaluation changes in a session
     scheduler  what is evaluated together
+    governed   the target, whose threads follow what other programs leave of the cores
     frames     what a device's frame asks for
     sessions   this file: the parts together, and the thread that evaluates
     websocket  connections
@@ -28,10 +29,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
 from ...costs.measuring import curve_of
+from ...costs.threads import governor_of
 from ...decoding.engine import Engine
 from ...errors import ConfigError
 from .answers import Answers
 from .frames import FrameHandler
+from .governed import GovernedModel
 from .registry import SessionRegistry
 from .scheduler import Scheduler
 from .slots import SlotTable
@@ -188,7 +191,9 @@ def serving(
     target = engine.target
     if not isinstance(target, Batchable):
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
-    model = target.batched(n_slots, n_ctx or target.n_ctx)
+    model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
+    if governor := governor_of(target, [model]):
+        model = GovernedModel(model, governor)
     curve = curve_of(target)
     costs = [(n, int(1e6 * curve(n))) for n in curve.widths]
     return Sessions(model, engine.tokenizer, name=name, costs=costs, limits=limits)
