@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +79,28 @@ class Tokenizer(Vocabulary, Protocol):
 
     chat_template: str | None
 
+    @property
+    def longest_token(self) -> int:
+        """The most bytes of text that one token can stand for."""
+
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return the token ids of `text`, with add_special after BOS where the model wants one."""
+        """Return the token ids of `text`, with add_special after BOS where the model wants one.
+
+        parse_special: read control tokens written in `text` as such, not as characters.
+        """
+
+    def encode_pieces(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> Iterator[list[int]]:
+        """Yield the ids of `encode` a piece at a time, so that a caller may stop between them."""
+
+    def has_control(self, text: str) -> bool:
+        """Return True if `encode` would read control tokens in `text`."""
+
+    def control_texts(self) -> list[str]:
+        """Return the texts of the control tokens, always in the same order."""
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text; empty for control tokens."""

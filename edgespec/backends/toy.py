@@ -5,7 +5,7 @@ Losslessness is proved on it, and programs that embed edgespec can be tested wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,25 @@ class ToyTokenizer:
             ids.append(best)
             data = data[len(self._vocab[best]) :]
         return ids
+
+    def encode_pieces(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> Iterator[list[int]]:
+        """Yield the ids of `encode`, all at once."""
+        yield self.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def has_control(self, text: str) -> bool:
+        """Return False: there are no control tokens."""
+        return False
+
+    def control_texts(self) -> list[str]:
+        """Return an empty list: there are no control tokens."""
+        return []
+
+    @property
+    def longest_token(self) -> int:
+        """The most bytes of an entry."""
+        return max(map(len, self._vocab))
 
     def token_text(self, token: int) -> bytes:
         """Return the vocabulary entry."""

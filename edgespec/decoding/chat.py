@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..backends.base import Tokenizer
 from ..config import SamplingParams, build
 from ..errors import ConfigError, ContextFull
 from ..types import Completion, Event
-from . import templates
+from .prompts import ConversationEncoder
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -38,13 +37,15 @@ class Chat:
     the cache and only the new turn is prefilled. When the context is full, the oldest turns
     leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
     cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
-    does not.
+    does not. Control tokens written in messages are text, unless parse_special is True.
     """
 
-    def __init__(self, engine: Engine, system: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, system: str | None = None, *, parse_special: bool = False
+    ) -> None:
         self._engine = engine
+        self._encoder = ConversationEncoder(engine.tokenizer, parse_special=parse_special)
         self.system = system
-        self._template = engine.tokenizer.chat_template or templates.CHATML
         self.messages: list[dict[str, str]] = []
         self._n_dropped = 0
         self._text = ""  # the rendered conversation that `_tokens` stand for
@@ -88,7 +89,7 @@ class Chat:
         prompt, rendered, dropped = self._fit(messages, params)
         earlier = self._earlier
         if dropped != self._n_dropped:
-            earlier = self._encode(self._conversation(messages[:dropped]))
+            earlier = self._encoder.encode(self._conversation(messages[:dropped]))
         events = self._engine.run(prompt, params, earlier=earlier)
         return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
 
@@ -155,7 +156,7 @@ class Chat:
         if answer and tokenizer.is_eog(answer[-1]):
             del answer[-1]
         if b"".join(map(tokenizer.piece, answer)) == shown.encode():
-            self._text = fitted.rendered + shown
+            self._text = fitted.rendered + self._encoder.mark(shown)
             self._tokens = [*fitted.prompt, *answer]
         else:  # cut at a stop string or inside a character: its tokens say more than was shown
             self._text = ""
@@ -194,24 +195,11 @@ class Chat:
         """Return token ids and text of a conversation; the last ids are extended where possible."""
         rendered = self._conversation(messages)
         if self._text and rendered.startswith(self._text):
-            added = self._engine.tokenizer.encode(rendered[len(self._text) :], add_special=False)
+            added = self._encoder.encode(rendered[len(self._text) :], continues=True)
             return [*self._tokens, *added], rendered
-        return self._encode(rendered), rendered
+        return self._encoder.encode(rendered), rendered
 
     def _conversation(self, messages: Sequence[dict[str, str]]) -> str:
         if self._system is not None:
             messages = [{"role": "system", "content": self._system}, *messages]
-        return templates.render(self._template, messages, self._engine.tokenizer.special())
-
-    def _encode(self, text: str) -> list[int]:
-        return encode(self._engine.tokenizer, text)
-
-
-def encode(tokenizer: Tokenizer, rendered: str) -> list[int]:
-    """Return the token ids of a rendered conversation.
-
-    Most templates write the BOS token themselves; it is never added twice.
-    """
-    bos = tokenizer.special()["bos_token"]
-    has_bos = bool(bos) and rendered.startswith(bos)
-    return tokenizer.encode(rendered, add_special=not has_bos)
+        return self._encoder.render(messages)

@@ -15,6 +15,7 @@ from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
 from .output import Output
+from .prompts import check_size
 from .request_lock import Interrupt, RequestLock
 from .session import Session
 
@@ -72,9 +73,12 @@ class Engine:
         """
         return self.run(self.encode(prompt), build(SamplingParams, sampling))
 
-    def chat(self, system: str | None = None) -> Chat:
-        """Return a new conversation, rendered with the model's own template."""
-        return Chat(self, system)
+    def chat(self, system: str | None = None, *, parse_special: bool = False) -> Chat:
+        """Return a new conversation, rendered with the model's own template.
+
+        parse_special: read control tokens that are written in messages as such, not as text.
+        """
+        return Chat(self, system, parse_special=parse_special)
 
     def cancel(self) -> None:
         """Cancel the running request, if there is one; may be called from any thread.
@@ -145,9 +149,16 @@ class Engine:
         yield Event("done", text=rest, completion=completion)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt. Raises ConfigError for none, or an unknown one."""
+        """Return the token ids of a prompt.
+
+        Raises ConfigError for none, or an unknown one, ContextFull for a text that cannot fit.
+        """
         self._lock.check_open()
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+        if isinstance(prompt, str):
+            check_size(self.tokenizer, prompt, self.n_ctx)
+            ids = self.tokenizer.encode(prompt)
+        else:
+            ids = _token_ids(prompt)
         n = self.tokenizer.vocab_size
         wrong = next((token for token in ids if not 0 <= token < n), None)
         if wrong is not None:

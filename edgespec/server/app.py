@@ -64,12 +64,12 @@ def create_app(
     server that uses the engine waits there with `acquire()`.
     """
     queue = RequestQueue(settings.max_queue)
-    metrics = Metrics(queue, sessions)
+    tokenization = Tokenization(engine, settings)
+    metrics = Metrics(queue, tokenization, sessions)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
-    tokenization = Tokenization(engine, settings)
     openai = OpenAIEndpoints(engine, settings, tokenization, queue, metrics)
     served = [*operations.routes(), *openai.routes(), *tokenization.routes(), *routes]
     names = _names(served)
@@ -82,6 +82,7 @@ def create_app(
             operations.ready = True
             yield
             queue.close()
+            tokenization.close()
 
     app = Starlette(
         routes=served,
@@ -90,6 +91,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.request_queue = queue
+    app.state.tokenization = tokenization
     return app
 
 
@@ -225,6 +227,7 @@ class Server(uvicorn.Server):
             )
         )
         self._queue: RequestQueue = app.state.request_queue
+        self._tokenization: Tokenization = app.state.tokenization
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
@@ -239,14 +242,18 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""
         self._queue.close()
+        self._tokenization.close()
         deadline = time.monotonic() + self._settings.grace_s
-        while self._queue.n_running and time.monotonic() < deadline + _STUCK_S:
+        while self._busy() and time.monotonic() < deadline + _STUCK_S:
             if self.force_exit or time.monotonic() >= deadline:
                 self._engine.cancel()
             await asyncio.sleep(0.05)
         if self._sessions is not None:
             await asyncio.to_thread(self._sessions.close)
         await super().shutdown(sockets)
+
+    def _busy(self) -> bool:
+        return bool(self._queue.n_running or self._tokenization.n_running)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from ..types import Stats
 from .request_queue import RequestQueue
+from .tokenization import Tokenization
 from .verification.sessions import Sessions
 
 _LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -24,7 +25,9 @@ class Metrics:
     counted as they come, so those of cancelled answers are included.
     """
 
-    def __init__(self, queue: RequestQueue, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self, queue: RequestQueue, tokenization: Tokenization, sessions: Sessions | None = None
+    ) -> None:
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, what: str, *labels: str) -> Counter:
@@ -56,8 +59,12 @@ class Metrics:
         self.inter_token = histogram(
             "inter_token_latency_seconds", "Between tokens; those of one step come together", _SHORT
         )
+
+        def n_waiting() -> int:
+            return queue.n_waiting + tokenization.n_waiting + tokenization.n_running
+
         for name, what, value in (
-            ("num_requests_waiting", "Requests in the queue", lambda: queue.n_waiting),
+            ("num_requests_waiting", "Requests in the queues", n_waiting),
             ("num_requests_running", "Requests being answered", lambda: queue.n_running),
         ):
             Gauge(f"edgespec:{name}", what, registry=registry).set_function(value)

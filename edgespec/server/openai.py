@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -24,7 +23,7 @@ from .parameters import Generation
 from .request_queue import RequestQueue
 from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder, usage
 from .settings import ServerSettings
-from .tokenization import Tokenization, body
+from .tokenization import Tokenization, body, while_connected
 
 T = TypeVar("T")
 Item = tuple[int, Event]
@@ -75,7 +74,7 @@ class OpenAIEndpoints:
         given = parameters.read(await body(request), parameters.ChatRequest)
         self._tokenization.check_model(given.model)
         fields = parameters.sampling(given, self._settings.sampling)
-        prompt = await run_in_threadpool(self._tokenization.conversation, given.messages)
+        prompt = await self._tokenization.conversation(request, given)
         builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, [prompt], fields)
 
@@ -84,7 +83,7 @@ class OpenAIEndpoints:
         given = parameters.read(await body(request), parameters.CompletionRequest)
         self._tokenization.check_model(given.model)
         fields = parameters.sampling(given, self._settings.sampling)
-        prompts = await run_in_threadpool(self._tokenization.prompts, given.prompt)
+        prompts = await self._tokenization.prompts(request, given.prompt)
         builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, prompts, fields)
 
@@ -276,23 +275,3 @@ class EventStream(Response):
         except Exception as error:
             self._log["error"] = type(error).__name__
             yield json.dumps(as_api_error(error, self._log["request_id"]).body())
-
-
-async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """Return the result of `work`, or cancel it and raise ClientDisconnect if the client leaves."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

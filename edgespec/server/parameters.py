@@ -186,10 +186,17 @@ class Generation(Request, frozen=True, kw_only=True):
     prompt_cache_retention: Annotated[str | None, _IGNORED] = None
 
 
+_PARSE_SPECIAL = _about(
+    "Read special tokens that are written in texts as such "
+    "(default: true for a text, false for the contents of messages)"
+)
+
+
 class ChatRequest(Generation, frozen=True, kw_only=True):
     """The body of `/v1/chat/completions`."""
 
     messages: Messages
+    parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
     max_completion_tokens: Annotated[Length | None, _about("Newer name of max_tokens")] = None
     logprobs: Annotated[
         bool | None, _about("Log-probability of each token under the unmodified logits")
@@ -234,7 +241,7 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
     ] = None
     content: Annotated[str | None, _IGNORED] = None  # llama-server's names, sent by some clients
     add_special: Annotated[bool | None, _IGNORED] = None
-    parse_special: Annotated[bool | None, _IGNORED] = None
+    parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
 
 
 class TokenizeText(TokenizeRequest, frozen=True, kw_only=True):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive
 
 from .. import protocol
-from ..decoding import templates
-from ..decoding.chat import encode
 from ..decoding.engine import Engine
-from .errors import ApiError, bad_value
+from ..decoding.prompts import ConversationEncoder, check_size, collect
+from .errors import ApiError, bad_value, shutting_down
 from .parameters import (
+    ChatRequest,
     DetokenizeRequest,
     Message,
     TextPart,
@@ -24,17 +27,28 @@ from .parameters import (
     TokenizeText,
     read,
 )
+from .request_queue import RequestQueue
 from .settings import ServerSettings, names
+
+T = TypeVar("T")
+Stopped = Callable[[], bool]
+"""Returns True once nobody waits for the tokens any more."""
 
 
 class Tokenization:
-    """The model's tokenizer and chat template, within the server's limits."""
+    """The model's tokenizer and chat template, within the server's limits.
+
+    One request is tokenized at a time, in a queue of its own beside that for the engine: texts
+    are cheap as a rule, and do not wait for answers; as many may wait as there.
+    """
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
         self._settings = settings
         self._tokenizer = engine.tokenizer
-        self._template = engine.tokenizer.chat_template or templates.CHATML
+        self._encoder = ConversationEncoder(engine.tokenizer)
+        self._parsing_encoder = ConversationEncoder(engine.tokenizer, parse_special=True)
+        self._queue = RequestQueue(settings.max_queue)
         self._vocabulary: tuple[str, bytes] | None = None  # ETag and body
 
     def routes(self) -> list[Route]:
@@ -49,7 +63,7 @@ class Tokenization:
         """Answer `/tokenize`: the token ids of a text or of a conversation."""
         given = read(await body(request), TokenizeText, TokenizeConversation)
         self.check_model(given.model)
-        tokens = await run_in_threadpool(self._tokens, given)
+        tokens = await self._alone(request, lambda stopped: self._tokens(given, stopped))
         limit = self._engine.n_ctx
         return JSONResponse({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
@@ -85,11 +99,30 @@ class Tokenization:
                 code="model_not_found",
             )
 
-    def conversation(self, messages: Sequence[Message]) -> list[int]:
-        """Return the token ids of a conversation, up to where the assistant's answer begins."""
-        return self._fitting(self._rendered(messages, opening=True), "messages")
+    def close(self) -> None:
+        """Stop tokenizing; requests that wait for it get a 503."""
+        self._queue.close()
 
-    def prompts(self, prompt: Any) -> list[list[int]]:
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait to be tokenized."""
+        return self._queue.n_waiting
+
+    @property
+    def n_running(self) -> int:
+        """Number of requests that are being tokenized: 0 or 1."""
+        return self._queue.n_running
+
+    async def conversation(self, request: Request, given: ChatRequest) -> list[int]:
+        """Return the token ids of a conversation, up to where the assistant's answer begins."""
+        return await self._alone(
+            request,
+            lambda stopped: self._fitting(
+                *self._rendered(given.messages, given.parse_special), "messages", stopped
+            ),
+        )
+
+    async def prompts(self, request: Request, prompt: Any) -> list[list[int]]:
         """Return the token ids of each prompt of a completions request."""
         texts_or_ids = prompt if isinstance(prompt, list) else [prompt]
         kinds = {type(item) for item in texts_or_ids}
@@ -102,31 +135,83 @@ class Tokenization:
                 f"{len(prompts)} prompts in one request; this server takes "
                 f"{self._settings.max_prompts}",
             )
-        return [self._fitting(self._engine.encode(each), "prompt") for each in prompts]
-
-    def _tokens(self, given: TokenizeRequest) -> list[int]:
-        if isinstance(given, TokenizeConversation):
-            return self._rendered(given.messages, opening=given.add_generation_prompt is not False)
-        assert isinstance(given, TokenizeText)
-        special = given.add_special_tokens is not False
-        return self._tokenizer.encode(given.prompt, add_special=special)
-
-    def _rendered(self, messages: Sequence[Message], *, opening: bool) -> list[int]:
-        plain = [{"role": _role(m.role), "content": _text(m.content)} for m in messages]
-        text = templates.render(
-            self._template, plain, self._tokenizer.special(), add_generation_prompt=opening
+        return await self._alone(
+            request, lambda stopped: [self._prompt(each, stopped) for each in prompts]
         )
-        return encode(self._tokenizer, text)
 
-    def _fitting(self, prompt: list[int], param: str) -> list[int]:
+    async def _alone(self, request: Request, work: Callable[[Stopped], T]) -> T:
+        """Run `work` in a thread when its turn has come; it is stopped if the client leaves.
+
+        Raises ApiError: 429 if too many requests wait, 503 if the server ends.
+        """
+        client = request.scope["edgespec.client"]
+        return await while_connected(request.receive, self._in_turn(client, work))
+
+    async def _in_turn(self, client: str, work: Callable[[Stopped], T]) -> T:
+        left = threading.Event()
+
+        def stopped() -> bool:
+            return left.is_set() or self._queue.closed
+
+        async with self._queue.acquire(client):
+            working = asyncio.ensure_future(run_in_threadpool(work, stopped))
+            try:
+                result = await asyncio.shield(working)
+            except asyncio.CancelledError:
+                left.set()  # the turn ends with the thread
+                await asyncio.wait({working})
+                working.exception()
+                raise
+        if stopped():
+            raise shutting_down()
+        return result
+
+    def _prompt(self, prompt: str | list[int], stopped: Stopped) -> list[int]:
+        if not prompt or not isinstance(prompt, str):
+            ids = self._engine.encode(prompt)
+            return self._fitting("", iter([ids]), "prompt", stopped)
+        return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
+
+    def _tokens(self, given: TokenizeRequest, stopped: Stopped) -> list[int]:
+        if isinstance(given, TokenizeConversation):
+            opening = given.add_generation_prompt is not False
+            _, pieces = self._rendered(given.messages, given.parse_special, opening=opening)
+        else:
+            assert isinstance(given, TokenizeText)
+            pieces = self._tokenizer.encode_pieces(
+                given.prompt,
+                add_special=given.add_special_tokens is not False,
+                parse_special=given.parse_special is not False,
+            )
+        return collect(pieces, self._settings.max_body_bytes, stopped)
+
+    def _rendered(
+        self, messages: Sequence[Message], parse_special: bool | None, *, opening: bool = True
+    ) -> tuple[str, Iterator[list[int]]]:
+        """Return a conversation as text, and its token ids piece by piece."""
+        plain = [{"role": _role(m.role), "content": _text(m.content)} for m in messages]
+        encoder = self._parsing_encoder if parse_special else self._encoder
+        text = encoder.render(plain, add_generation_prompt=opening)
+        return text, encoder.pieces(text)
+
+    def _fitting(
+        self, text: str, pieces: Iterator[list[int]], param: str, stopped: Stopped
+    ) -> list[int]:
+        """Return the ids of `pieces`, of which `text` is made, if they are not too many.
+
+        A text that has too many by its bytes alone is not tokenized.
+        """
         most = self._engine.n_ctx
         if self._settings.max_prompt_tokens:
             most = min(most, self._settings.max_prompt_tokens)
+        check_size(self._tokenizer, text, most)
+        prompt = collect(pieces, most, stopped)
         if len(prompt) > most:
+            more = next(pieces, None) is not None
             raise bad_value(
                 param,
-                f"the prompt has {len(prompt)} tokens; this server takes {most} "
-                f"(the model's context is {self._engine.n_ctx}): shorten it",
+                f"the prompt has {'at least ' if more else ''}{len(prompt)} tokens; this server "
+                f"takes {most} (the model's context is {self._engine.n_ctx}): shorten it",
                 "context_length_exceeded",
             )
         return prompt
@@ -145,6 +230,26 @@ async def body(request: Request) -> bytes:
     if kind != "application/json":
         raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
     return await request.body()
+
+
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
+    """Return the result of `work`, or cancel it and raise ClientDisconnect if the client leaves."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _role(role: str) -> str:

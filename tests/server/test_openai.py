@@ -270,7 +270,7 @@ def test_bos_is_written_once(client_of, engine, say, monkeypatch):
     monkeypatch.setattr(engine.tokenizer, "special", lambda: {"bos_token": "<s>", "eos_token": ""})
     engine.tokenizer.chat_template = "{{ bos_token }}user\n{{ messages[0].content }}"
     client_of().post(CHAT, json=say("hello", max_tokens=1))
-    assert seen == [("<s>", {"add_special": False})]
+    assert seen == [("<s>", {"add_special": False, "parse_special": True})]
 
 
 def test_the_server_as_a_target_of_fan_out(running, engine, say):

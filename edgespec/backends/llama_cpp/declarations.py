@@ -188,6 +188,7 @@ REQUIRED: dict[str, _Signature] = {
     # vocabularies
     "llama_vocab_n_tokens": (c_int32, [pointer]),
     "llama_vocab_get_text": (c_char_p, [pointer, c_int32]),
+    "llama_vocab_get_attr": (c_int32, [pointer, c_int32]),
     "llama_vocab_is_eog": (c_bool, [pointer, c_int32]),
     "llama_vocab_bos": (c_int32, [pointer]),
     "llama_vocab_eos": (c_int32, [pointer]),

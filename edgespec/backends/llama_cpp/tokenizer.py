@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..special_tokens import Special, SpecialTokens, frame, matcher
 from .library import lib
 from .weights import load_weights
+
+# llama_token_attr
+_UNKNOWN, _CONTROL, _USER_DEFINED, _LSTRIP, _RSTRIP = 1, 8, 16, 128, 256
+_HIDDEN = _UNKNOWN | _CONTROL  # read only with parse_special
+_SHORT = 2048  # bytes that are encoded in one call: its time is quadratic in special tokens
 
 
 class LlamaCppTokenizer:
@@ -31,8 +40,37 @@ class LlamaCppTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids; parse_special reads special tokens written in `text` as such."""
+        """Return token ids; parse_special reads control tokens written in `text` as such."""
+        pieces = self.encode_pieces(text, add_special=add_special, parse_special=parse_special)
+        return list(itertools.chain.from_iterable(pieces))
+
+    def encode_pieces(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> Iterator[list[int]]:
+        """Yield the ids of `encode` a piece at a time; long texts are cut at special tokens.
+
+        llama.cpp searches a text once for every special token of the vocabulary, in time that is
+        quadratic in those that it finds. Pieces in which there are none are not searched.
+        """
         data = text.encode("utf-8", "replace")
+        if len(data) <= _SHORT:
+            yield self._encode(data, add_special, parse_special)
+            return
+        before, after = frame(self) if add_special else ([], [])
+        yield before
+        special = self._special_tokens if parse_special else self._user_defined
+        controls: dict[str, list[int]] = {}
+        for piece in special.pieces(data.decode("latin-1")):  # a character a byte
+            control = parse_special and piece.control
+            ids = controls.get(piece.text) if control else None
+            if ids is None:
+                ids = self._encode(piece.text.encode("latin-1"), False, control)
+                if control:  # as a rule one token, which may come very often
+                    controls[piece.text] = ids
+            yield ids
+        yield after
+
+    def _encode(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         size = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * size)()
@@ -42,6 +80,53 @@ class LlamaCppTokenizer:
             if n >= 0:
                 return ids[:n]
             size = -n  # a space that the tokenizer puts in front may take several tokens
+
+    def has_control(self, text: str) -> bool:
+        """Return True if `encode` would read control tokens in `text`."""
+        if len(text) <= _SHORT and "_control" not in self.__dict__:  # no walk over the vocabulary
+            data = text.encode("utf-8", "replace")
+            return self._encode(data, False, True) != self._encode(data, False, False)
+        return bool(self._control.search(text))
+
+    def control_texts(self) -> list[str]:
+        """Return the texts of the control tokens, in the order of their ids."""
+        found = ((token, attr) for token, attr in self._attrs if attr & _HIDDEN)
+        return [text for token, _ in found if (text := self._text_of(token))]
+
+    @functools.cached_property
+    def _control(self) -> re.Pattern[str]:
+        return matcher(self.control_texts())
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """The most bytes of text that one token can stand for."""
+        return max(map(len, map(self.token_text, range(self.vocab_size))), default=1) or 1
+
+    @functools.cached_property
+    def _attrs(self) -> list[tuple[int, int]]:
+        """The special tokens of the vocabulary, each with its attributes."""
+        attr = functools.partial(lib.llama_vocab_get_attr, self._vocab)
+        found = enumerate(map(attr, range(self.vocab_size)))
+        return [(token, attr) for token, attr in found if attr & (_HIDDEN | _USER_DEFINED)]
+
+    @functools.cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        return self._splitter(_HIDDEN | _USER_DEFINED, excluded=0)
+
+    @functools.cached_property
+    def _user_defined(self) -> SpecialTokens:
+        return self._splitter(_USER_DEFINED, excluded=_HIDDEN)
+
+    def _splitter(self, kinds: int, excluded: int) -> SpecialTokens:
+        texts = {
+            self.token_text(token).decode("latin-1"): Special(
+                bool(attr & _HIDDEN), bool(attr & _LSTRIP), bool(attr & _RSTRIP)
+            )
+            for token, attr in self._attrs
+            if attr & kinds and not attr & excluded
+        }
+        texts.pop("", None)
+        return SpecialTokens(texts)
 
     def token_text(self, token: int) -> bytes:
         """Return the vocabulary's own entry."""

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...errors import EngineMissing, ModelError, ModelNotFound
+from ..special_tokens import matcher
 from .companions import find, read
 
 try:
@@ -54,14 +56,40 @@ class HfTokenizer:
             if added.special
         }
         self._ends = frozenset(self._find_ends(folder))
+        self._encoding = threading.Lock()
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Return token ids; parse_special reads special tokens written in `text` as such."""
-        self._tokenizer.encode_special_tokens = not parse_special
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
+        with self._encoding:  # the flag belongs to the tokenizer
+            self._tokenizer.encode_special_tokens = not parse_special
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
         return ids
+
+    def encode_pieces(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> Iterator[list[int]]:
+        """Yield the ids of `encode`, all at once: the library takes linear time."""
+        yield self.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def has_control(self, text: str) -> bool:
+        """Return True if `encode` would read control tokens in `text`."""
+        return bool(self._control_pattern.search(text))
+
+    def control_texts(self) -> list[str]:
+        """Return the texts of the control tokens, in the order of their ids."""
+        return [self.token_text(token).decode() for token in sorted(self._control)]
+
+    @functools.cached_property
+    def _control_pattern(self) -> re.Pattern[str]:
+        return matcher(self.control_texts())
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """The most bytes of text that one token can stand for."""
+        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+        return max((len(text.encode("utf-8")) for text in vocab), default=1) or 1
 
     def token_text(self, token: int) -> bytes:
         """Return the vocabulary's own entry; empty for ids that no entry has."""

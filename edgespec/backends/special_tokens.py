@@ -1,0 +1,121 @@
+"""Finding special tokens in texts, in time that grows with the text alone."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .base import Tokenizer
+
+_Trie = dict[str, Any]
+_SPACES = " \t\n\v\f\r"
+_PIECE = 1024  # characters of text between two cuts, at least
+
+
+def matcher(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that finds any of `texts`, the longest where several begin.
+
+    It is compiled from a trie: an alternation of thousands is tried one by one at every place.
+    """
+    trie: _Trie = {}
+    for text in texts:
+        node = trie
+        for char in text:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return re.compile(_pattern(trie) if trie else r"(?!)", re.DOTALL)
+
+
+def _pattern(node: _Trie) -> str:
+    branches = [re.escape(char) + _pattern(below) for char, below in node.items() if char]
+    if not branches:
+        return ""
+    ends = "?" if "" in node else ""
+    return f"(?:{'|'.join(branches)}){ends}"
+
+
+class Special(NamedTuple):
+    """A special token: is it a control token, and does it swallow blanks before or behind it?"""
+
+    control: bool
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class Piece(NamedTuple):
+    """A part of a text. control: it may contain control tokens."""
+
+    text: str
+    control: bool
+
+
+class SpecialTokens:
+    """Cuts texts at special tokens, so that the ids of the pieces are those of the whole.
+
+    An engine looks for one special token after the other, the longest first, and encodes what
+    lies between those that it finds on its own. So a text may be cut beside a special token that
+    no longer one overlaps: the engine finds this one there too. Where tokens overlap otherwise
+    the text stays in one piece, and so does a token with the blanks that it swallows.
+
+    tokens: the texts that are read as special, none of them empty.
+    """
+
+    def __init__(self, tokens: Mapping[str, Special]) -> None:
+        self._tokens = tokens
+        self._sorted = sorted(tokens)
+        strips = any(token.lstrip or token.rstrip for token in tokens.values())
+        self._swallowed = {text for text in tokens if strips and text != text.strip(_SPACES)}
+        self._find = matcher(tokens)
+        self._overlap = functools.lru_cache(maxsize=None)(self._overlapping)
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """Yield the pieces of a text in order; a control token that can be is one by itself."""
+        begin, unsafe, control = 0, 0, False
+        for match in self._find.finditer(text):
+            token, (start, end) = self._tokens[match[0]], match.span()
+            reach = self._reach(match[0], start >= unsafe, text, end)
+            clean = start >= unsafe and reach == end and match[0] not in self._swallowed
+            unsafe = max(unsafe, reach)
+            wanted = clean and (token.control or start - begin >= _PIECE)
+            if wanted and not (token.lstrip and text[start - 1 : start] in _SPACES):
+                if start > begin:
+                    yield Piece(text[begin:start], control)
+                begin, control = start, False
+            control = control or token.control or reach > end
+            if wanted and not (token.rstrip and text[end : end + 1] in _SPACES):
+                yield Piece(text[begin:end], control)
+                begin, control = end, False
+        if begin < len(text):
+            yield Piece(text[begin:], control)
+
+    def _reach(self, found: str, alone: bool, text: str, end: int) -> int:
+        """Return where the tokens end that begin inside of one, which itself ends at `end`.
+
+        alone: none that begins before it overlaps it; then only a longer one can take its place.
+        """
+        overlap = self._overlap(found, alone)
+        beyond = overlap.match(text, end) if overlap else None
+        return beyond.end() if beyond else end
+
+    def _overlapping(self, found: str, longer: bool) -> re.Pattern[str] | None:
+        """Return what follows `found` where another token begins inside of it, None if none can."""
+        rests = set()
+        for k in range(1, len(found)):
+            tail = found[k:]
+            for token in self._sorted[bisect.bisect_right(self._sorted, tail) :]:
+                if not token.startswith(tail):
+                    break
+                if not longer or (token != found and len(token) >= len(found)):
+                    rests.add(token[len(tail) :])
+        return matcher(rests) if rests else None
+
+
+def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids that add_special puts before and behind a text."""
+    whole = tokenizer.encode("a", parse_special=False)
+    text = tokenizer.encode("a", add_special=False, parse_special=False)
+    begin = next(i for i in range(len(whole)) if whole[i : i + len(text)] == text)
+    return whole[:begin], whole[begin + len(text) :]

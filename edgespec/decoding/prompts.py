@@ -1,0 +1,163 @@
+"""Conversations and texts become token ids: what users wrote stays text, and sizes are bounded."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..backends.base import Tokenizer
+from ..backends.special_tokens import frame, matcher
+from ..errors import ContextFull
+from . import templates
+
+_MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+class ConversationEncoder:
+    """Renders conversations with the model's own template and turns them into token ids.
+
+    Contents of messages are text: control tokens written in them (`<|im_end|>`) are encoded as the
+    characters that they are, unless parse_special is True. Everything else is encoded as it always
+    was, in one call. Method: a control token's text in a content becomes a mark before the template
+    sees it, a pair of surrogates, which valid text cannot hold; so every control token in the
+    rendering is the template's own, however contents were trimmed, joined or escaped. The stretch
+    between two of these that holds marks is encoded by itself, without reading control tokens.
+    That is exact, because engines encode what lies between special tokens on its own. Tokens that
+    are special without being control tokens (`<think>`, `<tool_call>`) are read everywhere, as
+    engines do: answers that are sent back hold them.
+
+    parse_special: read control tokens in contents as such.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, parse_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._template = tokenizer.chat_template or templates.CHATML
+        self._parse_special = parse_special
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Return a conversation as text for `encode`. Raises TemplateError."""
+        marked = [
+            {key: value if key == "role" else self.mark(value) for key, value in message.items()}
+            for message in messages
+        ]
+        return templates.render(
+            self._template,
+            marked,
+            self._tokenizer.special(),
+            add_generation_prompt=add_generation_prompt,
+        )
+
+    def mark(self, value: Any) -> Any:
+        """Return a content with marks instead of control tokens; lists and objects are walked."""
+        if isinstance(value, list):
+            return [self.mark(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.mark(item) for key, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        text = value.encode("utf-8", "replace").decode()  # no surrogates but marks
+        if self._parse_special or not self._tokenizer.has_control(text):
+            return text
+        return self._control.sub(self._mark_of, text)
+
+    def encode(self, rendered: str, *, continues: bool = False) -> list[int]:
+        """Return the token ids of a rendered conversation, or of its end if it `continues`."""
+        return list(itertools.chain.from_iterable(self.pieces(rendered, continues=continues)))
+
+    def pieces(self, rendered: str, *, continues: bool = False) -> Iterator[list[int]]:
+        """Yield the ids of `encode` a piece at a time, so that a caller may stop between them.
+
+        Most templates write the BOS token themselves; it is never added twice.
+        """
+        bos = self._tokenizer.special()["bos_token"]
+        add_special = not continues and not (bos and rendered.startswith(bos))
+        if not _MARK.search(rendered):
+            yield from self._tokenizer.encode_pieces(rendered, add_special=add_special)
+            return
+        before, after = frame(self._tokenizer) if add_special else ([], [])
+        yield before
+        for text, parse_special in self._stretches(rendered):
+            yield from self._tokenizer.encode_pieces(
+                text, add_special=False, parse_special=parse_special
+            )
+        yield after
+
+    def _stretches(self, rendered: str) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of a rendering, each with whether control tokens are read in it."""
+        begin = 0  # of what is not yielded yet
+        previous = ""
+        for start, end, following in self._between(rendered):
+            text = rendered[start:end]
+            if _MARK.search(text):
+                if start > begin:
+                    yield rendered[begin:start], True
+                text = text.lstrip() if self._swallows(previous, previous + "\n") else text
+                text = text.rstrip() if self._swallows(following, "\n" + following) else text
+                yield _MARK.sub(self._text_of, text), False
+                begin = end
+            previous = following
+        if begin < len(rendered):
+            yield rendered[begin:], True
+
+    def _between(self, rendered: str) -> Iterator[tuple[int, int, str]]:
+        """Yield what lies before each control token, as a span, with the token, and the end."""
+        begin = 0
+        for match in self._control.finditer(rendered):
+            yield begin, match.start(), match[0]
+            begin = match.end()
+        yield begin, len(rendered), ""
+
+    def _swallows(self, control: str, with_blank: str) -> bool:
+        """Return True if a control token takes the blank beside it away, as some are told to."""
+        encode = functools.partial(self._tokenizer.encode, add_special=False)
+        return bool(control) and encode(control) == encode(with_blank)
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        return self._tokenizer.control_texts()
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {text: number for number, text in enumerate(self._texts)}
+
+    @functools.cached_property
+    def _control(self) -> re.Pattern[str]:
+        return matcher(self._texts)
+
+    def _mark_of(self, match: re.Match[str]) -> str:
+        high, low = divmod(self._numbers[match[0]], 1024)
+        return chr(0xD800 + high) + chr(0xDC00 + low)
+
+    def _text_of(self, mark: re.Match[str]) -> str:
+        high, low = map(ord, mark[0])
+        return self._texts[(high - 0xD800) * 1024 + low - 0xDC00]
+
+
+def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:
+    """Raise ContextFull if `text` has more than `limit` tokens by its bytes alone."""
+    if len(text) <= limit:
+        return
+    size = len(text.encode("utf-8", "replace"))
+    least = -(-size // tokenizer.longest_token)
+    if least > limit:
+        raise ContextFull(
+            f"the prompt has {size} bytes, which are at least {least} tokens; the context holds "
+            f"{limit}: shorten it or load the model with a larger n_ctx"
+        )
+
+
+def collect(
+    pieces: Iterator[list[int]], limit: int, stopped: Callable[[], bool] = lambda: False
+) -> list[int]:
+    """Return the ids of `pieces`; no more of them are made beyond `limit`, or once `stopped`."""
+    ids: list[int] = []
+    for piece in pieces:
+        ids += piece
+        if len(ids) > limit or stopped():
+            break
+    return ids
