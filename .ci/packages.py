@@ -19,7 +19,7 @@ import edgespec
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = {"edgespec": "edgespec", "cli/edgespec_cli": "edgespec_cli", "models": "edgespec_models"}
 SDIST = ("android_demo", "cli", "deploy", "docs", "edgespec", "models", "tests")
-QUESTION = "What is the capital of France?"
+PROMPT = "The capital of France is"
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def use(wheel: Path, scratch: Path) -> None:
     program = f"{env}/bin/edgespec"
     assert run(program, "--version", **alone) == f"edgespec {edgespec.__version__}\n"
     assert "smollm2-135m" in run(program, "models", **alone)
-    assert "Paris" in run(program, "run", "-n", "16", QUESTION, **alone)
+    assert "Paris" in run(program, "run", "--raw", "-n", "4", PROMPT, **alone)
 
 
 if __name__ == "__main__":
