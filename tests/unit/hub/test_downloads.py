@@ -686,6 +686,8 @@ def test_two_processes_at_once_fetch_once(wheels: Path, environment: Path) -> No
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_ends_pip_and_removes_what_it_fetched(environment: Path, name: str) -> None:
     number = getattr(signal, name)
+    if signal.getsignal(number) is signal.SIG_IGN:  # under nohup; programs inherit it
+        signal.signal(number, signal.SIG_DFL)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         process = start(
