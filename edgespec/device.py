@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -155,6 +156,11 @@ class Load(NamedTuple):
     idle: float
 
 
+@functools.cache
+def _n_cpus() -> int | None:
+    return os.cpu_count()  # asks the system each time
+
+
 def cpu_seconds() -> tuple[float, float]:
     """Return the seconds that the CPUs of this process were busy, and idle, since the machine
     started. What a hypervisor gave to others is in neither. Raises OSError where the system does
@@ -163,7 +169,7 @@ def cpu_seconds() -> tuple[float, float]:
     import psutil
 
     usable = _usable()
-    every = len(usable) == os.cpu_count()
+    every = len(usable) == _n_cpus()
     times = [psutil.cpu_times()] if every else psutil.cpu_times(percpu=True)
     if not every:
         times = [times[cpu] for cpu in usable if cpu < len(times)]

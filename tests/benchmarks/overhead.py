@@ -55,17 +55,13 @@ class Stopwatch:
 def watching(*names):
     """Put a stopwatch on native calls of the backend."""
     stopwatch, before = Stopwatch(), {name: getattr(backend.lib, name) for name in names}
-    get_logits = backend._get_logits
     for name, call in before.items():
         setattr(backend.lib, name, stopwatch.watch(call))
-    if "llama_get_logits" in names:
-        backend._get_logits = stopwatch.watch(get_logits)
     try:
         yield stopwatch
     finally:
         for name, call in before.items():
             setattr(backend.lib, name, call)
-        backend._get_logits = get_logits
 
 
 def full_steps(engine, prompt, stopwatch, sampling):
