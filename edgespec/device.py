@@ -185,12 +185,12 @@ class LoadMeter:
     """Measures what other programs use of the CPUs, from one look to the next.
 
     Children of this process are other programs. system: returns seconds busy and idle, of all CPUs
-    together; own: the CPU seconds of this process.
+    together, by default `cpu_seconds`; own: the CPU seconds of this process.
     """
 
     def __init__(
         self,
-        system: Callable[[], tuple[float, float]] = cpu_seconds,
+        system: Callable[[], tuple[float, float]] | None = None,
         own: Callable[[], float] = time.process_time,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -209,7 +209,7 @@ class LoadMeter:
 
     def _read(self) -> tuple[float, float, float, float] | None:
         try:
-            busy, idle = self._system()
+            busy, idle = (self._system or cpu_seconds)()
         except (OSError, RuntimeError, ValueError, NotImplementedError):
             return None
         return self._clock(), self._own(), busy, idle

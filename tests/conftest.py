@@ -5,11 +5,12 @@ $EDGESPEC_TEST_MODELS has them.
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from edgespec import hub
+from edgespec import device, hub
 from tests.helpers.weights import FOLDER, coarse_copy
 
 
@@ -18,6 +19,29 @@ def profiles(tmp_path_factory):
     """Measured costs of test models, and copies of drafts, do not mix with the user's own."""
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
     os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_machine():
+    """No test depends on what else runs on this machine: it looks idle beside this process."""
+
+    def cpu_seconds() -> tuple[float, float]:
+        own = time.process_time()
+        return own, max(0.0, device.usable_cpus() * time.perf_counter() - own)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(device, "cpu_seconds", cpu_seconds)
+        yield
+
+
+@pytest.fixture
+def busy_machine(monkeypatch):
+    """Other programs use one and a half cores all the time."""
+
+    def cpu_seconds() -> tuple[float, float]:
+        return time.process_time() + 1.5 * time.perf_counter(), time.perf_counter()
+
+    monkeypatch.setattr(device, "cpu_seconds", cpu_seconds)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import cloup
 
 from .loading import opened
 from .measuring import (
+    beside_others,
     check_writable,
     chosen_questions,
     header,
@@ -76,7 +77,7 @@ def bench(ctx: click.Context) -> int:
     if picture:
         check_writable(picture)
         reports.check_picture(picture)
-    with opened(params) as engine, status() as line:
+    with opened(params) as engine, beside_others(), status() as line:
         about = header(engine.describe())
         running = runner.run(
             engine,

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -119,6 +120,20 @@ def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
     if not answers:
         raise click.UsageError("no question fits the context; make it longer with -c")
     return answers, code
+
+
+@contextmanager
+def beside_others() -> Iterator[None]:
+    """Say before and after a measurement if other programs use the CPUs."""
+    from edgespec.device import BUSY, LoadMeter, other_load
+
+    if (busy := other_load() or 0.0) > BUSY:
+        errors.line(f"other programs use {busy:.1f} cores: what is measured now says little")
+    meter = LoadMeter()
+    yield
+    load = meter.look()
+    if load and load.others > BUSY:
+        errors.line(f"other programs used {load.others:.1f} cores while this was measured")
 
 
 def check_writable(path: Path) -> None:

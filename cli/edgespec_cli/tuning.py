@@ -72,7 +72,13 @@ def _show(found: edgespec.Tuning) -> None:
     click.echo(f"draft model:   {_draft(found, report)}")
     click.echo(f"later loads:   {_later(found)}")
     _show_formats(found)
-    if found.disturbed:
+    if found.busy:
+        click.echo(
+            f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
+            "else is running",
+            err=True,
+        )
+    elif found.disturbed:
         click.echo(
             "the measured times varied a lot: run it again while nothing else is running", err=True
         )
@@ -129,6 +135,8 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
 
 
 def _later(found: edgespec.Tuning) -> str:
+    if found.busy:
+        return "as before: nothing was kept, because other programs were running"
     chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())
     used = chosen or "the defaults"
     return (
@@ -160,13 +168,16 @@ def doctor(ctx: click.Context) -> int:
     params = ctx.params
     if params["draft_model"] and not (params["model"] or params["verifier"]):
         raise click.UsageError("-md names a draft model, but no target was given; add -m")
-    with status("checking"):
+    with status("checking") as line:
         if params["verifier"]:
             found = verifier_arguments(params, model_arguments(params))
             findings = edgespec.diagnose_verifier(**found)
         else:
             findings = edgespec.diagnose(
-                params["model"], temperature=params["temp"], **model_arguments(params)
+                params["model"],
+                temperature=params["temp"],
+                progress=line.show,
+                **model_arguments(params),
             )
     if params["as_json"]:
         click.echo(json.dumps([finding.to_dict() for finding in findings], indent=2))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from .machine_checks import check_machine
 from .model_checks import check_model
 from .verifier_checks import check_verifier
 
+logger = logging.getLogger("edgespec.measure.doctor")
+
 _TIMED = ("threads", "profile", "lookup", "draft")  # subjects that rest on measured times
 
 
@@ -24,12 +27,13 @@ def diagnose(
     *,
     draft_options: Mapping[str, Any] | None = None,
     temperature: float = 0.0,
+    progress: Callable[[str], None] = logger.info,
     **options: Any,
 ) -> list[Finding]:
     """Return findings about this machine and build, and about a model and its draft if named.
 
-    Arguments are those of `load`. Nothing is written, nothing is downloaded. Raises ConfigError
-    for impossible options; whatever else goes wrong is a finding.
+    Arguments are those of `load`. progress: is told what is done. Nothing is written, nothing is
+    downloaded. Raises ConfigError for impossible options; whatever else goes wrong is a finding.
     """
     config = build(EngineConfig, options)
     SamplingParams(temperature=temperature)
@@ -38,15 +42,17 @@ def diagnose(
         if model is not None:
             about = check_model(model, draft, config, draft_options or {}, options, temperature)
             busy = any(finding.subject == "load" for finding in found)
-            found += map(_less_certain, about) if busy else about
+            for finding in about:
+                progress(f"checking the model: {finding.subject} done")
+                found.append(_less_certain(finding) if busy else finding)
     except EngineMissing as error:
         return [Finding("problem", "engine", str(error), broken=True)]
     return found
 
 
 def _less_certain(finding: Finding) -> Finding:
-    """Lower a problem to a note if it rests on times measured while other programs were running."""
-    if finding.level != "problem" or finding.broken or finding.subject not in _TIMED:
+    """Make a note of what rests on times that were measured while other programs were running."""
+    if finding.broken or finding.subject not in _TIMED:
         return finding
     return replace(finding, level="note", text=f"beside other programs: {finding.text}")
 

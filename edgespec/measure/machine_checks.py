@@ -12,14 +12,12 @@ from typing import Any
 from .. import backends, drafters
 from ..backends.base import Backend
 from ..costs.profiles import folder
-from ..device import available_memory, physical_cores, processor
+from ..device import BUSY, available_memory, other_load, physical_cores, processor
 from ..errors import ConfigError, EngineMissing
 from .engine_checks import check_libllama
 from .findings import Finding, count, gib
 
-BUSY = 0.25  # share of the CPUs' time that other programs may take
 LITTLE_MEMORY = 1 << 30  # bytes
-_WATCHED_S = 0.3  # seconds that the load is watched
 
 
 def check_machine() -> Iterator[Finding]:
@@ -61,14 +59,9 @@ def _engines() -> dict[str, Backend]:
 
 def check_load() -> Iterator[Finding]:
     """Yield a note if other programs take much of the CPUs' time."""
-    import psutil
-
-    try:
-        busy = psutil.cpu_percent(interval=_WATCHED_S) / 100
-    except OSError:  # a system that does not say, such as Android
-        return
+    busy = other_load() or 0.0  # nothing from a system that does not say, such as Android
     if busy > BUSY:
-        text = f"other programs take {busy:.0%} of the CPUs: what is measured now says little"
+        text = f"other programs use {busy:.1f} cores: what is measured now says little"
         yield Finding("note", "load", text, "look again while nothing else is running")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..costs.curves import Curve
 from ..costs.profiles import Profile
+from ..device import BUSY
 from .formats import Format
 from .gains import SHORT_CACHE, speedup
 
@@ -49,8 +50,9 @@ class Tuning:
     """The settings and costs that `tune` found.
 
     options: what later loads will use beside the defaults; path: where they are kept, None where
-    nothing could be written. formats: where the model is on disk both as GGUF and as ONNX, every
-    file of it, and recommendation: which to take. Nothing is switched.
+    nothing could be written or other programs disturbed the measurement: others is how many cores
+    they used, None where the system does not show it. formats: where the model is on disk both as
+    GGUF and as ONNX, every file of it, and recommendation: which to take. Nothing is switched.
     """
 
     model: str
@@ -62,6 +64,12 @@ class Tuning:
     path: Path | None
     formats: tuple[Format, ...] = ()
     recommendation: str = ""
+    others: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True if other programs used the CPUs, so that nothing was kept."""
+        return self.others is not None and self.others > BUSY
 
     @property
     def disturbed(self) -> bool:
@@ -102,6 +110,7 @@ class Tuning:
             "lookup": _gain(self.lookup_speedup),
             "draft_speedup": _gain(self.draft_speedup) if self.draft_speedup else None,
             "disturbed": self.disturbed,
+            "other_programs_cores": None if self.others is None else round(self.others, 2),
             "seconds": round(self.seconds, 1),
             "path": None if self.path is None else str(self.path),
             "formats": [one.to_dict() for one in self.formats],

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .. import backends
@@ -16,6 +17,7 @@ from ..config import EngineConfig, build
 from ..costs.curves import Curve
 from ..costs.measuring import READING, WIDTHS, measure
 from ..costs.profiles import Profile, keep, store
+from ..device import BUSY, LoadMeter, other_load
 from ..loading.drafts import draft_path, load_draft
 from ..loading.models import Reference, model_path, open_model
 from ..loading.tuned import explicit, tuned_options, tuning_key
@@ -44,12 +46,15 @@ def tune(
     Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
     about how long loading, searching and measuring may take; settings for which there is no time
     are not tried. progress: is told what is done now. A model of the catalogue that is on disk
-    as GGUF and as ONNX has its files compared afterwards. Raises as `load`.
+    as GGUF and as ONNX has its files compared afterwards. Nothing is kept that was measured while
+    other programs used the CPUs. Raises as `load`.
     """
-    start = time.perf_counter()
+    start, meter = time.perf_counter(), LoadMeter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
+    if (busy := other_load() or 0.0) > BUSY:
+        progress(f"other programs use {busy:.1f} cores: nothing is kept until they have stopped")
     progress(f"loading {files.label(path)}")
     opening = time.perf_counter()
     target, draft_model = open_model(path, config), None
@@ -67,15 +72,28 @@ def tune(
         profile = _measure(target, draft_model, choices, start + budget_s, progress)
     finally:
         _close(target, draft_model)
-    before = tuned_options(path, config)
-    kept = {name: before[name] for name in before if name in fixed} | chosen
-    where = keep(tuning_key(path, config), {"options": kept})
+    load = meter.look()
+    others = load.others if load else None
+    where = None
+    if others is None or others <= BUSY:
+        before = tuned_options(path, config)
+        kept = {name: before[name] for name in before if name in fixed} | chosen
+        where = _keep(profile, tuning_key(path, config), kept)
     taken = time.perf_counter() - start
     found = _compare_formats(model, config, progress, options)
     return Tuning(
         files.label(path), files.label(draft_model.path) if draft_model else None, tuple(choices),
         chosen, profile, taken, where, tuple(found), recommend(found) if found else "",
+        others,
     )  # fmt: skip
+
+
+def _keep(profile: Profile, key: Mapping[str, Any], options: Mapping[str, Any]) -> Path | None:
+    """Keep what was measured and chosen; return the file of the choice, None without any."""
+    for fingerprint, curve in zip(profile.kept_as, (profile.target, profile.draft), strict=False):
+        assert curve
+        store(fingerprint, curve)
+    return keep(key, {"options": options})
 
 
 def _close(*models: FileModel | None) -> None:
@@ -105,21 +123,20 @@ def _measure(
     end: float,
     progress: Callable[[str], None],
 ) -> Profile:
-    """Measure t(n) of both, also with the longest cache that there is time for, and keep it."""
+    """Measure t(n) of both, also with the longest cache that there is time for."""
     progress(f"measuring {files.label(target.path)}")
     curve = measure(target, widths=WIDTHS, lengths=(SHORT_CACHE,))
     drafting = None
     if draft:
         progress(f"measuring {files.label(draft.path)}")
         drafting = measure(draft, widths=READING, lengths=(SHORT_CACHE,), budget_s=1)
-        store(draft.fingerprint(), drafting)
     left = end - time.perf_counter()
     if length := _affordable(target.n_ctx, curve, seconds_per_prompt_token(choices, curve), left):
         progress(f"measuring {files.label(target.path)} after {length} tokens")
         more = measure(target, widths=WIDTHS, lengths=(length,), budget_s=left)
         curve = Curve((SHORT_CACHE, length), curve.widths, curve.seconds + more.seconds)
-    store(target.fingerprint(), curve)
-    return Profile(curve, drafting)
+    kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
+    return Profile(curve, drafting, kept_as=kept_as)
 
 
 def _affordable(n_ctx: int, curve: Curve, reading_s: float, left: float) -> int | None:

@@ -55,6 +55,12 @@ def test_both_modes_of_every_turn(bench):
     assert rows["qa", "plain"]["draft_acceptance_rate"] is None
 
 
+def test_other_programs_are_told(bench, busy_machine):
+    said = bench("--category", "qa").stderr
+    assert "other programs use 1.5 cores: what is measured now says little" in said
+    assert "other programs used 1.5 cores while this was measured" in said
+
+
 def test_choosing_questions(bench):
     rows = rows_of(bench("-o", "json", "--category", "qa", "--per-category", "1"))
     assert rows["all", "auto"]["answers"] == 1

@@ -51,6 +51,14 @@ def test_tune_says_what_it_tried_and_chose(edgespec_cli, tuned):
     }]  # fmt: skip
 
 
+def test_tune_beside_other_programs(edgespec_cli, monkeypatch):
+    found = edgespec.Tuning("m.gguf", None, (), {}, Profile(TARGET), 12.0, None, others=1.9)
+    monkeypatch.setattr(edgespec, "tune", lambda *args, **options: found)
+    result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "none")
+    assert "later loads:   as before: nothing was kept, because other programs" in result.stdout
+    assert "other programs used 1.9 cores meanwhile: run it again" in result.stderr
+
+
 def test_tune_as_json(edgespec_cli, tuned):
     result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "none", "--json", "--budget", "5")
     report = json.loads(result.stdout)

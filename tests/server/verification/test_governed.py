@@ -63,13 +63,6 @@ def test_everything_else_is_the_models_own():
     model.copy(0, 2, 7)
     model.close()
     assert slots.calls == [("truncate", 1, 5), ("copy", 0, 2, 7), ("close",)]
-    names = [
-        "vocab_size",
-        "n_ctx",
-        "n_slots",
-        "max_rows",
-        "max_draft_rows",
-        "max_batch",
-        "shares_prefixes",
-    ]
+    names = ["vocab_size", "n_ctx", "n_slots", "max_rows", "max_draft_rows", "max_batch"]
+    names.append("shares_prefixes")
     assert all(getattr(model, name) == getattr(slots, name) for name in names)

@@ -19,11 +19,15 @@ FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of one
 
 
-def test_the_doctor_looks_at_the_machine(monkeypatch):
+def test_the_doctor_sees_other_programs(busy_machine):
     libllama.require()
-    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 90.0)
-    assert "load" in [f.subject for f in edgespec.diagnose()]
-    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 0.0)
+    load = next(f for f in edgespec.diagnose() if f.subject == "load")
+    assert load.level == "note"
+    assert "other programs use 1.5 cores" in load.text
+
+
+def test_the_doctor_looks_at_the_machine():
+    libllama.require()
     findings = edgespec.diagnose()
     subjects = [f.subject for f in findings if f.subject != "onnxruntime"]
     assert subjects == [
@@ -104,11 +108,18 @@ def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch)
     model = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024))
     store(model.fingerprint(), Curve((64,), (1, 32), ((1e-6, 2e-6),)))
     model.close()
-    for busy, level, text in ((0, "problem", "stale"), (90, "note", "beside other programs")):
-        monkeypatch.setattr("psutil.cpu_percent", lambda interval, busy=busy: busy)
-        findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
-        profile = next(f for f in findings if f.subject == "profile")
-        assert (profile.level, profile.text.split(":")[0]) == (level, text)
+    findings = edgespec.diagnose(smollm2, None, n_ctx=1024)
+    profile = next(f for f in findings if f.subject == "profile")
+    assert (profile.level, profile.text.split(":")[0]) == ("problem", "stale")
+
+
+def test_beside_other_programs_the_doctor_is_sure_of_no_time(smollm2, busy_machine):
+    done: list[str] = []
+    findings = edgespec.diagnose(smollm2, None, n_ctx=512, progress=done.append)
+    timed = [f for f in findings if f.subject in ("threads", "profile", "lookup")]
+    assert [f.level for f in timed] == ["note"] * 3
+    assert all(f.text.startswith("beside other programs: ") for f in timed)
+    assert "checking the model: lookup done" in done
 
 
 def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):

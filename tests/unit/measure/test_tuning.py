@@ -227,6 +227,17 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     assert tuned_options(smollm2, config)["n_threads"] == 1  # kept: it was not searched
 
 
+def test_nothing_is_kept_that_was_measured_beside_other_programs(
+    smollm2, tmp_path, monkeypatch, busy_machine
+):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    steps: list[str] = []
+    found = edgespec.tune(smollm2, None, budget_s=1, progress=steps.append, n_ctx=512)
+    assert steps[0].startswith("other programs use 1.5 cores: nothing is kept")
+    assert (found.busy, found.path, found.to_dict()["other_programs_cores"]) == (True, None, 1.5)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_chosen_is_what_is_measured(fails, smollm2, small_draft, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
