@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .errors import ConfigError
 
 _NICE = {"low": 10, "high": -10}
-BUSY = 0.1  # cores: where other programs use more, what is measured says little
+BUSY = 0.25  # cores: where other programs use more, what is measured says little
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
 
