@@ -1,14 +1,13 @@
-"""Chat templates: the model's own, rendered in a sandbox."""
+"""Chat templates: the model's own, rendered in a sandbox and within bounds."""
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import TemplateError
+from .template_budget import Budget, TooMuch, weighed
 
 Message = Mapping[str, str]
 
@@ -20,24 +19,25 @@ CHATML = (
 )
 
 
+_MAX_SOURCE = 1 << 18  # characters of a template
+
+
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from .template_limits import BoundedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, ensure_ascii=False, **options
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(template)
-    except jinja2.TemplateError as error:
+    if len(template) > _MAX_SOURCE:
         raise TemplateError(
-            f"the model's chat template cannot be read: {error}; use the model with raw prompts"
+            f"the model's chat template has {len(template)} characters; up to "
+            f"{_MAX_SOURCE} are taken; use the model with raw prompts"
+        )
+    try:
+        with Budget().used():
+            return BoundedEnvironment().bounded_template(template)
+    except Exception as error:  # nested too deeply, for one
+        raise TemplateError(
+            f"the model's chat template cannot be read: {_short(error)}; use the model with raw "
+            "prompts"
         ) from error
 
 
@@ -48,21 +48,30 @@ def render(
     *,
     add_generation_prompt: bool = True,
 ) -> str:
-    """Return the conversation as text for the tokenizer. Raises TemplateError."""
+    """Return the conversation as text for the tokenizer.
+
+    Raises TemplateError, also for a template that takes longer than 5 s or makes texts of more
+    than 64 million characters.
+    """
+    compiled = _compiled(template)
     try:
-        text: str = _compiled(template).render(
-            messages=[dict(m) for m in messages],
-            add_generation_prompt=add_generation_prompt,
-            **special,
-        )
+        with Budget().used():
+            text: str = compiled.render(
+                messages=weighed([dict(m) for m in messages]),
+                add_generation_prompt=add_generation_prompt,
+                **special,
+            )
+    except TooMuch as error:
+        raise TemplateError(
+            f"the model's chat template was stopped: {_short(error)}; shorten the conversation, or "
+            "use the model with raw prompts"
+        ) from error
     except Exception as error:  # a template is a program of the model's
         raise TemplateError(
-            f"the model's chat template refused the conversation: {error}"
+            f"the model's chat template refused the conversation: {_short(error)}"
         ) from error
     return text
 
 
-def _refuse(message: str) -> NoReturn:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
+def _short(error: Exception) -> str:
+    return str(error)[:500]
