@@ -56,6 +56,7 @@ _METHODS: dict[str, Callable[..., None]] = {  # of str
     "format": lambda text, *values, **named: _spend_format(text, [values, named], "{"),
     "join": lambda text, items: spend(weight(items) + len(text) * len(items)),
 }  # fmt: skip
+_SCOPES = ("_loop_vars", "_block_vars")  # which jinja passes along from inside loops and blocks
 _REFUSED_METHODS = ("format_map", "translate", "maketrans")
 
 
@@ -123,7 +124,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if name == "join":
                 args = tuple(map(list, args))
             if name in _METHODS:
-                _METHODS[name](owner, *args, **named)
+                own = {k: v for k, v in named.items() if k not in _SCOPES}
+                _METHODS[name](owner, *args, **own)
         return charged(super().call(__context, __obj, *args, **named))
 
 

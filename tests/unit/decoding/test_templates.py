@@ -102,6 +102,8 @@ ORDINARY = [
     "{{ messages is sequence }}{{ messages[0] is mapping }}"
     "{{ messages | selectattr('role', 'equalto', 'user') | list | tojson }}"
     "{{ messages == messages[:] }}",
+    "{% for m in messages %}{{ m.content.replace('a', 'bc').center(20) }}{{ '-'.join([m.role]) }}"
+    "{{ '%s' | format(m.role) }}{{ '{}'.format(m.role) }}{% endfor %}",
 ]  # fmt: skip
 
 
