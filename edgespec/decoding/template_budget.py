@@ -1,4 +1,4 @@
-"""The budget of one rendering: seconds, and what texts and lists together may come to."""
+"""The budget of one rendering: seconds, and the size of all texts and lists together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TooMuch(Exception):
 
 
 class Budget:
-    """What is left of the time and the size of one rendering."""
+    """The time and the size that one rendering has left."""
 
     def __init__(self, seconds: float = MAX_SECONDS, size: int = MAX_SIZE) -> None:
         self._seconds, self._size = seconds, size
