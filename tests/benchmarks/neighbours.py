@@ -19,7 +19,7 @@ import edgespec.device
 from tests.helpers.benchmarks import chat_prompt, median, model, save
 
 LOOPS, ROUNDS, REACTIONS = (0, 1, 2, 4), 5, 5
-N_TOKENS, LIMIT_S, SETTLE_S, STAY_S = 128, 30.0, 1.0, 4.0
+N_TOKENS, LIMIT_S, SETTLE_S, STAY_S = 128, 10.0, 1.0, 4.0
 PROMPT = "Tell me about the history of the bicycle."
 MODES = {
     "following": {},
@@ -159,16 +159,15 @@ def step_cost(engine):
 
 
 def main() -> None:
-    results = {}
     for name in sys.argv[1:]:
         with contextlib.ExitStack() as stack:
             found = engines(name, stack)
             for engine in found.values():
                 speed(engine, True)
-            results[name] = {"speeds": speeds(found)}
+            results = {"speeds": speeds(found)}
             if "following" in found:
-                results[name] |= reactions(found["following"]) | step_cost(found["following"])
-    save("neighbours", {"rounds": ROUNDS, "tokens": N_TOKENS, "results": results})
+                results |= reactions(found["following"]) | step_cost(found["following"])
+        save(f"neighbours_{name}", {"rounds": ROUNDS, "tokens": N_TOKENS, "results": results})
 
 
 if __name__ == "__main__":
