@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .base import Tokenizer
@@ -35,6 +35,35 @@ def _pattern(node: _Trie) -> str:
         return ""
     ends = "?" if "" in node else ""
     return f"(?:{'|'.join(branches)}){ends}"
+
+
+class Borders:
+    """Tells where a text may become part of one of some tokens by what is put beside it."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tokens
+        self._forward = sorted(tokens)
+        self._backward = sorted(token[::-1] for token in tokens)
+        self._longest = max(map(len, tokens), default=0)
+
+    def at_begin(self, text: str) -> bool:
+        """Return True if the beginning of `text`, or all of it, may belong to a longer token."""
+        if len(text) < self._longest and any(text in token for token in self._tokens):
+            return True
+        return self._is_open(self._backward, text[: self._longest][::-1])
+
+    def at_end(self, text: str) -> bool:
+        """Return True if the end of `text` may belong to a longer token."""
+        return self._is_open(self._forward, text[-self._longest :] if self._longest else "")
+
+    @staticmethod
+    def _is_open(tokens: list[str], text: str) -> bool:
+        """Return True if one of the sorted tokens begins with an end of `text`, and goes on."""
+        for k in range(len(text)):
+            following = bisect.bisect_right(tokens, text[k:])
+            if following < len(tokens) and tokens[following].startswith(text[k:]):
+                return True
+        return False
 
 
 class Special(NamedTuple):

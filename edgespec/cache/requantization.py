@@ -77,6 +77,14 @@ def discard(copy: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
+def discard_copy_of(path: Path) -> int:
+    """Delete the copy of a file that is still there, if it has one; return the bytes it took."""
+    copy = _copy_path(path)
+    size, _ = _stamp(copy) or (0, 0)
+    discard(copy)
+    return size
+
+
 def known(path: Path, config: EngineConfig) -> Path | None:
     """Return the result of `fastest` if it is decided already, else None."""
     engine = backends.of(path)

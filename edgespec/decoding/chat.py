@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..config import SamplingParams, build
 from ..errors import ConfigError, ContextFull
 from ..types import Completion, Event
-from .prompts import ConversationEncoder
+from .prompts import ConversationEncoder, check_size
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -172,10 +172,17 @@ class Chat:
         reserve = min(params.max_tokens or _RESERVE, n_ctx // 4)
         dropped = self._n_dropped
         while True:
-            prompt, rendered = self._render(messages[dropped:])
+            last = dropped + 1 == len(messages)
+            try:
+                prompt, rendered = self._render(messages[dropped:])
+            except ContextFull:
+                if last:
+                    raise
+                dropped += 2
+                continue
             if len(prompt) + reserve <= n_ctx:
                 return prompt, rendered, dropped
-            if dropped + 1 == len(messages):
+            if last:
                 system = "the system prompt and " if self._system is not None else ""
                 raise ContextFull(
                     f"the prompt of {system}this message has {len(prompt)} tokens; the context of "
@@ -192,12 +199,15 @@ class Chat:
         )
 
     def _render(self, messages: Sequence[dict[str, str]]) -> tuple[list[int], str]:
-        """Return token ids and text of a conversation; the last ids are extended where possible."""
+        """Return token ids and text of a conversation; the last ids are extended where possible.
+
+        Raises ContextFull, before anything is tokenized, for more than the context can hold.
+        """
         rendered = self._conversation(messages)
-        if self._text and rendered.startswith(self._text):
-            added = self._encoder.encode(rendered[len(self._text) :], continues=True)
-            return [*self._tokens, *added], rendered
-        return self._encoder.encode(rendered), rendered
+        continues = bool(self._text) and rendered.startswith(self._text)
+        known, added = (self._tokens, rendered[len(self._text) :]) if continues else ([], rendered)
+        check_size(self._engine.tokenizer, added, self._engine.n_ctx)
+        return [*known, *self._encoder.encode(added, continues=continues)], rendered
 
     def _conversation(self, messages: Sequence[dict[str, str]]) -> str:
         if self._system is not None:

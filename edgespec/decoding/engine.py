@@ -127,13 +127,13 @@ class Engine:
         earlier: Sequence[int],
         interrupt: Interrupt,
     ) -> Iterator[Event]:
-        with self._lock.held(interrupt):
+        with self._lock.held(interrupt) as held:
             randomness = SeededRandomness(params.seed)
             request = Request(prompt, params, randomness, earlier, interrupt)
             output = Output(self.tokenizer, params)
             stats = Stats(speculation=self._speculation_of(params))
             logprobs: list[Logprob] = []
-            for event in self._session.generate(request, output, stats):
+            for event in self._session.generate(request, output, stats) if held else ():
                 if event.logprob:
                     logprobs.append(event.logprob)
                 yield event
@@ -141,7 +141,7 @@ class Engine:
             completion = Completion(
                 output.text,
                 tuple(output.token_ids),
-                output.finish_reason or "stop",
+                output.finish_reason or ("stop" if held else "cancelled"),
                 output.stop_reason,
                 stats,
                 None if params.logprobs is None else tuple(logprobs),

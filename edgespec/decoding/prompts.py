@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..backends.base import Tokenizer
-from ..backends.special_tokens import frame, matcher
+from ..backends.special_tokens import Borders, frame, matcher
 from ..errors import ContextFull
 from . import templates
 
@@ -23,7 +23,8 @@ class ConversationEncoder:
     characters that they are, unless parse_special is True. Everything else is encoded as it always
     was, in one call. Method: a control token's text in a content becomes a mark before the template
     sees it, a pair of surrogates, which valid text cannot hold; so every control token in the
-    rendering is the template's own, however contents were trimmed, joined or escaped. The stretch
+    rendering is the template's own, however contents were trimmed, joined or escaped. So does the
+    outermost character of a content that could be part of one with what is beside it. The stretch
     between two of these that holds marks is encoded by itself, without reading control tokens.
     That is exact, because engines encode what lies between special tokens on its own. Tokens that
     are special without being control tokens (`<think>`, `<tool_call>`) are read everywhere, as
@@ -61,9 +62,24 @@ class ConversationEncoder:
         if not isinstance(value, str):
             return value
         text = value.encode("utf-8", "replace").decode()  # no surrogates but marks
-        if self._parse_special or not self._tokenizer.has_control(text):
+        if self._parse_special:
             return text
-        return self._control.sub(self._mark_of, text)
+        if self._tokenizer.has_control(text):
+            text = self._control.sub(self._mark_of, text)
+        return self._mark_borders(text)
+
+    def _mark_borders(self, text: str) -> str:
+        """Mark the outermost characters, blanks aside, with which a control token may be formed."""
+        inner = text.strip()
+        if not inner:
+            return text
+        begin, end = text[: -len(text.lstrip())], text[len(text.rstrip()) :]
+        opened, closed = self._borders.at_begin(inner), self._borders.at_end(inner)
+        if closed and len(inner) > 1:
+            inner = inner[:-1] + self._mark_for(inner[-1])
+        if opened or (closed and len(inner) == 1):
+            inner = self._mark_for(inner[0]) + inner[1:]
+        return begin + inner + end
 
     def encode(self, rendered: str, *, continues: bool = False) -> list[int]:
         """Return the token ids of a rendered conversation, or of its end if it `continues`."""
@@ -119,7 +135,13 @@ class ConversationEncoder:
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        return self._tokenizer.control_texts()
+        """The texts that marks stand for: control tokens, and their characters."""
+        control = self._tokenizer.control_texts()
+        return [*control, *sorted(set("".join(control)))]
+
+    @functools.cached_property
+    def _borders(self) -> Borders:
+        return Borders(self._tokenizer.control_texts())
 
     @functools.cached_property
     def _numbers(self) -> dict[str, int]:
@@ -127,10 +149,13 @@ class ConversationEncoder:
 
     @functools.cached_property
     def _control(self) -> re.Pattern[str]:
-        return matcher(self._texts)
+        return matcher(self._tokenizer.control_texts())
 
     def _mark_of(self, match: re.Match[str]) -> str:
-        high, low = divmod(self._numbers[match[0]], 1024)
+        return self._mark_for(match[0])
+
+    def _mark_for(self, text: str) -> str:
+        high, low = divmod(self._numbers[text], 1024)
         return chr(0xD800 + high) + chr(0xDC00 + low)
 
     def _text_of(self, mark: re.Match[str]) -> str:

@@ -49,14 +49,19 @@ class RequestLock:
         self._process = os.getpid()
 
     @contextlib.contextmanager
-    def held(self, interrupt: Interrupt) -> Iterator[None]:
-        """Hold the lock for one request. Raises EngineBusy; EdgeSpecError as `check_open`."""
+    def held(self, interrupt: Interrupt) -> Iterator[bool]:
+        """Hold the lock for one request; give False if it was cancelled before its turn.
+
+        Raises EngineBusy; EdgeSpecError as `check_open`.
+        """
         self._check_process()
-        self._take(interrupt)
+        if not self._take(interrupt):
+            yield False
+            return
         try:
             self._interrupt = interrupt  # before the look at what `close` sets before it cancels
             self.check_open()
-            yield
+            yield True
         finally:
             self._release()
 
@@ -90,7 +95,8 @@ class RequestLock:
                 'Load the model after the fork, or start processes with the method "spawn"'
             )
 
-    def _take(self, interrupt: Interrupt) -> None:
+    def _take(self, interrupt: Interrupt) -> bool:
+        """Wait for the lock; return False if the request was cancelled before."""
         me = threading.get_ident()
         if not self._lock.acquire(blocking=False):
             if self._on_busy == "error":
@@ -100,9 +106,12 @@ class RequestLock:
                     "this thread is still reading a stream of this engine; exhaust it or close() it"
                 )
             while not self._lock.acquire(timeout=0.05):
-                if reason := interrupt():
+                if (reason := interrupt()) == "cancelled":
+                    return False
+                if reason:
                     raise EngineBusy(f"gave up waiting for the running request: {reason}")
         self._holder = me
+        return True
 
     def _release(self) -> None:
         self._interrupt = self._holder = None

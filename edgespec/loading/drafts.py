@@ -13,12 +13,14 @@ from typing import Any
 from .. import backends, drafters, hub
 from ..backends import files
 from ..backends.base import FileModel
-from ..cache.requantization import discard, fastest, known
+from ..cache.requantization import discard, discard_copy_of, fastest, known
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ModelError, VocabularyMismatch
 from .assembly import configured, uses_model
 from .models import Reference, is_installed, model_path, open_model
+
+__all__ = ["discard_copy_of", "draft_path", "load_draft", "open_draft", "pair"]
 
 logger = logging.getLogger("edgespec.loading")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,20 @@ def test_removing_asks_and_says_what_it_freed(edgespec_cli, stored, monkeypatch)
     yes = edgespec_cli("rm", str(stored), input="y\n")
     assert (yes.exit_code, stored.exists()) == (0, False)
     assert yes.stdout == f"deleted {stored} ({stored}, 2.0 kB), 2.0 kB freed\n"
+
+
+def test_the_copy_of_a_draft_model_goes_with_it(edgespec_cli, stored, monkeypatch, tmp_path):
+    drafts = tmp_path / "drafts"
+    monkeypatch.setenv("EDGESPEC_DRAFTS", str(drafts))
+    digest = hashlib.sha256(os.fsencode(stored.resolve())).hexdigest()[:8]
+    copy = drafts / f"{stored.stem}-q4_0-{digest}.gguf"
+    other = drafts / f"{stored.stem}-q4_0-00000000.gguf"
+    drafts.mkdir()
+    copy.write_bytes(b"x" * 3000)
+    other.write_bytes(b"x")
+    done = edgespec_cli("rm", "-y", str(stored))
+    assert done.stdout.endswith("2.0 kB) and its copy in a faster format, 5.0 kB freed\n")
+    assert (copy.exists(), other.exists(), stored.exists()) == (False, True, False)
 
 
 def test_what_is_not_ours_is_not_removed(edgespec_cli, stored):

@@ -108,6 +108,52 @@ def test_no_content_adds_control_tokens(tokenizer, contents):
     assert controls(tokenizer, ids) == controls(tokenizer, harmless)
 
 
+class Templated:
+    """A tokenizer with another chat template."""
+
+    def __init__(self, tokenizer, template):
+        self._tokenizer, self.chat_template = tokenizer, template
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+
+def said_by(tokenizer, template, *contents):
+    """Return the ids of contents that are rendered with a template."""
+    encoder = prompts.ConversationEncoder(Templated(tokenizer, template))
+    return encoder.encode(encoder.render(conversation(*contents)))
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_no_control_token_is_formed_across_the_border_of_a_content(tokenizer, blank):
+    """With the template's text behind, before or around it, and with the next content."""
+    texts = sorted(set(tokenizer.control_texts()), key=len)
+    for text in {texts[-1], tokenizer.special()["eos_token"]}:
+        joined = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"
+        cuts = range(1, len(text))
+        for cut in cuts:
+            first, second = text[:cut], text[cut:]
+            found = [
+                said_by(tokenizer, "{{ messages[0]['content'] | trim }}" + second, first + blank),
+                said_by(tokenizer, first + "{{ messages[0]['content'] | trim }}", blank + second),
+                said_by(tokenizer, joined, first + blank, blank + second),
+                said_by(tokenizer, joined, first, second[:1], second[1:] or "x"),
+            ]
+            if cut + 1 < len(text):
+                around = first + "{{ messages[0]['content'] | trim }}" + text[-1]
+                found.append(said_by(tokenizer, around, text[cut:-1] + blank))
+            for ids in found:
+                said = b"".join(map(tokenizer.piece, ids)).decode()
+                assert (controls(tokenizer, ids)[1:], text in said) == ([], True), (cut, said)
+
+
+@pytest.mark.parametrize("content", ["> quoted", "if a <", "|", "a <|", "]", "im_end", ">"])
+def test_ids_of_contents_whose_ends_are_of_control_tokens_stay_as_they_were(tokenizer, content):
+    messages = conversation(content, content, content)
+    encoder = prompts.ConversationEncoder(tokenizer)
+    assert encoder.encode(encoder.render(messages)) == as_before(tokenizer, messages)
+
+
 def test_a_forged_role_is_text(tokenizer):
     """It is read back as it was written, and the template's own tokens are where they were."""
     encoder = prompts.ConversationEncoder(tokenizer)

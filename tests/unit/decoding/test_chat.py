@@ -159,6 +159,28 @@ def test_a_turn_that_cannot_fit_changes_nothing():
             engine.chat("y" * 300).stream("hi")
 
 
+def test_what_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch):
+    with chat_engine(n_ctx=100) as engine:
+        chat = engine.chat()
+        chat.send("hi")
+        longest = []
+        encode = engine.tokenizer.encode_pieces
+        monkeypatch.setattr(
+            engine.tokenizer,
+            "encode_pieces",
+            lambda text, **options: longest.append(len(text)) or encode(text, **options),
+        )
+        with pytest.raises(ContextFull, match=r"bytes, which are at least .* shorten it"):
+            chat.stream("x" * 10_000)
+        assert chat.send("hi").text == "ok then"
+        assert max(longest) < 1000
+        # what was said before leaves, as it does for a conversation that is a little too long
+        messages = [{"role": "user", "content": "y" * 10_000}, {"role": "assistant", "content": ""}]
+        chat.load_dict({"system": None, "messages": messages})
+        assert chat.send("hi").text == "ok then"
+        assert chat.n_dropped == 2
+
+
 def test_reset_system_save_and_load():
     with chat_engine() as engine:
         chat = engine.chat("one")

@@ -411,6 +411,28 @@ def test_a_cancelled_async_stream_still_has_its_completion():
     asyncio.run(main())
 
 
+def test_an_async_stream_cancelled_before_its_turn_ends_as_a_cancelled_one():
+    async def main():
+        with engine() as made:
+            holder = made.stream("abc")
+            next(holder)
+            stream = made.astream("abc")
+            task = asyncio.create_task(anext(stream))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            (done,) = [event.completion async for event in stream]
+            assert (done.text, done.token_ids, done.finish_reason) == ("", (), "cancelled")
+            next(holder)  # it still has the engine
+            with pytest.raises(EngineBusy, match="this thread"):
+                made.generate("abc")
+            holder.close()
+            assert made.generate("abc", max_tokens=1).text == "d"
+
+    asyncio.run(main())
+
+
 def test_an_async_stream_that_nobody_reads_any_more_ends():
     async def main():
         with engine(SlowToy) as made:
