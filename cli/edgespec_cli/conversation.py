@@ -152,7 +152,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"{path} is not JSON: {error}") from error
+        raise click.UsageError(f"{path} is no saved chat: it is not JSON") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise click.UsageError(
             f'{path} is JSON, but not a saved chat: "format" is not "{FORMAT}"; '

@@ -167,6 +167,8 @@ def _made(entry: Entry, context: DrafterContext, options: dict[str, Any]) -> Dra
     given = {name: options[name] for name in entry.options if name in options}
     try:
         return entry.make(context, **given)
+    except ConfigError:
+        raise  # it says all
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the drafter {entry.name!r} cannot be made: {error}") from error
 

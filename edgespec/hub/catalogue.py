@@ -198,4 +198,4 @@ def closest(text: str) -> str:
     near = [name for name in names if stem.startswith(name) or (stem and name.startswith(stem))]
     near = sorted(near, key=len, reverse=True) + difflib.get_close_matches(stem, names, n=3)
     listed = list(dict.fromkeys(near))[:3]
-    return f"close to it: {', '.join(listed)}." if listed else "`edgespec models` lists all."
+    return f"close to it: {', '.join(listed)}." if listed else "`edgespec models` lists all names."

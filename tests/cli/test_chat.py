@@ -170,8 +170,8 @@ TURN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "c.json is not JSON"),
-        ("[" * 100_000, "c.json is not JSON"),
+        ("{", "c.json is no saved chat: it is not JSON"),
+        ("[" * 100_000, "c.json is no saved chat: it is not JSON"),
         ("[]", "not a saved chat"),
         ("{}", "not a saved chat"),
         (GOOD | {"version": 9}, "has version 9, this program reads 1"),

@@ -166,3 +166,9 @@ def test_options_reach_the_drafter(registered):
     with assemble(ToyModel(cycle), ToyTokenizer(["a", "b"]), None, config) as engine:
         done = engine.generate([0, 1, 0, 1], max_tokens=20)
     assert len(done.stats.drafted_per_position) == 1
+
+
+def test_what_a_drafter_says_about_its_settings_is_told_as_it_is():
+    target = ToyModel([[0.5, 0.5]] * 2)
+    with pytest.raises(ConfigError, match=r"^method 'draft_model' needs a draft model"):
+        assemble(target, ToyTokenizer("ab"), None, {"method": "draft_model"}, profile=FREE)
