@@ -79,6 +79,7 @@ def bench(ctx: click.Context) -> int:
         reports.check_picture(picture)
     with opened(params) as engine, beside_others(), status() as line:
         about = header(engine.describe())
+        line.show("measuring the model's speed")
         running = runner.run(
             engine,
             questions,

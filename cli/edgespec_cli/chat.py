@@ -14,7 +14,7 @@ from .answer import TextSink, play
 from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
-from .loading import model_reference, opened
+from .loading import measure_afterwards, model_reference, opened
 from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
 
@@ -99,6 +99,7 @@ def _piped(talk: Conversation) -> int:
         if interrupted:
             return errors.INTERRUPTED
         code = max(code, failed)
+    measure_afterwards(talk.engine)
     return code
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
+_MEASURE_S = 8.0  # after an answer, at most
+
 
 @contextlib.contextmanager
 def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
@@ -38,6 +40,21 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
         engine = edgespec.load(model, **arguments)
     with engine:
         yield engine
+
+
+def measure_afterwards(engine: edgespec.Engine) -> None:
+    """Measure what is not known yet once the answer is there; scripts do not wait for that.
+
+    What is complete after some seconds is kept, and the next run goes on with the rest. Beside
+    other programs nothing would be kept.
+    """
+    from edgespec.device import BUSY, other_load
+
+    if not engine.idle_work.left or not is_terminal(sys.stderr) or (other_load() or 0) > BUSY:
+        return
+    line = status(f"{engine.idle_work.left[0]} (Ctrl-C skips it)")
+    with contextlib.suppress(KeyboardInterrupt), line:
+        engine.measure(time_limit_s=_MEASURE_S)
 
 
 @contextlib.contextmanager

@@ -65,6 +65,7 @@ def peers(ctx: click.Context) -> int:
         with _running(modes, weights, params["peer_python"]) as started, status() as line:
             versions = ", ".join(sorted({peer.version for peer in started}))
             about = header(engine.describe()) | {"peers": versions}
+            line.show("measuring the model's speed")
             running = runner.run(
                 engine,
                 questions,

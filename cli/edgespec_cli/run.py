@@ -14,7 +14,7 @@ from . import errors, options
 from .answer import JsonSink, TextSink, play
 from .arguments import exclusive, from_environment, is_typed, sampling_arguments
 from .chat import converse
-from .loading import opened
+from .loading import measure_afterwards, opened
 from .options import option
 from .parameters import ModelType, NumbersType
 from .prompt import decoded, piped_text
@@ -139,8 +139,10 @@ def _text(ctx: click.Context, screen: Screen) -> int:
         events = _events(engine, prompt, ctx.params, sampling)
         with TextSink(screen) as sink:
             completion, interrupted = play(engine, events, sink)
-    if completion and not ctx.params["quiet"]:
-        screen.remark(figures(completion), stderr=True)
+        if completion and not ctx.params["quiet"]:
+            screen.remark(figures(completion), stderr=True)
+        if not interrupted:
+            measure_afterwards(engine)
     return errors.INTERRUPTED if interrupted else 0
 
 
@@ -149,6 +151,8 @@ def _json(ctx: click.Context, sink: JsonSink) -> int:
     with opened(ctx.params) as engine:
         events = _events(engine, prompt, ctx.params, sampling)
         _, interrupted = play(engine, events, sink)
+        if not interrupted:
+            measure_afterwards(engine)
     return errors.INTERRUPTED if interrupted else 0
 
 

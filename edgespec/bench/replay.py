@@ -22,6 +22,7 @@ from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
 from ..config import SamplingParams, SpeculativeConfig
 from ..costs.curves import Curve
+from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..decoding.output import Output
 from ..drafters.base import Drafter, DrafterContext
@@ -265,7 +266,7 @@ class Replay:
         context = DrafterContext(
             config, VOCAB, self._target, draft_model=self._draft if uses_model(config) else None
         )
-        return speculate(context, lambda: profile)
+        return speculate(context, lambda: Costs(profile))
 
     def _fixed(self, setting: Fixed) -> list[Drafter]:
         found: list[Drafter] = []

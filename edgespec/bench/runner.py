@@ -46,8 +46,9 @@ def run(
 
     The prompt of each turn is read once and is in the cache for both; the next turn continues
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
-    same prompts at temperature 0.
+    same prompts at temperature 0. What decoding costs here is measured first if it is not known.
     """
+    engine.measure()
     options = options or RunOptions()
     runner = _Runner(engine, options.max_tokens, peers)
     repeats, temperatures = range(options.repeats), options.temperatures

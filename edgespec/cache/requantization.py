@@ -10,25 +10,31 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import shutil
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from .. import backends
 from ..backends.base import Requantizing
-from ..config import EngineConfig
-from ..costs.measuring import measure
-from ..costs.profiles import keep, kept
-from ..device import cache_folder
-from ..errors import ModelError
+from ..config import EngineConfig, build
+from ..costs.measuring import READING, measure
+from ..costs.profiles import keep, kept, store
+from ..device import available_memory, cache_folder
+from ..errors import EdgeSpecError, ModelError
+from ..types import Abort
 
 logger = logging.getLogger("edgespec.cache.requantization")
 
 MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to be used
 _READ = 64  # tokens at once, as in a prompt
+_POLL_S = 0.02
+_NICE = 10  # of the process that makes a copy
 
 
 def fastest(path: Path, config: EngineConfig) -> Path:
@@ -83,6 +89,11 @@ def discard_copy_of(path: Path) -> int:
     size, _ = _stamp(copy) or (0, 0)
     discard(copy)
     return size
+
+
+def is_copy(path: Path) -> bool:
+    """Return whether a file is such a copy."""
+    return path.parent == cache_folder("drafts")
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
@@ -140,11 +151,70 @@ def _make(path: Path, copy: Path) -> None:
 
 
 def _is_faster(copy: Path, path: Path, config: EngineConfig) -> bool:
-    """Measure both: return True if a token takes clearly less time, and reading no more."""
-    engine, settings, curves = backends.of(path), replace(config, n_ctx=4 * _READ), []
+    """Measure both: return True if a token takes clearly less time, and reading no more.
+
+    What the copy costs is kept, so that it drafts from the first step on.
+    """
+    engine, settings = backends.of(path), replace(config, n_ctx=2 * max(READING))
+    curves, fingerprints = [], []
     for file in (copy, path):
         with contextlib.closing(engine.open_model(file, settings)) as model:
-            curves.append(measure(model, widths=(1, _READ), repeats=9, budget_s=1))
+            curves.append(measure(model, widths=READING, repeats=9, budget_s=2))
+            fingerprints.append(model.fingerprint())
     new, old = curves
     logger.info("%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1))
-    return new(1) <= MAX_TIME * old(1) and new(_READ) <= old(_READ)
+    faster = new(1) <= MAX_TIME * old(1) and new(_READ) <= old(_READ)
+    if faster:
+        store(fingerprints[0], new)
+    return faster
+
+
+class Copying:
+    """Makes the copy of a draft model in a process of its own, which can be ended at any time."""
+
+    doing = "making a copy of the draft model that this CPU may evaluate faster, once"
+
+    def __init__(self, path: Path, config: EngineConfig) -> None:
+        self._path = path
+        self._config = config
+
+    def run(self, abort: Abort) -> bool:
+        """Find out what `fastest` returns; False if `abort` has ended it, and it begins anew."""
+        if known(self._path, self._config) or available_memory() < 2 * self._path.stat().st_size:
+            return True
+        code = f"import sys; from {__name__} import main; main(*sys.argv[1:])"
+        settings = json.dumps(asdict(self._config))
+        call = [sys.executable, "-c", code, str(self._path), settings]
+        process = subprocess.Popen(
+            call,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+        )
+        try:
+            while process.poll() is None and not abort():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
+            return process.poll() is not None
+        finally:
+            if process.poll() is None:
+                process.kill()
+            if process.wait():  # ended by us, or by others
+                _clean_up(_copy_path(self._path))
+
+
+def _clean_up(copy: Path) -> None:
+    """Delete half a copy, unless another process is making it now."""
+    from filelock import FileLock, Timeout
+
+    with contextlib.suppress(Timeout, OSError), FileLock(copy.with_suffix(".lock"), timeout=0):
+        copy.with_suffix(".partial").unlink(missing_ok=True)
+
+
+def main(path: str, config: str) -> None:
+    """Make the copy of a file, behind other programs. config: EngineConfig's fields as JSON."""
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    with contextlib.suppress(EdgeSpecError):
+        fastest(Path(path), build(EngineConfig, json.loads(config)))

@@ -35,6 +35,7 @@ class TokenCache:
         The last token stays out: it is the one to be evaluated next. `known`: how many are
         certainly equal and are not compared again.
         """
+        del self.tokens[self.model.n_past :]  # an evaluation of somebody else's may have failed
         n = common_prefix(self.tokens, context, offset=offset, known=known)
         n = max(0, min(n, len(context) - offset - 1))
         self.truncate(n, abort)

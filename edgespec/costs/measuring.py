@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 from ..backends.base import FileModel, Model, ThreadLimited
 from ..backends.files import label
+from ..errors import Aborted
+from ..types import Abort
 from .curves import Curve
 from .profiles import store, stored
 
@@ -16,6 +18,7 @@ logger = logging.getLogger("edgespec.profile")
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
+_MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
 
 
 def curve_of(model: FileModel, widths: Sequence[int] = QUICK) -> Curve:
@@ -45,42 +48,114 @@ def measure(
     once whatever it takes; more rounds and lengths only within `budget_s` seconds.
     """
     end = clock() + budget_s
-    widths = [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
+    widths = fitting(model, widths)
     rows = []
     lengths = sorted({min(length, model.n_ctx - max(widths)) for length in lengths})
     for i, length in enumerate(lengths):
         if i and clock() > end:
             break
         fill(model, length)
-        rows.append(_rising(_rounds(model, widths, repeats, end, clock)))
+        measurement = Measurement(model, widths, repeats, budget_s=end - clock(), clock=clock)
+        measurement.run()
+        rows.append(measurement.row())
     model.truncate(0)
     return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
 
 
-def _rounds(
-    model: Model, widths: Sequence[int], repeats: int, end: float, clock: Callable[[], float]
-) -> list[float]:
-    """Return the seconds of each width, the least of some rounds."""
-    timed(model, max(widths), clock)  # memory that is touched at first use
-    found: list[list[float]] = [[] for _ in widths]
-    for i in range(repeats):
-        for times, width in zip(found, widths, strict=True):
-            if i and clock() > end:
-                break
-            times.append(timed(model, width, clock))
-    return [min(times) for times in found]  # other programs only ever add to a time
+def fitting(model: Model, widths: Sequence[int]) -> list[int]:
+    """Return the widths that a model evaluates in one call, with room before them."""
+    return [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
 
 
-def timed(model: Model, width: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of one evaluation of `width` tokens; the cache is as before."""
+class Measurement:
+    """t(n) behind what the cache of a model holds: it stays as it is.
+
+    A measurement can be left after any evaluation and continued later, behind another text if that
+    is about as long. budget_s: seconds of evaluations, after which no other round begins.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        widths: Sequence[int],
+        repeats: int = 3,
+        *,
+        budget_s: float = 4.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self.widths = fitting(model, widths)
+        self._repeats = repeats
+        self._budget_s = budget_s
+        self._clock = clock
+        self._begin()
+
+    def run(self, abort: Abort = lambda: None) -> bool:
+        """Measure until all is known; False if `abort` gave a reason, or the cache is too full."""
+        if abs(self.model.n_past - self._n_past) > _MOVED:
+            self._begin()
+        if self.model.n_past + max(self.widths) > self.model.n_ctx:
+            return False
+        while not self._complete:
+            if abort():
+                return False
+            width = self.widths[(self._n - 1) % len(self.widths)]  # the widest is the first of all
+            try:
+                seconds = timed(self.model, width, self._clock, abort)
+            except Aborted:
+                return False
+            if self._n:  # the first touches memory that nothing has used before
+                self._found[width].append(seconds)
+            self._spent_s += seconds
+            self._n += 1
+        return True
+
+    def row(self) -> tuple[float, ...]:
+        """Return the seconds of each width: the least, for other programs only ever add to it."""
+        return _rising([min(times) for times in self._found.values()])
+
+    def curve(self) -> Curve:
+        """Return what was measured, once `run` has returned True."""
+        return Curve((self._n_past,), tuple(self.widths), (self.row(),))
+
+    @property
+    def _complete(self) -> bool:
+        """True once every width was measured, and there is no time for more or no need of it."""
+        n = self._n - 1
+        return n >= self._repeats * len(self.widths) or (
+            n >= len(self.widths) and self._spent_s > self._budget_s
+        )
+
+    def _begin(self) -> None:
+        """Begin anew, behind the tokens that are cached now."""
+        self._n_past = self.model.n_past
+        self._found: dict[int, list[float]] = {width: [] for width in self.widths}
+        self._n, self._spent_s = 0, 0.0
+
+
+def timed(
+    model: Model,
+    width: int,
+    clock: Callable[[], float] = time.perf_counter,
+    abort: Abort | None = None,
+) -> float:
+    """Return the seconds of one evaluation of `width` tokens; the cache is as before.
+
+    Where the engine cannot truncate, an evaluation that fails empties the cache. Raises Aborted.
+    """
     if isinstance(model, ThreadLimited):
         model.limit_threads(0)  # which other programs may have left behind
-    n_past = model.n_past
-    state = None if model.capabilities.truncate else model.checkpoint()
+    n_past, can_truncate = model.n_past, model.capabilities.truncate
+    state = None if can_truncate else model.checkpoint()
     start = clock()
-    model.decode([0] * width, n_logits=min(width, model.capabilities.max_rows))
+    try:
+        n_logits = min(width, model.capabilities.max_rows)
+        model.decode([0] * width, n_logits, abort if can_truncate else None)
+    except BaseException:
+        model.truncate(n_past if can_truncate else 0)
+        raise
     seconds = clock() - start
-    if state is None:
+    if can_truncate:
         model.truncate(n_past)
     else:
         model.restore(state)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
+from .idle_work import IdleWork, Work
 from .output import Output
 from .prompts import check_size
 from .request_lock import Interrupt, RequestLock
@@ -34,6 +36,8 @@ class Engine:
     the engine until it is exhausted or closed.
 
     target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
+    idle_work: what is done between requests, on a thread of its own, for later ones: costs are
+    measured, a draft model is copied in a faster format. A request that comes does not wait for it.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Engine:
         speculation: str = "off",
         description: dict[str, Any] | None = None,
         target: Model | None = None,
+        works: Sequence[Work] = (),
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -53,6 +58,8 @@ class Engine:
         self._speculation = speculation
         self._description = description or {}
         self._lock = RequestLock(on_busy, session.close)
+        self.idle_work = IdleWork(self._lock, works)
+        weakref.finalize(self, self.idle_work.close)  # at the latest when the program ends
 
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer to a prompt.
@@ -79,6 +86,14 @@ class Engine:
         parse_special: read control tokens that are written in messages as such, not as text.
         """
         return Chat(self, system, parse_special=parse_special)
+
+    def measure(self, time_limit_s: float | None = None) -> bool:
+        """Measure now what decoding costs on this device, if that is not known, and wait for it.
+
+        It happens by itself after the first answer, which is decoded plainly; benchmarks call this
+        before theirs. Return False if the time was too short; the rest is measured later.
+        """
+        return self.idle_work.finish(Interrupt(time_limit_s))
 
     def cancel(self) -> None:
         """Cancel the running request, if there is one; may be called from any thread.
@@ -127,6 +142,20 @@ class Engine:
         earlier: Sequence[int],
         interrupt: Interrupt,
     ) -> Iterator[Event]:
+        try:
+            completion, rest = yield from self._held(prompt, params, earlier, interrupt)
+        finally:
+            self.idle_work.start()
+        yield Event("done", text=rest, completion=completion)
+
+    def _held(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        earlier: Sequence[int],
+        interrupt: Interrupt,
+    ) -> Generator[Event, None, tuple[Completion, str]]:
+        """Yield the events of a request but the last; return its completion and the last text."""
         with self._lock.held(interrupt) as held:
             randomness = SeededRandomness(params.seed)
             request = Request(prompt, params, randomness, earlier, interrupt)
@@ -146,7 +175,7 @@ class Engine:
                 stats,
                 None if params.logprobs is None else tuple(logprobs),
             )
-        yield Event("done", text=rest, completion=completion)
+            return completion, rest
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt.
@@ -176,6 +205,7 @@ class Engine:
 
         A running request is cancelled, and the models are freed as soon as it has ended.
         """
+        self.idle_work.close()
         self._lock.close()
 
     def __enter__(self) -> Engine:

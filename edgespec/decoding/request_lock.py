@@ -45,6 +45,7 @@ class RequestLock:
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._interrupt: Interrupt | None = None
+        self._waiting: set[Interrupt] = set()
         self._closed = False
         self._process = os.getpid()
 
@@ -62,6 +63,22 @@ class RequestLock:
             self._interrupt = interrupt  # before the look at what `close` sets before it cancels
             self.check_open()
             yield True
+        finally:
+            self._release()
+
+    @property
+    def wanted(self) -> bool:
+        """True if a request waits for the lock, or the models are to be freed."""
+        return bool(self._waiting) or self._closed
+
+    @contextlib.contextmanager
+    def between_requests(self) -> Iterator[bool]:
+        """Hold the lock if nobody runs, waits or has closed the engine; else give False."""
+        if self.wanted or not self._lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            yield not self.wanted
         finally:
             self._release()
 
@@ -98,20 +115,34 @@ class RequestLock:
     def _take(self, interrupt: Interrupt) -> bool:
         """Wait for the lock; return False if the request was cancelled before."""
         me = threading.get_ident()
-        if not self._lock.acquire(blocking=False):
-            if self._on_busy == "error":
-                raise EngineBusy("a request is running on this engine; wait for it or cancel() it")
-            if self._holder == me:
-                raise EngineBusy(
-                    "this thread is still reading a stream of this engine; exhaust it or close() it"
-                )
-            while not self._lock.acquire(timeout=0.05):
-                if (reason := interrupt()) == "cancelled":
-                    return False
-                if reason:
-                    raise EngineBusy(f"gave up waiting for the running request: {reason}")
-        self._holder = me
+        self._waiting.add(interrupt)
+        try:
+            if not self._lock.acquire(blocking=False):
+                self._refuse(me)
+                while not self._lock.acquire(timeout=0.05):
+                    self._refuse(me)
+                    if (reason := interrupt()) == "cancelled":
+                        return False
+                    if reason:
+                        raise EngineBusy(f"gave up waiting for the running request: {reason}")
+            self._holder = me
+        finally:
+            self._waiting.discard(interrupt)
         return True
+
+    def _refuse(self, me: int) -> None:
+        """Raise EngineBusy if this thread must not wait for the request that runs.
+
+        Work between requests is no request: it gives way at once.
+        """
+        if self._holder is None:
+            return
+        if self._on_busy == "error":
+            raise EngineBusy("a request is running on this engine; wait for it or cancel() it")
+        if self._holder == me:
+            raise EngineBusy(
+                "this thread is still reading a stream of this engine; exhaust it or close() it"
+            )
 
     def _release(self) -> None:
         self._interrupt = self._holder = None

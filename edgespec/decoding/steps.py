@@ -50,6 +50,7 @@ def record(stats: Stats, step: StepStats, elapsed_s: float, plain_s: float) -> N
         stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
         stats.time_to_first_token_s = elapsed_s
     else:
-        stats.plain_s += step.n_emitted * plain_s
+        n_new = step.n_emitted if stats.plain_s else stats.num_emitted_tokens - 1 + step.n_emitted
+        stats.plain_s += n_new * plain_s  # the first time for all tokens since the first
         stats.decode_s = elapsed_s - stats.time_to_first_token_s
     stats.add(step)

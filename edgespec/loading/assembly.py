@@ -40,10 +40,10 @@ class Speculation:
         return Session(verifier, self.drafters, self.policy, sources=self.sources, **options)
 
 
-def speculate(context: DrafterContext, profile: Callable[[], Profile]) -> Speculation:
+def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculation:
     """Put together the parts that a configuration asks for.
 
-    profile: returns the costs of evaluations; it is called only if each step decides by them.
+    costs: returns the costs of evaluations; it is called only if each step decides by them.
     Raises ConfigError for unknown drafters and options, and for a drafter that lacks its model.
     """
     config = context.config
@@ -53,9 +53,9 @@ def speculate(context: DrafterContext, profile: Callable[[], Profile]) -> Specul
         sources: Sequence[Source] = made
         policy: Policy = FixedDepth(depth, config.min_speculative_tokens)
     else:
-        costs = Costs(profile())
-        made = _make(replace(context, costs=costs))
-        sources, policy = _cascades(made, config), Adaptive(costs)
+        found = costs()
+        made = _make(replace(context, costs=found))
+        sources, policy = _cascades(made, config), Adaptive(found)
     summary = " and ".join(entry.summary for entry in _entries(context)) if made else ""
     return Speculation(made, sources, policy, summary or "off: not asked for")
 
@@ -117,14 +117,15 @@ def assemble(
     draft_model: Model | None = None,
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
     *,
-    profile: Profile | None = None,
+    profile: Profile | Costs | None = None,
     **options: Any,
 ) -> Engine:
     """Make an engine from models that are loaded: the toy backend, or one of your own.
 
     draft_model: closed with the engine, at once if the method uses none.
-    profile: costs of evaluations; None measures them now, if each step decides by them.
-    options: `on_busy` and `description` of Engine.
+    profile: costs of evaluations; None measures them now, if each step decides by them. Costs may
+    become known later: until then it decodes plainly.
+    options: `on_busy`, `description` and `works` of Engine.
     """
     config = configured(speculative_config)
     if draft_model and not uses_model(config):
@@ -133,7 +134,7 @@ def assemble(
     governor = governor_of(target, (target, draft_model))
     made = speculate(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
-        lambda: profile or _measured(target, draft_model),
+        lambda: _costs(profile, target, draft_model),
     )
     if isinstance(made.policy, Adaptive):
         made.policy.costs.follow(governor)
@@ -148,7 +149,9 @@ def assemble(
     )
 
 
-def _measured(target: Model, draft: Model | None) -> Profile:
-    """Return the costs of models that no file stands for: measured, not kept."""
+def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) -> Costs:
+    """Return the costs that are given, or those of models that no file stands for: not kept."""
+    if given is not None:
+        return given if isinstance(given, Costs) else Costs(given)
     curve = measure(target, widths=QUICK, budget_s=1)
-    return Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None)
+    return Costs(Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None))

@@ -15,20 +15,23 @@ from ..backends import files
 from ..backends.base import FileModel, Tokenizer
 from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
 from ..costs.curves import Curve
-from ..costs.measuring import READING, curve_of
-from ..costs.profiles import Profile
+from ..costs.learning import Learning, ModelCurve, learning
+from ..costs.measuring import QUICK, READING
+from ..costs.online import Costs
+from ..costs.profiles import Profile, stored
 from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.engine import Engine
+from ..decoding.idle_work import Work
 from ..device import processor
 from ..drafters.base import DrafterContext
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
-from ..types import NO_DRAFT, Draft
+from ..types import NO_DRAFT, Abort, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
 from .assembly import configured, speculate
-from .drafts import open_draft
+from .drafts import copying, open_draft
 from .load import described
 from .models import Reference, model_path, open_model
 
@@ -61,6 +64,8 @@ def connect(
         parts = stack.enter_context(
             connected(remote, draft, draft_options=draft_options, **options)
         )
+        costs, missing = _costs(parts)
+        works: list[Work] = [missing] if missing and not spec.fixed else []
         made = speculate(
             DrafterContext(
                 spec,
@@ -68,7 +73,7 @@ def connect(
                 tokenizer=parts.tokenizer,
                 draft_model=parts.draft,
             ),
-            lambda: profile_of(parts),
+            lambda: costs,
         )
         summary = f"{made.summary}, verified on another machine" if made.drafters else made.summary
         engine = Engine(
@@ -77,7 +82,9 @@ def connect(
             on_busy=config.on_busy,
             speculation=summary,
             description=_describe(remote.url, parts),
+            works=works + copying(parts.draft),
         )
+        stack.callback(engine.idle_work.close)  # before the models that it uses
         weakref.finalize(engine, stack.pop_all().close)
     return engine
 
@@ -103,12 +110,11 @@ def connected(
     draft: Reference | None = None,
     *,
     draft_options: Mapping[str, Any] | None = None,
-    make_copy: bool = True,
     **options: Any,
 ) -> Iterator[RemoteParts]:
     """Make a verifier and models without an engine around them; close them at the end.
 
-    Arguments and errors are those of `connect`; make_copy as in `drafts.open_draft`.
+    Arguments and errors are those of `connect`.
     """
     config = build(EngineConfig, options)
     remote = replace(remote, n_ctx=remote.n_ctx or config.n_ctx)
@@ -119,7 +125,7 @@ def connected(
             stack.callback(target.close)
         if draft is not None:
             fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})
-            small = open_draft(model_path(draft), build(EngineConfig, fields), make_copy=make_copy)
+            small = open_draft(model_path(draft), build(EngineConfig, fields))
             stack.callback(small.close)
         tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
         governor = governor_of(target, (target, small))
@@ -167,29 +173,55 @@ def _verifier(
         reach,
         LocalVerifier(target, governor=governor),
         same=lambda remote: getattr(remote, "model", "") == name,
-        local_s=curve_of(target)(1),
+        local_s=curve(1) if (curve := stored(target.fingerprint())) else None,
     )
     return both, both.remote
 
 
 def profile_of(parts: RemoteParts) -> Profile:
-    """Return the costs of steps with a remote verifier.
+    """Return the costs of steps with a remote verifier; what is not known is measured now."""
+    costs, missing = _costs(parts)
+    if missing:
+        missing.run(lambda: None)
+    return costs.profile
+
+
+def _costs(parts: RemoteParts) -> tuple[Costs, Learning | None]:
+    """Return the costs of steps as far as they are known, and what measures the rest."""
+    draft = ModelCurve(parts.draft, READING) if parts.draft else None
+    if parts.remote is not None:
+        return learning(_RemoteCurve(parts.remote, parts.tokenizer), draft)
+    assert parts.local is not None
+    return learning(ModelCurve(parts.local, QUICK), draft)
+
+
+class _RemoteCurve:
+    """The seconds of steps with a remote verifier.
 
     Our own server sends plain tokens without being asked, and only a draft waits for the way there
     and back; other servers are asked for every step.
     """
-    remote = parts.remote
-    drafting = curve_of(parts.draft, READING) if parts.draft else None
-    if remote is None:
-        assert parts.local is not None
-        return Profile(curve_of(parts.local), drafting)
-    if isinstance(remote, AsyncVerifier):
-        costs, trip = getattr(remote, "costs", None) or _ASSUMED_S, remote.round_trip_s()
-        steps = {n: seconds + (trip if n > 1 else 0.0) for n, seconds in costs.items()}
-    else:
-        steps = _timed(remote, parts.tokenizer)
+
+    kept_as: tuple[dict[str, Any], ...] = ()
+
+    def __init__(self, remote: Verifier, tokenizer: Tokenizer) -> None:
+        self._remote, self._tokenizer = remote, tokenizer
+        self.curve: Curve | None = None
+        if isinstance(remote, AsyncVerifier):
+            costs, trip = getattr(remote, "costs", None) or _ASSUMED_S, remote.round_trip_s()
+            self.curve = _curve({n: s + (trip if n > 1 else 0.0) for n, s in costs.items()})
+
+    def run(self, abort: Abort) -> bool:
+        """Ask a server of others for a step without a draft and for one with a draft."""
+        if not abort():
+            self.curve = _curve(_timed(self._remote, self._tokenizer))
+        return self.curve is not None
+
+
+def _curve(steps: Mapping[int, float]) -> Curve:
+    """Return the curve of steps, whose seconds are given by the number of tokens."""
     widths = tuple(sorted(steps))
-    return Profile(Curve((64,), widths, (tuple(steps[n] for n in widths),)), drafting)
+    return Curve((64,), widths, (tuple(steps[n] for n in widths),))
 
 
 def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:

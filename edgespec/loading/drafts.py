@@ -13,8 +13,9 @@ from typing import Any
 from .. import backends, drafters, hub
 from ..backends import files
 from ..backends.base import FileModel
-from ..cache.requantization import discard, discard_copy_of, fastest, known
+from ..cache.requantization import Copying, discard, discard_copy_of, fastest, is_copy, known
 from ..config import EngineConfig, SpeculativeConfig, build
+from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ModelError, VocabularyMismatch
 from .assembly import configured, uses_model
@@ -71,10 +72,10 @@ def _file_like(path: Path, name: str) -> Path | None:
     return next(alike, there[0] if there else None)
 
 
-def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> FileModel:
+def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> FileModel:
     """Open a draft model, or a copy of it that this device evaluates faster.
 
-    make_copy: make the copy if there is none yet.
+    make_copy: make the copy if there is none yet, which takes some seconds.
     """
     if config.requantize:
         copy = fastest(path, config) if make_copy else known(path, config) or path
@@ -87,13 +88,20 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = True) -> F
     return open_model(path, config)
 
 
+def copying(draft: FileModel | None) -> list[Work]:
+    """Return the work that makes a faster copy of a draft model, if there may be one."""
+    if draft is None or not draft.config.requantize or is_copy(draft.path):
+        return []
+    return [] if known(draft.path, draft.config) else [Copying(draft.path, draft.config)]
+
+
 def load_draft(
     path: Path | None,
     config: EngineConfig,
     options: Mapping[str, Any],
     target: FileModel,
     *,
-    make_copy: bool = True,
+    make_copy: bool = False,
 ) -> FileModel | None:
     """Open a draft model for a target and check its vocabulary; None where `path` is None.
 
@@ -135,7 +143,9 @@ def pair(
     """Open target and draft model without an engine around them; close them at the end."""
     config = build(EngineConfig, options)
     with contextlib.closing(open_model(model_path(model), config)) as target:
-        drafting = load_draft(model_path(draft), config, draft_options or {}, target)
+        drafting = load_draft(
+            model_path(draft), config, draft_options or {}, target, make_copy=True
+        )
         assert drafting is not None
         with contextlib.closing(drafting):
             yield target, drafting

@@ -12,12 +12,14 @@ from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig, SpeculativeConfig, build
-from ..costs.measuring import READING, curve_of
-from ..costs.profiles import Profile
+from ..costs.learning import Learning, ModelCurve, learning
+from ..costs.measuring import QUICK, READING
+from ..costs.online import Costs
 from ..decoding.engine import Engine
+from ..decoding.idle_work import Work
 from ..device import processor
 from .assembly import assemble, configured
-from .drafts import draft_path, load_draft
+from .drafts import copying, draft_path, load_draft
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
 
@@ -43,6 +45,10 @@ def load(
     EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
     where none is given, what `tune` has chosen for this file on this device.
 
+    What evaluations cost here is not known at the first load on a device. The engine decodes
+    plainly until it is, and measures it between requests, once; Engine.measure does that at once.
+    So a copy of the draft model is made that this device may evaluate faster, for the next load.
+
     Raises ModelNotFound (see `hub.pull`), ConfigError, VocabularyMismatch, EngineMissing
     and the other ModelErrors. Nothing is downloaded.
     """
@@ -58,24 +64,25 @@ def load(
         if draft_model:
             stack.callback(draft_model.close)
         _warn(target, draft_model)
+        costs, missing = (None, None) if spec.fixed else _costs(target, draft_model)
+        works: list[Work] = [missing] if missing else []
         engine = assemble(
             target,
             target.tokenizer,
             draft_model,
             spec,
-            profile=None if spec.fixed else kept_profile(target, draft_model),
+            profile=costs,
             on_busy=config.on_busy,
             description=_describe(target, draft_model),
+            works=works + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
     return engine
 
 
-def kept_profile(target: FileModel, draft: FileModel | None) -> Profile:
-    """Return the costs of these models on this device, as kept, or measured now and kept."""
-    curve = curve_of(target)
-    kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
-    return Profile(curve, curve_of(draft, READING) if draft else None, kept_as=kept_as)
+def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning | None]:
+    """Return the costs of these models as far as they are kept, and what measures the rest."""
+    return learning(ModelCurve(target, QUICK), ModelCurve(draft, READING) if draft else None)
 
 
 def _warn(target: FileModel, draft: FileModel | None) -> None:

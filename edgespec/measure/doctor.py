@@ -69,7 +69,7 @@ def diagnose_verifier(
     found: list[Finding] = []
     try:
         found += check_machine()
-        with connected(remote, draft, make_copy=False, **arguments) as parts:
+        with connected(remote, draft, **arguments) as parts:
             return [*found, *check_verifier(parts, remote.url)]
     except ConfigError:
         raise

@@ -38,7 +38,7 @@ def check_draft(
         yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
         return
     try:
-        draft = load_draft(wanted, config, options, target, make_copy=False)
+        draft = load_draft(wanted, config, options, target)
     except VocabularyMismatch as error:
         remedy = _smaller_draft(reference, files.size_of(target.path)) or "leave it out: -md none"
         yield Finding("problem", "draft", str(error), remedy, broken=True)

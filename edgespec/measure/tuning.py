@@ -62,7 +62,7 @@ def tune(
     try:
         if wanted:
             progress(f"loading {files.label(wanted)}")
-        draft_model = load_draft(wanted, config, draft_options or {}, target)
+        draft_model = load_draft(wanted, config, draft_options or {}, target, make_copy=True)
         choices = search(target, fixed, loading_s, start + _SEARCH * budget_s, progress)
         if chosen := chosen_options(choices, target):
             progress("loading again with the chosen settings")

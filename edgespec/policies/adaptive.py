@@ -34,6 +34,7 @@ SURE = 0.4  # chance of failure that a possible loss is weighed with at least
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 CERTAIN = ((1.0, 1.0),)  # the confidence histogram that no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
+_NOT_MEASURED = "costs are not measured yet"
 _SHORT = 8  # tokens that an answer is sure to have; then half of it is always to come
 _IN_SIGHT, _GROWTH = 16, 4  # it is like the last two so far ahead: 16 and 4 times what it has
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
@@ -69,6 +70,7 @@ class _Moment(NamedTuple):
 class Adaptive:
     """The policy behind "auto". costs: measured, and corrected by every step.
 
+    Until costs are known it decodes plainly.
     A plain step is taken now and then in any case, for nothing else tells what plain decoding
     takes; the first step is one, because the profile may have been measured in a slower moment.
     reason: why the last plain step was plain, in a few words.
@@ -107,6 +109,9 @@ class Adaptive:
     def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
         """Return the source and depth that gain most."""
         self._n_emitted = budget.n_emitted
+        if not self.costs.known:
+            self.reason = _NOT_MEASURED
+            return PLAIN
         target = self.costs.target(budget.n_past)
         if self._forbidden:
             self._look_back(self._forbidden, sources, budget.n_emitted)
@@ -131,6 +136,8 @@ class Adaptive:
     def observe(self, step: StepStats) -> None:
         """Correct costs, the price of time and both budgets by the figures of a step."""
         catch_up_s, self._catch_up_s = self._catch_up_s, 0.0  # `choose` may be left out next time
+        if not self.costs.known:
+            return
         if step.n_evaluated != step.n_drafted + 1:
             return  # it ended the prefill as well
         n_past = step.n_past - step.n_emitted
@@ -141,7 +148,7 @@ class Adaptive:
             self._regime, self._price = self.costs.regime, 0.0
         rate = step.n_emitted / max(step.total_s, 1e-9)
         self._price += MEMORY * (rate - self._price) if self._price else rate
-        plain = self.plain_s(n_past)
+        plain = self.costs.plain_s(n_past)
         charged = step.n_drafted or step.draft_evaluated
         lost = max(0.0, step.total_s - catch_up_s - plain) / plain if charged else 0.0
         if step.draft_evaluated:
@@ -151,9 +158,9 @@ class Adaptive:
         saved = self._exploration_budget + EXPLORE * step.n_emitted
         self._exploration_budget = min(saved, _MOST_EXPLORATION)
 
-    def plain_s(self, n_past: int) -> float:
-        """Return the seconds of a plain step by the profile, corrected by the last plain steps."""
-        return self.costs.plain_s(n_past)
+    def plain_s(self, n_past: int) -> float | None:
+        """Return the seconds of a plain step as the last ones took, None before there were some."""
+        return self.costs.seen_plain_s(n_past)
 
     @property
     def stale(self) -> bool:
@@ -298,7 +305,7 @@ class Adaptive:
                 self.reason = _TOO_UNSURE
             return PLAIN
         if _is_hopeless(self.costs, extension, moment.price):
-            self.reason = _TOO_SLOW
+            self.reason = _TOO_SLOW if self.costs.profile.draft else _NOT_MEASURED
             return PLAIN
         self.reason = _TOO_UNSURE
         loss = MARGIN - trial.gain + moment.price * extension.catch_up_s(0)

@@ -238,6 +238,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             self._on_ready(self._url(sockets[0]))
+            self._engine.idle_work.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""

@@ -49,7 +49,9 @@ def load_fixed(target: str, draft: str | None = None, **options) -> Engine:
     `edgespec.load` does by default. options: fields of EngineConfig.
     """
     if draft == "auto":
-        return load(model(target), n_ctx=4096, **options)
+        engine = load(model(target), n_ctx=4096, **options)
+        engine.measure()
+        return engine
     config = {
         "method": "draft_model" if draft else "suffix",
         "num_speculative_tokens": DEPTH,

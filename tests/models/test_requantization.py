@@ -112,7 +112,7 @@ def test_a_damaged_copy_is_left_for_the_file(smollm2, measured, caplog):
     with copy.open("r+b") as file:
         file.write(bytes(100))
     os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-    with contextlib.closing(open_draft(smollm2, config)) as draft:
+    with contextlib.closing(open_draft(smollm2, config, make_copy=True)) as draft:
         assert draft.path == smollm2
     assert "is left for the file itself" in caplog.text
     assert fastest(smollm2) == copy
@@ -207,6 +207,7 @@ def test_requantising_a_damaged_file(tmp_path):
 def test_drafts_of_a_copy_change_nothing(smollm2, measured):
     prompt = "The seven colours of the rainbow are"
     config = {"method": "draft_model", "num_speculative_tokens": 4, "draft_p_min": 0.0}
+    fastest(smollm2)
     options = {"n_ctx": 512, "batch_invariant": True, "speculative_config": config}
     with edgespec.load(smollm2, smollm2, **options) as engine:
         drafted = engine.generate(prompt, max_tokens=40)
@@ -219,19 +220,19 @@ def test_drafts_of_a_copy_change_nothing(smollm2, measured):
 def test_what_cannot_draft_is_not_copied(smollm2, empty, measured):
     target = SimpleNamespace(path=smollm2, n_ctx=128, tokenizer=edgespec.ToyTokenizer(["a", "b"]))
     with pytest.raises(VocabularyMismatch):
-        load_draft(smollm2, EngineConfig(), {}, target)
+        load_draft(smollm2, EngineConfig(), {}, target, make_copy=True)
     assert not list(empty.glob("*.[gp]*"))
     assert not measured["asked"]
 
 
 def test_who_only_looks_makes_no_copy(smollm2, empty, measured):
     config = EngineConfig(n_ctx=128)
-    with contextlib.closing(open_draft(smollm2, config, make_copy=False)) as draft:
+    with contextlib.closing(open_draft(smollm2, config)) as draft:
         assert draft.path == smollm2
     edgespec.diagnose(smollm2, smollm2)
     assert not empty.exists()
     copy = fastest(smollm2)
-    with contextlib.closing(open_draft(smollm2, config, make_copy=False)) as draft:
+    with contextlib.closing(open_draft(smollm2, config)) as draft:
         assert draft.path == copy
 
 
@@ -239,8 +240,38 @@ def test_a_user_may_want_the_file_itself(smollm2, empty, measured):
     target = open_model(smollm2, EngineConfig(n_ctx=128))
     try:
         for options in ({"requantize": False}, {}):
-            draft = load_draft(smollm2, EngineConfig(n_ctx=128), options, target)
+            config = EngineConfig(n_ctx=128)
+            draft = load_draft(smollm2, config, options, target, make_copy=True)
             assert (draft.path == smollm2) == bool(options)
             draft.close()
     finally:
         target.close()
+
+
+def test_a_copy_is_made_in_a_process_that_gives_way(smollm2, empty):
+    config = EngineConfig(n_ctx=256, n_threads=1)
+    work = requantization.Copying(smollm2, config)
+    looks = iter(range(1000))
+
+    def abort():
+        return "cancelled" if next(looks) else None
+
+    assert not work.run(abort)
+    assert requantization.known(smollm2, config) is None
+    assert not list(empty.glob("*.partial"))
+    assert work.run(lambda: None)
+    assert requantization.known(smollm2, config) is not None
+
+
+def test_load_opens_the_draft_model_once_and_copies_it_later(smollm2, empty, monkeypatch):
+    opened, open_native = [], llama_cpp.open_model
+    monkeypatch.setattr(
+        llama_cpp,
+        "open_model",
+        lambda path, config: opened.append(path) or open_native(path, config),
+    )
+    options = {"n_ctx": 256, "n_threads": 1, "speculative_config": {"method": "draft_model"}}
+    with edgespec.load(smollm2, smollm2, **options) as engine:
+        assert opened == [smollm2] * 2
+        assert engine.idle_work.left[-1] == requantization.Copying.doing
+        assert not list(empty.glob("*.gguf"))

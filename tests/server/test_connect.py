@@ -6,6 +6,8 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, VerifierUnavailable, VocabularyMismatch
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import store
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import serving
 from tests.helpers import libllama
@@ -44,8 +46,11 @@ def test_text_is_that_of_this_machine(server, target, small_draft, options):
         assert there.describe()["verifier"] == {"url": server.url, "model": "smollm2-135m.gguf"}
 
 
-def test_auto_decides_by_measured_costs_and_round_trip(server, small_draft):
+def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_draft):
+    store(target.target.fingerprint(), Curve((64,), (1, 2, 32), ((0.02, 0.021, 0.1),)))
     with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
+        assert there.idle_work.left  # the draft model's costs
+        assert there.measure()
         verifier, profile = there._session._verifier, there._session._policy.costs.profile
         assert verifier.costs[1] > 0
         assert profile.target(2) > verifier.costs[2]  # there and back as well

@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
-from ...costs.measuring import curve_of
+from ...costs.profiles import stored
 from ...costs.threads import governor_of
 from ...decoding.engine import Engine
 from ...errors import ConfigError
@@ -49,8 +49,9 @@ _WAIT_S = 1.0  # sessions that are over are looked for at least this often
 class Sessions:
     """All sessions of one target. Call `start` to answer in a thread, or call `step` yourself.
 
-    name: the model that devices may ask for. costs: pairs of a number of tokens and the
-    microseconds that evaluating them takes, told to devices. clock: seconds that only grow.
+    name: the model that devices may ask for. costs: returns pairs of a number of tokens and the
+    microseconds that evaluating them takes, told to devices; none while that is not known. clock:
+    seconds that only grow.
 
     `open`, `receive`, `leave` and `close` may be called from any thread: the registry's lock
     guards what they change. Everything else belongs to the thread that calls `step`.
@@ -62,7 +63,7 @@ class Sessions:
         tokenizer: Tokenizer,
         *,
         name: str = "",
-        costs: Sequence[tuple[int, int]] = (),
+        costs: Callable[[], Sequence[tuple[int, int]]] = tuple,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -194,6 +195,12 @@ def serving(
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
     if governor := governor_of(target, [model]):
         model = GovernedModel(model, governor)
-    curve = curve_of(target)
-    costs = [(n, int(1e6 * curve(n))) for n in curve.widths]
-    return Sessions(model, engine.tokenizer, name=name, costs=costs, limits=limits)
+    fingerprint = target.fingerprint()
+
+    def costs() -> list[tuple[int, int]]:
+        curve = stored(fingerprint)
+        return [(n, int(1e6 * curve(n))) for n in curve.widths] if curve else []
+
+    found = Sessions(model, engine.tokenizer, name=name, costs=costs, limits=limits)
+    engine.idle_work.busy = lambda: found.n_waiting > 0
+    return found

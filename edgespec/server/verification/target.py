@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
@@ -15,8 +15,8 @@ _PADDING = 0.95  # vocabularies of one family differ by padding, never by more t
 class ServedTarget:
     """The name, the vocabulary and the sizes of the target that devices verify against.
 
-    name: the model that devices may ask for. costs: pairs of a number of tokens and the
-    microseconds that evaluating them takes. vocab_size: of the target's logits, which may be
+    name: the model that devices may ask for. costs: returns pairs of a number of tokens and
+    the microseconds that evaluating them takes. vocab_size: of the target's logits, which may be
     padded beyond the tokenizer's.
     """
 
@@ -25,14 +25,14 @@ class ServedTarget:
         model: BatchedModel,
         tokenizer: Tokenizer,
         name: str = "",
-        costs: Sequence[tuple[int, int]] = (),
+        costs: Callable[[], Sequence[tuple[int, int]]] = tuple,
     ) -> None:
         self.name = name
         self.vocab_size = model.vocab_size
         self.n_ctx = model.n_ctx
         self.max_draft = model.max_draft_rows - 1
         self._tokenizer = tokenizer
-        self._costs = tuple(costs)
+        self._costs = costs
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
@@ -67,7 +67,7 @@ class ServedTarget:
         n = self._tokenizer.vocab_size
         return protocol.Opened(
             protocol.VERSION, token, self.n_ctx, self.max_draft, max_ahead,
-            n, self._hash(n), self.name, self._costs,
+            n, self._hash(n), self.name, tuple(self._costs()),
         )  # fmt: skip
 
     def _hash(self, n: int) -> bytes:

@@ -211,15 +211,15 @@ def test_time_is_dearer_where_much_is_emitted():
 
 def test_speed_follows_the_device():
     made = policy()
-    assert made.plain_s(100) == pytest.approx(1)
+    assert made.costs.plain_s(100) == pytest.approx(1)
     made.observe(a_step(verify_s=100.0, total_s=100.0))  # a hiccup
-    assert 1 < made.plain_s(100) < 1.05
+    assert 1 < made.costs.plain_s(100) < 1.05
     for n_drafted in [0, 4] * 100:
         made.observe(a_step(n_drafted, n_drafted, slow=2.0))
-    assert made.plain_s(100) == pytest.approx(2, rel=0.01)
+    assert made.costs.plain_s(100) == pytest.approx(2, rel=0.01)
     for _ in range(200):
         made.observe(a_step(slow=0.5))
-    assert made.plain_s(100) == pytest.approx(0.5, rel=0.01)
+    assert made.costs.plain_s(100) == pytest.approx(0.5, rel=0.01)
     made.observe(a_step(slow=0.5))
     falling = lookup(*[0.7**i for i in range(1, 32)])
     assert choose(made, falling, n_emitted=500).depth == 10  # wide steps may be as slow as ever
@@ -249,7 +249,7 @@ def test_speed_of_a_draft_model_is_its_own():
 def test_costs_are_those_of_the_length():
     made = Adaptive(Costs(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0)))
     made.observe(a_step(3, 3, n_past=104, verify_s=2.0))  # it began behind 100
-    assert [made.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
+    assert [made.costs.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
 
 
 def test_the_first_step_is_plain():
@@ -271,7 +271,7 @@ def test_the_end_of_a_prefill_teaches_nothing():
     choose(made, risky, n_emitted=0)
     for _ in range(9):
         made.observe(a_step(8, slope=0.2, n_evaluated=300, verify_s=50.0, total_s=50.0))
-    assert made.plain_s(100) == pytest.approx(1)
+    assert made.costs.plain_s(100) == pytest.approx(1)
     assert choose(made, risky, n_emitted=9).depth == 8
 
 

@@ -1,0 +1,104 @@
+"""Work that an engine does for later answers, while no request runs or waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..types import Abort, FinishReason
+from .request_lock import Interrupt, RequestLock
+
+logger = logging.getLogger("edgespec.idle")
+
+PAUSE_S = 0.5  # after a request, before work begins: the next one may follow at once
+AGAIN_S = 5.0  # after which work goes on that could not be done, if no request has ended before
+
+
+class Work(Protocol):
+    """Something to be done once. doing: what that is, in words."""
+
+    doing: str
+
+    def run(self, abort: Abort) -> bool:
+        """Do it; False where `abort` has ended it, or it cannot be done now: it is called again.
+
+        Models that it uses are as before whenever it returns.
+        """
+
+
+class IdleWork:
+    """Does works on a thread of its own, one after the other, some moments after a request.
+
+    It holds the lock of requests meanwhile, and gives way as soon as one comes. A work that fails
+    is logged and left out.
+
+    busy: returns True while somebody else uses the models, and it gives way to them as well.
+    """
+
+    def __init__(self, lock: RequestLock, works: Sequence[Work] = ()) -> None:
+        self.busy: Callable[[], bool] = lambda: False
+        self._lock = lock
+        self._works = list(works)
+        self._changed = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Works that are left to be done, in words."""
+        return tuple(work.doing for work in self._works)
+
+    def start(self) -> None:
+        """Begin or go on in a moment: a request has ended, or none is expected now."""
+        if not self._works or self._closed:
+            return
+        self._changed.set()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="edgespec-idle", daemon=True)
+                self._thread.start()
+
+    def finish(self, interrupt: Interrupt) -> bool:
+        """Do everything now, as a request; False if `interrupt` has ended it. Raises EngineBusy."""
+        if self._works:
+            with self._lock.held(interrupt):
+                self._work(interrupt)
+        return not self._works
+
+    def close(self) -> None:
+        """Stop, and wait for the evaluation under way."""
+        self._closed = True
+        self._changed.set()
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._works and not self._closed:
+            self._wait_until_quiet()
+            with self._lock.between_requests() as free:
+                if free:
+                    self._work(self._abort)
+            if self._works and not self._closed:
+                self._changed.wait(AGAIN_S)
+
+    def _wait_until_quiet(self) -> None:
+        """Wait until nothing has changed for a while."""
+        self._changed.clear()
+        while not self._closed and self._changed.wait(PAUSE_S):
+            self._changed.clear()
+
+    def _abort(self) -> FinishReason | None:
+        wanted = self._closed or self._lock.wanted or self.busy()
+        return "cancelled" if wanted else None
+
+    def _work(self, abort: Abort) -> None:
+        while self._works:
+            try:
+                if not self._works[0].run(abort):
+                    return
+            except Exception as error:
+                logger.warning("%s failed: %s", self._works[0].doing, error, exc_info=True)
+            del self._works[0]
