@@ -97,9 +97,10 @@ class TextSink:
             self._screen.end_line()
 
     def prefill(self, event: edgespec.Event) -> None:
-        """Show a line of progress while a long prompt is read."""
-        if event.n_total - event.n_done >= _LONG_PROMPT:
-            self._status.show(f"reading the prompt: {event.n_done} of {event.n_total} tokens")
+        """Show a line of progress while a prompt is read that is long, or takes over a second."""
+        after_s = 0.0 if event.n_total - event.n_done >= _LONG_PROMPT else 1.0
+        text = f"reading the prompt: {event.n_done} of {event.n_total} tokens"
+        self._status.show(text, after_s)
 
     def notice(self, event: edgespec.Event) -> None:
         """Show a remark."""

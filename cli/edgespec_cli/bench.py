@@ -77,9 +77,8 @@ def bench(ctx: click.Context) -> int:
     if picture:
         check_writable(picture)
         reports.check_picture(picture)
-    with opened(params) as engine, beside_others(), status() as line:
+    with opened(params, measured=True) as engine, beside_others(), status() as line:
         about = header(engine.describe())
-        line.show("measuring the model's speed")
         running = runner.run(
             engine,
             questions,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .answer import CtrlC
 from .arguments import engine_arguments
-from .render import count, is_terminal, name, names, size, status
+from .render import Status, count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
@@ -25,8 +26,12 @@ _MEASURE_S = 8.0  # after an answer, at most
 
 
 @contextlib.contextmanager
-def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
-    """Give the engine that the options of a command ask for, and close it at the end."""
+def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[edgespec.Engine]:
+    """Give the engine that the options of a command ask for, and close it at the end.
+
+    measured: as at every load but the first: costs are known, and drafts come from the copy of the
+    draft model if that is faster.
+    """
     import edgespec
 
     arguments = engine_arguments(options)
@@ -36,8 +41,14 @@ def opened(options: Mapping[str, Any]) -> Iterator[edgespec.Engine]:
         return
     model = model_reference(options)
     fetch_all(options, model, arguments["draft"])
-    with status(f"loading {model}"):
+    with status(f"loading {model}") as line:
         engine = edgespec.load(model, **arguments)
+        if measured and engine.idle_work.left:
+            with engine:
+                if _measure(engine, line):
+                    raise KeyboardInterrupt
+            line.show(f"loading {model}")
+            engine = edgespec.load(model, **arguments)
     with engine:
         yield engine
 
@@ -52,9 +63,18 @@ def measure_afterwards(engine: edgespec.Engine) -> None:
 
     if not engine.idle_work.left or not is_terminal(sys.stderr) or (other_load() or 0) > BUSY:
         return
-    line = status(f"{engine.idle_work.left[0]} (Ctrl-C skips it)")
-    with contextlib.suppress(KeyboardInterrupt), line:
-        engine.measure(time_limit_s=_MEASURE_S)
+    with contextlib.suppress(KeyboardInterrupt), status() as line:
+        _measure(engine, line, " (Ctrl-C skips it)", time_limit_s=_MEASURE_S)
+
+
+def _measure(
+    engine: edgespec.Engine, line: Status, hint: str = "", time_limit_s: float | None = None
+) -> bool:
+    """Measure now what is not known; return True if Ctrl-C has ended it."""
+    line.show(engine.idle_work.left[0] + hint)
+    with CtrlC(engine) as ctrl_c:  # which is not seen within the engine's calls
+        engine.measure(time_limit_s)
+    return ctrl_c.hit
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def peers(ctx: click.Context) -> int:
 
     params = ctx.params
     questions = chosen_questions(params)
-    with opened(params) as engine:
+    with opened(params, measured=True) as engine:
         model, draft = _paths(params, engine)
         modes = list(others.modes(model, draft))
         threads = engine.describe()["model"]["n_threads"]
@@ -65,7 +65,6 @@ def peers(ctx: click.Context) -> int:
         with _running(modes, weights, params["peer_python"]) as started, status() as line:
             versions = ", ".join(sorted({peer.version for peer in started}))
             about = header(engine.describe()) | {"peers": versions}
-            line.show("measuring the model's speed")
             running = runner.run(
                 engine,
                 questions,

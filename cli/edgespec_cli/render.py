@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -178,25 +179,46 @@ class Status:
 
     def __init__(self) -> None:
         self._status: Any = None
+        self._text = ""
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
 
-    def show(self, text: str) -> None:
-        """Show `text`, or change what is shown."""
+    def show(self, text: str, after_s: float = 0.0) -> None:
+        """Show `text`, or change what is shown. after_s: seconds until it appears at first."""
         if not is_terminal(sys.stderr):
             return
-        if self._status is None:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("")
-            self._status.start()
-        from rich.text import Text
-
-        self._status.update(Text(names(text)))
+        with self._lock:
+            self._text = text
+            if self._status or not after_s:
+                self._update()
+            elif self._timer is None:
+                self._timer = threading.Timer(after_s, self._appear)
+                self._timer.daemon = True
+                self._timer.start()
 
     def hide(self) -> None:
         """Remove the line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+    def _appear(self) -> None:
+        with self._lock:
+            if self._timer is not None:  # else it was hidden meanwhile
+                self._update()
+
+    def _update(self) -> None:
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._status is None:
+            self._status = Console(stderr=True).status("")
+            self._status.start()
+        self._status.update(Text(names(self._text)))
 
 
 @contextmanager

@@ -14,8 +14,10 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -187,7 +189,7 @@ class Copying:
         call = [sys.executable, "-c", code, str(self._path), settings]
         process = subprocess.Popen(
             call,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # whose end tells it that this process is gone
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONSAFEPATH": "1"},
@@ -200,7 +202,10 @@ class Copying:
         finally:
             if process.poll() is None:
                 process.kill()
-            if process.wait():  # ended by us, or by others
+            failed = process.wait()  # ended by us, or by others
+            assert process.stdin
+            process.stdin.close()
+            if failed:
                 _clean_up(_copy_path(self._path))
 
 
@@ -212,8 +217,15 @@ def _clean_up(copy: Path) -> None:
         copy.with_suffix(".partial").unlink(missing_ok=True)
 
 
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
 def main(path: str, config: str) -> None:
     """Make the copy of a file, behind other programs. config: EngineConfig's fields as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program that waits
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICE)
     with contextlib.suppress(EdgeSpecError):

@@ -205,8 +205,8 @@ class Engine:
 
         A running request is cancelled, and the models are freed as soon as it has ended.
         """
+        self._lock.close()  # first: Ctrl-C may end the wait for the thread
         self.idle_work.close()
-        self._lock.close()
 
     def __enter__(self) -> Engine:
         return self

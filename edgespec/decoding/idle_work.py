@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ class IdleWork:
     """Does works on a thread of its own, one after the other, some moments after a request.
 
     It holds the lock of requests meanwhile, and gives way as soon as one comes. A work that fails
-    is logged and left out.
+    is logged and left out. In a forked process nothing is done: what it has is the parent's.
 
     busy: returns True while somebody else uses the models, and it gives way to them as well.
     """
@@ -51,15 +52,21 @@ class IdleWork:
         """Works that are left to be done, in words."""
         return tuple(work.doing for work in self._works)
 
+    def add(self, work: Work) -> None:
+        """Do another work as well, after the others."""
+        self._works.append(work)
+
     def start(self) -> None:
         """Begin or go on in a moment: a request has ended, or none is expected now."""
-        if not self._works or self._closed:
+        if not self._works or self._closed or not self._lock.is_open:
             return
         self._changed.set()
         with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="edgespec-idle", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="edgespec-idle", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no more threads; an answer needs none
+                    thread.start()
+                    self._thread = thread
 
     def finish(self, interrupt: Interrupt) -> bool:
         """Do everything now, as a request; False if `interrupt` has ended it. Raises EngineBusy."""
@@ -97,8 +104,9 @@ class IdleWork:
     def _work(self, abort: Abort) -> None:
         while self._works:
             try:
-                if not self._works[0].run(abort):
+                if abort() or not self._works[0].run(abort):
                     return
             except Exception as error:
-                logger.warning("%s failed: %s", self._works[0].doing, error, exc_info=True)
+                logger.warning("%s failed: %s", self._works[0].doing, error)
+                logger.debug("its traceback", exc_info=True)
             del self._works[0]

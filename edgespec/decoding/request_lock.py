@@ -71,6 +71,11 @@ class RequestLock:
         """True if a request waits for the lock, or the models are to be freed."""
         return bool(self._waiting) or self._closed
 
+    @property
+    def is_open(self) -> bool:
+        """True before `close`, in the process that has loaded."""
+        return not self._closed and os.getpid() == self._process
+
     @contextlib.contextmanager
     def between_requests(self) -> Iterator[bool]:
         """Hold the lock if nobody runs, waits or has closed the engine; else give False."""

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import edgespec
-from tests.helpers.benchmarks import model, save
+from tests.helpers.benchmarks import known, model, save
 
 
 def anonymous_mib() -> float:
@@ -31,10 +31,9 @@ def main() -> None:
 
     threading.Thread(target=sample, daemon=True).start()
     rng = random.Random(1)
-    with edgespec.load(
-        model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b"), n_ctx=4096,
-        speculative_config={"draft_p_min": 0.0},
-    ) as engine:  # fmt: skip
+    paths = model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b")
+    config = {"draft_p_min": 0.0}
+    with known(lambda: edgespec.load(*paths, n_ctx=4096, speculative_config=config)) as engine:
         prompt = [rng.randrange(100, 100_000) for _ in range(2000)]
         for sampling in (
             {},

@@ -16,7 +16,7 @@ from collections import defaultdict
 
 import edgespec
 import edgespec.device
-from tests.helpers.benchmarks import chat_prompt, median, model, save
+from tests.helpers.benchmarks import chat_prompt, known, median, model, save
 
 LOOPS, ROUNDS, REACTIONS = (0, 1, 2, 4), 5, 5
 N_TOKENS, LIMIT_S, SETTLE_S, STAY_S = 128, 10.0, 1.0, 4.0
@@ -66,14 +66,17 @@ def engines(name, stack):
     """Load the model once for each mode."""
     if "-onnx-" not in name:
         return {
-            mode: stack.enter_context(edgespec.load(model(name), None, n_ctx=1024, **options))
-            for mode, options in MODES.items()
+            mode: stack.enter_context(opened(name, **options)) for mode, options in MODES.items()
         }
     found = {}
     for mode, asleep in (("spinning", False), ("sleeping", True)):
         with sleeping(asleep):
-            found[mode] = stack.enter_context(edgespec.load(model(name), None, n_ctx=1024))
+            found[mode] = stack.enter_context(opened(name))
     return found
+
+
+def opened(name, **options):
+    return known(lambda: edgespec.load(model(name), None, n_ctx=1024, **options))
 
 
 def speed(engine, plainly):

@@ -19,7 +19,7 @@ import edgespec
 import edgespec.backends.llama_cpp.batch as backend
 from edgespec.backends.base import Capabilities
 from edgespec.types import Outputs
-from tests.helpers.benchmarks import chat_prompt, median, model, save
+from tests.helpers.benchmarks import chat_prompt, known, median, model, save
 
 SETTINGS = {
     "greedy": {"temperature": 0.0},
@@ -128,10 +128,9 @@ def warm(sampling):
 
 def main() -> None:
     results = {}
-    with edgespec.load(
-        model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b"), n_ctx=2048,
-        speculative_config={"method": "draft_model", "draft_p_min": 0.0},
-    ) as engine:  # fmt: skip
+    paths = model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b")
+    config = {"method": "draft_model", "draft_p_min": 0.0}
+    with known(lambda: edgespec.load(*paths, n_ctx=2048, speculative_config=config)) as engine:
         prompt = chat_prompt(engine, "Write a Python class for a stack, with docstrings.")
         for name, sampling in SETTINGS.items():
             outside, small = [], []

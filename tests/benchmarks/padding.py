@@ -20,7 +20,7 @@ import numpy as np
 import edgespec
 from edgespec import EngineConfig
 from edgespec.loading.models import open_model
-from tests.helpers.benchmarks import chat_prompt, median, model, save
+from tests.helpers.benchmarks import chat_prompt, known, median, model, save
 
 TEXTS = [Path(__file__).parents[2] / name for name in ("tests/data/questions.txt", "LICENSE")]
 READ, POSITIONS, N_TOKENS = 64, 300, 96
@@ -87,9 +87,11 @@ def answers(int4: Path, rounds: int) -> Iterator[tuple[str, float]]:
     with ExitStack() as stack:
         engines = {
             f"{method}, {'paired' if invariant else 'alone'}": stack.enter_context(
-                edgespec.load(
-                    int4, None, n_ctx=1024, batch_invariant=invariant,
-                    speculative_config={"method": method},
+                known(
+                    lambda method=method, invariant=invariant: edgespec.load(
+                        int4, None, n_ctx=1024, batch_invariant=invariant,
+                        speculative_config={"method": method},
+                    )
                 )
             )
             for method in ("none", "auto")

@@ -27,7 +27,7 @@ import threading
 import time
 
 import edgespec
-from tests.helpers.benchmarks import chat_prompt, load_fixed, model, save, spread
+from tests.helpers.benchmarks import chat_prompt, known, load_fixed, model, save, spread
 from tests.helpers.delaying import Proxy
 
 TRIPS_MS = (0, 20, 50, 100, 200)
@@ -50,10 +50,27 @@ def served(target: str, *options: str, cores: set[int] | None = None):
     try:
         assert process.stdout
         url = process.stdout.readline().split(" at ")[1].split()[0]
-        yield int(url.rpartition(":")[2])
+        port = int(url.rpartition(":")[2])
+        wait_until_measured(port, target)
+        yield port
     finally:
         process.terminate()
         process.wait()
+
+
+def connected(port: int, target: str, **options) -> edgespec.Engine:
+    remote = edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=model(target))
+    return edgespec.connect(remote, **options)
+
+
+def wait_until_measured(port: int, target: str) -> None:
+    """Until the server knows what its steps cost, which it tells devices."""
+    while True:
+        with connected(port, target, speculative_config={"method": "none"}) as far:
+            far.generate("a", max_tokens=1)
+            if far._session._verifier.costs:
+                return
+        time.sleep(1)
 
 
 def questions(file: str, engine, n: int):
@@ -74,8 +91,8 @@ def equality(name, target, draft=None, *, file):
     with (
         served(target, "--batch-invariant") as port,
         load_fixed(target, **options) as local,
-        contextlib.closing(
-            edgespec.connect(
+        known(
+            lambda: edgespec.connect(
                 edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=words),
                 draft and model(draft),
                 speculative_config=config,
@@ -152,7 +169,7 @@ def trips(name, target, draft, *, file):
     alone = {"n_ctx": 4096, "n_threads": len(cores) - half}
     with (
         served(target, *threads, cores=set(cores[:half])) as port,
-        edgespec.load(model(target), None, **alone) as local,
+        known(lambda: edgespec.load(model(target), None, **alone)) as local,
     ):
         prompts = questions(file, local, N_QUESTIONS)
         proxy = Proxy(port)
@@ -161,8 +178,10 @@ def trips(name, target, draft, *, file):
             proxy.delay_s = trip / 2e3
             row = {}
             for way, (config, how) in ways.items():
-                with contextlib.closing(
-                    edgespec.connect(url, model(draft), speculative_config=config, **alone)
+                with known(
+                    lambda config=config: edgespec.connect(
+                        url, model(draft), speculative_config=config, **alone
+                    )
                 ) as far:
                     if how:
                         far._session._drafting_ahead = []
@@ -185,13 +204,7 @@ def devices(name, target, *, file):
         for n in (1, 2, 4, 8):
             row = {}
             for way, config in (("lookup", {"method": "suffix"}), ("plain", {"method": "none"})):
-                engines = [
-                    edgespec.connect(
-                        edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=model(target)),
-                        speculative_config=config,
-                    )
-                    for _ in range(n)
-                ]
+                engines = [connected(port, target, speculative_config=config) for _ in range(n)]
                 prompts = [p for _, p in questions(file, engines[0], 8)]
                 counts = [0] * n
 

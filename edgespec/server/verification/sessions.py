@@ -28,6 +28,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
+from ...costs.learning import Learning, ModelCurve
+from ...costs.measuring import QUICK
+from ...costs.online import Costs
 from ...costs.profiles import stored
 from ...costs.threads import governor_of
 from ...decoding.engine import Engine
@@ -195,10 +198,12 @@ def serving(
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
     if governor := governor_of(target, [model]):
         model = GovernedModel(model, governor)
-    fingerprint = target.fingerprint()
+    measured = ModelCurve(target, QUICK)
+    if measured.curve is None:
+        engine.idle_work.add(Learning([measured], lambda: None, Costs(None)))
 
     def costs() -> list[tuple[int, int]]:
-        curve = stored(fingerprint)
+        curve = measured.curve or stored(*measured.kept_as)
         return [(n, int(1e6 * curve(n))) for n in curve.widths] if curve else []
 
     found = Sessions(model, engine.tokenizer, name=name, costs=costs, limits=limits)
