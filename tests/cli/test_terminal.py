@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -10,11 +11,13 @@ import select
 import signal
 import stat
 import subprocess
+import sys
 import time
 
 import pytest
 
 from edgespec_cli.answer import CtrlC
+from edgespec_cli.render import Status
 
 pty = pytest.importorskip("pty")
 fcntl = pytest.importorskip("fcntl")
@@ -194,6 +197,24 @@ def test_a_long_prompt_shows_progress_and_takes_it_away(terminal, edgespec_cli):
     assert run.finish() == 0
     assert "reading the prompt: " in run.seen
     assert "echo: x" in run.seen
+
+
+def test_a_short_prompt_shows_progress_only_if_it_takes_long(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for after_s, shown in ((0.0, True), (60.0, False)):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        line = Status()
+        line.show("reading", after_s=after_s)
+        line.hide()
+        assert ("reading" in sys.stderr.getvalue()) == shown
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    line.show("reading", after_s=0.01)
+    while "reading" not in sys.stderr.getvalue():
+        time.sleep(0.01)
+    line.hide()
 
 
 def test_a_history_that_cannot_be_written_is_only_a_line_in_the_log(terminal, edgespec_cli):

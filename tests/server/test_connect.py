@@ -59,6 +59,19 @@ def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_dra
         assert there.generate(PROMPTS[0], **GREEDY).stats.speedup
 
 
+def test_a_server_that_does_not_speculate_tells_its_costs(smollm2, monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
+    plain = {"method": "none"}
+    with edgespec.load(smollm2, None, n_ctx=512, speculative_config=plain) as engine:
+        assert not engine.idle_work.left
+        with Server(lambda: serving(engine, name="smollm2", n_slots=2)) as running:
+            assert engine.measure()
+            remote = edgespec.RemoteConfig(running.url, tokenizer=smollm2)
+            with edgespec.connect(remote) as there:
+                assert there.generate("one two", max_tokens=2).token_ids
+                assert there._session._verifier.costs[1] > 0
+
+
 def test_auto_drafts_ahead(server, smollm2):
     """Sources as `connect` puts them together, the policy made to want drafts. The draft model is
     the target itself: most guesses come true.

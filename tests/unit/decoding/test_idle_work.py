@@ -1,5 +1,6 @@
 """Costs are measured between requests: nothing before the first token, and nobody waits."""
 
+import os
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -245,3 +246,31 @@ def test_the_gain_counts_every_token_since_the_first():
         stats = made.generate(PROMPT, max_tokens=80).stats
     per_token = stats.plain_s / (stats.num_emitted_tokens - 1)
     assert stats.speedup == pytest.approx(stats.tokens_per_second * per_token)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_nothing_is_measured_in_a_forked_process():
+    model = FileToy()
+    with engine(model) as made:
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            made.idle_work.start()
+            os._exit(any(t.name == "edgespec-idle" for t in threading.enumerate()))
+
+
+def test_no_work_begins_after_close(monkeypatch):
+    model = FileToy()
+    made = engine(model)
+    made.close()
+    made.idle_work.start()
+    assert not [t for t in threading.enumerate() if t.name == "edgespec-idle"]
+
+
+def test_an_answer_needs_no_further_thread(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    with engine(FileToy()) as made:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert made.generate(PROMPT, max_tokens=4).text == "abcd"
