@@ -71,8 +71,9 @@ class IdleWork:
     def finish(self, interrupt: Interrupt) -> bool:
         """Do everything now, as a request; False if `interrupt` has ended it. Raises EngineBusy."""
         if self._works:
-            with self._lock.held(interrupt):
-                self._work(interrupt)
+            with self._lock.held(interrupt) as held:
+                if held:
+                    self._work(interrupt)
         return not self._works
 
     def close(self) -> None:
