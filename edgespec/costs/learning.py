@@ -18,6 +18,7 @@ from .profiles import Profile, store, stored
 
 logger = logging.getLogger("edgespec.profile")
 
+_SHORT = 1024  # tokens: times behind longer texts say little about those behind short ones
 _MEASURING = threading.Lock()  # engines of one process would disturb each other's measurements
 
 
@@ -47,7 +48,7 @@ class ModelCurve:
     def run(self, abort: Abort) -> bool:
         """Measure it unless it is known; False as `Measurement.run`, which goes on next time.
 
-        What was measured beside other programs is used and not kept.
+        What was measured beside other programs, or behind a long text, is used and not kept.
         """
         self.curve = self.curve or stored(*self.kept_as)
         if self.curve:
@@ -63,6 +64,8 @@ class ModelCurve:
             self.curve = self._measurement.curve()
             if self._busy:
                 logger.info("what was measured is not kept: other programs use the CPUs as well")
+            elif self.curve.lengths[0] > _SHORT:
+                logger.info("what was measured behind a long text is not kept")
             else:
                 store(*self.kept_as, self.curve)
         return complete

@@ -92,7 +92,7 @@ class Measurement:
 
     def run(self, abort: Abort = lambda: None) -> bool:
         """Measure until all is known; False if `abort` gave a reason, or the cache is too full."""
-        if abs(self.model.n_past - self._n_past) > _MOVED:
+        if not self._n or abs(self.model.n_past - self._n_past) > _MOVED:
             self._begin()
         if self.model.n_past + max(self.widths) > self.model.n_ctx:
             return False

@@ -127,6 +127,16 @@ def test_what_is_kept_is_not_measured_again():
         assert made.generate(PROMPT, max_tokens=60).stats.num_draft_steps > 0
 
 
+def test_what_was_measured_behind_a_long_text_is_used_and_not_kept(monkeypatch):
+    monkeypatch.setattr(costs_learning, "_SHORT", len(PROMPT))
+    model = FileToy()
+    with engine(model) as made:
+        made.generate(PROMPT, max_tokens=8)
+        assert made.measure()
+        assert made.generate(PROMPT, max_tokens=60).stats.num_draft_steps > 0
+    assert stored(model.fingerprint()) is None
+
+
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])
 def test_the_conversation_stays_in_the_cache(truncate):
     cached = []
