@@ -18,6 +18,7 @@ class Leave(Exception):
 def perform(talk: Conversation, line: str) -> None:
     """Run the command in `line`. Raises UsageError if it is none, Leave for /exit."""
     name, _, rest = line.partition(" ")
+    name = _ELSEWHERE.get(name, name)
     if name not in COMMANDS:
         from edgespec.config import did_you_mean
 
@@ -123,3 +124,4 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
 }
 
 COMMANDS = list(_COMMANDS)
+_ELSEWHERE = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}  # as others say

@@ -38,6 +38,13 @@ def test_commands(edgespec_cli):
         assert said in result.stderr
 
 
+def test_commands_of_other_programs_are_known(edgespec_cli):
+    result = edgespec_cli.chat("/?", "/clear", "/bye", "hello")
+    assert result.exit_code == 0
+    assert "/reset" in result.output
+    assert "hello" not in result.output
+
+
 def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     result = edgespec_cli.chat("//etc", "/exit", "hello")
     assert (result.exit_code, result.stdout) == (0, "echo: /etc\n")
