@@ -35,8 +35,8 @@ except ImportError as error:
 
 ort = onnxruntime
 _SETTINGS = {
-    # The library's default. Threads that sleep are up to a fifth faster beside other programs, and up
-    # to a seventh slower alone.
+    # The library's default. Threads that sleep are up to a fifth faster beside other programs, and
+    # up to a seventh slower alone.
     "session.intra_op.allow_spinning": "1",
     # Threads that go on spinning after an evaluation take the CPUs from the other engine of a
     # pair: with two cores llama.cpp then takes 1.7 times as long.
