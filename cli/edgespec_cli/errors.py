@@ -122,6 +122,11 @@ def line(message: str) -> None:
     click.echo(f"edgespec: error: {names(message)}", err=True)
 
 
+def note(message: str) -> None:
+    """Write to stderr what is no error, but should be known."""
+    click.echo(f"edgespec: {names(message)}", err=True)
+
+
 def _drop_stdout() -> None:
     """Send what is still buffered for stdout nowhere, so that the flush at exit cannot fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -113,7 +113,7 @@ def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
             raise
         line.hide()
         code = errors.report(error, debug=errors.wants_debug())
-        errors.line("the answers until then are kept")
+        errors.note("the answers until then are kept")
     finally:
         line.hide()
         signal.signal(signal.SIGTERM, before)
@@ -128,12 +128,12 @@ def beside_others() -> Iterator[None]:
     from edgespec.device import BUSY, LoadMeter, other_load
 
     if (busy := other_load() or 0.0) > BUSY:
-        errors.line(f"other programs use {busy:.1f} cores: what is measured now says little")
+        errors.note(f"other programs use {busy:.1f} cores: what is measured now says little")
     meter = LoadMeter()
     yield
     load = meter.look()
     if load and load.others > BUSY:
-        errors.line(f"other programs used {load.others:.1f} cores while this was measured")
+        errors.note(f"other programs used {load.others:.1f} cores while this was measured")
 
 
 def check_writable(path: Path) -> None:

@@ -28,7 +28,7 @@ def check_profile(model: FileModel, widths: Sequence[int]) -> tuple[Finding, Cur
     curve, name = stored(model.fingerprint()), files.label(model.path)
     if curve is None:
         text = f"{name}: nothing is kept for these settings; a token takes {1e3 * now:.1f} ms now"
-        remedy = "run `edgespec tune`; until then the first load measures briefly"
+        remedy = "run `edgespec tune`; until then costs are measured after the first answer"
         finding = Finding("note", "profile", text, remedy)
         return finding, measure(model, widths=widths, budget_s=1)
     then = curve(1, SHORT_CACHE)

@@ -19,7 +19,7 @@ from edgespec.device import Load
 VOCAB = [*"abcdefgh", "."]
 WIDTHS = (1, 2, 4, 8)
 PROMPT = "abcdefgh" * 12
-NOT_YET = "off: costs are not measured yet"
+NOT_YET = "off: costs are not measured yet; `edgespec tune` or Engine.measure() does it now"
 
 
 class FileToy(ToyModel):
