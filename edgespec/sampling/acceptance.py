@@ -63,7 +63,7 @@ def rejection(
     for i, (token, q) in enumerate(zip(draft, draft_probs, strict=True)):
         p = target(i)
         if not randomness.bernoulli(min(1.0, p.prob(token) / q.prob(token))):
-            return i, randomness.draw(_residual(1.0, p, q))
+            return i, randomness.draw(residual(1.0, p, q)[1])
     return len(draft), randomness.draw(target(len(draft)))
 
 
@@ -92,19 +92,19 @@ def block(
             n_accepted, kept = i, joint
     if n_accepted == len(draft):
         return n_accepted, randomness.draw(target(n_accepted))
-    residual = _residual(kept, target(n_accepted), draft_probs[n_accepted])
-    return n_accepted, randomness.draw(residual)
+    _, rest_of_p = residual(kept, target(n_accepted), draft_probs[n_accepted])
+    return n_accepted, randomness.draw(rest_of_p)
 
 
-def _residual(scale: float, p: Distribution, q: Distribution) -> Distribution:
-    """Return max(scale * p - q, 0), normalised."""
+def residual(scale: float, p: Distribution, q: Distribution) -> tuple[float, Distribution]:
+    """Return the sum of max(scale * p - q, 0), and that normalised."""
     excess = p.excess(scale, q)
     total = _total(excess)
     if total <= 0:  # p and q are equal but for rounding: a rejection of probability zero
-        return p
+        return 0.0, p
     if isinstance(excess, list):
-        return Distribution(p.ids, [x / total for x in excess])
-    return Distribution(p.ids, excess / total)
+        return total, Distribution(p.ids, [x / total for x in excess])
+    return total, Distribution(p.ids, excess / total)
 
 
 def _total(values: list[float] | Probs) -> float:

@@ -1,0 +1,127 @@
+"""Acceptance rules on trees of drafted tokens: pure functions, as those on chains.
+
+A tree is given by its nodes' tokens and parents: parents[i] < i is the node that token i
+follows, -1 for the root, which is the last emitted token. Siblings stand in the order in which
+they were drawn. A chain has parents -1, 0, 1, …
+
+Each rule returns (path, token): the accepted nodes from the root on, and the token that follows
+them. `target(path)` returns the target's distribution behind a path; it is asked only as far as
+needed. As on chains, `rejection` and `traversal` are exact only if the shape of the tree did not
+depend on the value of a drawn token that is not in it; `match` and `coupled` are exact in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..types import Distribution
+from .acceptance import residual
+from .base import Randomness
+
+Path = tuple[int, ...]
+Outcome = tuple[Path, int]
+
+
+def children_of(parents: Sequence[int]) -> list[list[int]]:
+    """Return the children of each node, ascending; the last entry holds those of the root (-1)."""
+    found: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents):
+        found[parent].append(node)
+    return found
+
+
+def match(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[Path], int]) -> Outcome:
+    """Follow the children that are what the target chooses by itself.
+
+    With `choose(path)` the argmax behind a path this is the greedy rule. With a draw that is
+    independent of the tree it is the rule for deterministic trees.
+    """
+    children = children_of(parents)
+    path: Path = ()
+    while True:
+        own = choose(path)
+        node = next((n for n in children[path[-1] if path else -1] if tokens[n] == own), None)
+        if node is None:
+            return path, own
+        path = (*path, node)
+
+
+def coupled(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    target: Callable[[Path], Distribution],
+    randomness: Randomness,
+    position: int,
+) -> Outcome:
+    """Follow the children that are what the target draws with the noise of each position.
+
+    position: that of the first drafted tokens. The output is a function of noise and target
+    alone, whatever the tree.
+    """
+    return match(
+        tokens, parents, lambda path: randomness.gumbel(position + len(path), target(path))
+    )
+
+
+def rejection(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    draft_probs: Sequence[Distribution],
+    target: Callable[[Path], Distribution],
+    randomness: Randomness,
+) -> Outcome:
+    """Try siblings in turn; behind the first that is accepted, try its children.
+
+    For siblings drawn without replacement (Sequoia; Chen et al. 2024, arXiv 2402.12374):
+    draft_probs[i] is the distribution that token i was drawn from, without the siblings before
+    it. A rejected one leaves max(p - q, 0), normalised, to those that follow.
+    """
+    children = children_of(parents)
+    path: Path = ()
+    while True:
+        p = target(path)
+        for node in children[path[-1] if path else -1]:
+            token, q = tokens[node], draft_probs[node]
+            if randomness.bernoulli(min(1.0, p.prob(token) / q.prob(token))):
+                path = (*path, node)
+                break
+            _, p = residual(1.0, p, q)
+        else:
+            return path, randomness.draw(p)
+
+
+def traversal(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    draft_probs: Sequence[Distribution],
+    target: Callable[[Path], Distribution],
+    randomness: Randomness,
+) -> Outcome:
+    """Try leaves in turn, each as a whole path; a rejected one leaves the tree.
+
+    Traversal verification (Weng et al. 2025, arXiv 2505.12398), for siblings drawn without
+    replacement: it accepts at least as much as `rejection` in expectation, and on a chain it is
+    block verification. draft_probs: as there.
+    """
+    children = children_of(parents)
+    joint = [0.0] * len(parents) + [1.0]  # of each node; the root's comes last
+    own: dict[int, Distribution] = {}  # the target's, less what rejected children took
+    path: list[int] = []
+    while True:
+        node = path[-1] if path else -1
+        if node not in own:
+            own[node] = target(tuple(path))
+        if children[node]:
+            child = children[node][0]
+            ratio = own[node].prob(tokens[child]) / draft_probs[child].prob(tokens[child])
+            joint[child] = min(1.0, joint[node] * ratio)
+            path.append(child)
+        elif not path or randomness.bernoulli(joint[node]):
+            return tuple(path), randomness.draw(own[node])
+        else:
+            path.pop()
+            parent = path[-1] if path else -1
+            children[parent].pop(0)
+            gain, own[parent] = residual(joint[parent], own[parent], draft_probs[node])
+            rest = gain + 1 - joint[parent]
+            joint[parent] = gain / rest if rest > 0 else 1.0
