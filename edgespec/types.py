@@ -118,7 +118,8 @@ class Draft(NamedTuple):
     probs: the distribution that each token was drawn from, or None for a draft that is
     deterministic, or drawn with the request's shared Gumbel noise. acceptance_prob: estimated
     probability that all of them are accepted. evaluated: how many tokens a draft model evaluated
-    for it, one entry for each evaluation.
+    for it, one entry for each evaluation. parents: of a tree, as in sampling.trees; empty for a
+    chain.
     """
 
     tokens: tuple[int, ...] = ()
@@ -126,6 +127,7 @@ class Draft(NamedTuple):
     probs: tuple[Distribution, ...] | None = None
     acceptance_prob: float = 1.0
     evaluated: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 NO_DRAFT = Draft()
@@ -214,7 +216,8 @@ class Verdict(NamedTuple):
     """The result of a verification: `n_accepted` drafted tokens and one of the target's own.
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
-    n_evaluated: tokens that went through the target. seconds: time in the target.
+    n_evaluated: tokens that went through the target. seconds: time in the target. path: the
+    accepted nodes, if the draft was a tree.
     """
 
     tokens: tuple[int, ...]
@@ -222,6 +225,7 @@ class Verdict(NamedTuple):
     logprobs: tuple[Logprob, ...] | None = None
     n_evaluated: int = 0
     seconds: float = 0.0
+    path: tuple[int, ...] = ()
 
 
 class StepStats(NamedTuple):

@@ -18,14 +18,14 @@ class Capabilities:
 
     max_rows: most logits rows a call. max_batch: most tokens a native call. min_tokens: fewer take
     as long as so many. truncate: the tail of the memory can be dropped. hidden_states: it gives
-    them. tree: tokens can be told which others they see, as branches of a tree need it.
+    them. max_leaves: most leaves of a tree of tokens; 1: it evaluates chains only.
     """
 
     max_rows: int
     max_batch: int
     truncate: bool = True
     hidden_states: bool = False
-    tree: bool = False
+    max_leaves: int = 1
     min_tokens: int = 1
 
 
@@ -41,13 +41,28 @@ class Model(Protocol):
         """Number of tokens that the cache holds."""
 
     def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+        self,
+        tokens: Sequence[int],
+        n_logits: int = 1,
+        abort: Abort | None = None,
+        parents: Sequence[int] = (),
     ) -> Outputs:
         """Append `tokens` to the cache and return the logits of the last `n_logits` of them.
+
+        parents: the last len(parents) tokens are the nodes of a tree in depth-first order, and
+        parents[i] is the node that node i follows, -1 for the token before all nodes. n_logits is
+        len(parents) + 1 then, and `keep` has to follow, or `truncate` to what was before the nodes.
+        Empty: each token follows the one before it. Only a model with capabilities.max_leaves > 1
+        takes trees.
 
         Outputs.logits: [n_logits, vocab_size], a view valid until the next call.
         Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
         how much was).
+        """
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
+        other nodes are gone.
         """
 
     def truncate(self, n_past: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
+from ..sampling.trees import path_to
 from ..types import Abort, Outputs
 from .base import Capabilities
 
@@ -24,7 +25,8 @@ class ToyModel:
     probs: [vocab_size, vocab_size], row t being the probabilities after token t; or a
     function from all tokens so far to [vocab_size] probabilities (with `vocab_size` given).
     Rows are float64 log-probabilities, -inf where a probability is zero.
-    truncate=False makes it behave like a recurrent model: only checkpoints go back.
+    truncate=False makes it behave like a recurrent model: only checkpoints go back, and it takes
+    no trees.
     """
 
     def __init__(
@@ -49,9 +51,12 @@ class ToyModel:
             self._next = lambda tokens: table[tokens[-1]]
             self.vocab_size = table.shape[0]
         self.n_ctx = n_ctx
-        self.capabilities = Capabilities(max_rows, max_batch, truncate)
+        self.capabilities = Capabilities(
+            max_rows, max_batch, truncate, max_leaves=max_rows if truncate else 1
+        )
         self.n_evaluated = 0
         self._tokens: list[int] = []
+        self._nodes: list[int] = []  # of a tree that waits for `keep`
 
     @property
     def n_past(self) -> int:
@@ -59,7 +64,11 @@ class ToyModel:
         return len(self._tokens)
 
     def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+        self,
+        tokens: Sequence[int],
+        n_logits: int = 1,
+        abort: Abort | None = None,
+        parents: Sequence[int] = (),
     ) -> Outputs:
         """Append tokens and return logits, float64 [n_logits, vocab_size]."""
         if self.n_past + len(tokens) > self.n_ctx:
@@ -67,13 +76,28 @@ class ToyModel:
         if abort and len(tokens) > 1 and abort():
             raise Aborted("stopped by the caller")
         rows = np.empty((n_logits, self.vocab_size))
-        for i, token in enumerate(tokens, start=n_logits - len(tokens)):
+        n_before = len(tokens) - len(parents)
+        for i, token in enumerate(tokens[:n_before], start=n_logits - len(tokens)):
             self._tokens.append(int(token))
             if i >= 0:
-                with np.errstate(divide="ignore"):
-                    rows[i] = np.log(np.asarray(self._next(tuple(self._tokens)), np.float64))
+                rows[i] = self._row(self._tokens)
+        self._nodes = [int(token) for token in tokens[n_before:]]
+        for node in range(len(parents)):
+            path = path_to(parents, node)
+            rows[node + 1] = self._row([*self._tokens, *(self._nodes[i] for i in path)])
+        self._tokens += self._nodes
         self.n_evaluated += len(tokens)
         return Outputs(rows)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Keep the nodes of a path of the last tree."""
+        del self._tokens[len(self._tokens) - len(self._nodes) :]
+        self._tokens += [self._nodes[node] for node in path]
+        self._nodes = []
+
+    def _row(self, tokens: Sequence[int]) -> npt.NDArray[np.float64]:
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(self._next(tuple(tokens)), np.float64))
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""

@@ -20,6 +20,7 @@ class TokenCache:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.tokens: list[int] = []
+        self._nodes: list[int] = []  # of a tree that waits for `keep`, behind `tokens`
         self._checkpoint: tuple[int, Any] | None = None
 
     def align(
@@ -35,6 +36,7 @@ class TokenCache:
         The last token stays out: it is the one to be evaluated next. `known`: how many are
         certainly equal and are not compared again.
         """
+        self._settle()
         del self.tokens[self.model.n_past :]  # an evaluation of somebody else's may have failed
         n = common_prefix(self.tokens, context, offset=offset, known=known)
         n = max(0, min(n, len(context) - offset - 1))
@@ -43,6 +45,7 @@ class TokenCache:
 
     def truncate(self, n_past: int, abort: Abort | None = None) -> None:
         """Keep the first `n_past` tokens."""
+        self._settle()
         if n_past >= len(self.tokens):
             return
         try:
@@ -58,16 +61,37 @@ class TokenCache:
             self._checkpoint = (len(self.tokens), self.model.checkpoint())
 
     def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+        self,
+        tokens: Sequence[int],
+        n_logits: int = 1,
+        abort: Abort | None = None,
+        parents: Sequence[int] = (),
     ) -> Outputs:
         """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
-        self.tokens.extend(tokens)
+        self._settle()
+        n_before = len(tokens) - len(parents)
+        self.tokens.extend(tokens[:n_before] if parents else tokens)
         try:
-            return self.model.decode(tokens, n_logits, abort)
+            if not parents:
+                return self.model.decode(tokens, n_logits, abort)
+            outputs = self.model.decode(tokens, n_logits, abort, parents)
+            self._nodes = list(tokens[n_before:])
+            return outputs
         except BaseException:
             del self.tokens[self.model.n_past :]
             self._forget_beyond(self.model.n_past)
             raise
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the tree just evaluated the end of the cache."""
+        self.model.keep(path)
+        self.tokens.extend([self._nodes[node] for node in path])
+        self._nodes = []
+
+    def _settle(self) -> None:
+        """Drop a tree of which nothing was kept: its request has ended in between."""
+        if self._nodes:
+            self.keep(())
 
     def _forget_beyond(self, n_past: int) -> None:
         """Drop a checkpoint of tokens that are gone: it stands for another text."""

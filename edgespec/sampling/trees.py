@@ -125,3 +125,30 @@ def traversal(
             gain, own[parent] = residual(joint[parent], own[parent], draft_probs[node])
             rest = gain + 1 - joint[parent]
             joint[parent] = gain / rest if rest > 0 else 1.0
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Return the depth of each node; children of the root have depth 1.
+
+    Raises ValueError unless the nodes stand in depth-first order, each behind its parent and all
+    that is below its earlier siblings.
+    """
+    depths: list[int] = []
+    line = [-1]  # from the root to the last node
+    for node, parent in enumerate(parents):
+        while line and line[-1] != parent:
+            line.pop()
+        if not line:
+            raise ValueError(f"node {node} has parent {parent}: the order is not depth-first")
+        depths.append(len(line))
+        line.append(node)
+    return depths
+
+
+def path_to(parents: Sequence[int], node: int) -> Path:
+    """Return the nodes from the root's child down to `node`; () for the root (-1)."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return tuple(reversed(path))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..config import Acceptance, SamplingParams
-from ..types import Distribution, Draft, Logprob, Rows
-from . import acceptance
+from ..types import Distribution, Draft, Logprob, Row, Rows
+from . import acceptance, trees
 from .base import Randomness
 from .sampler import Sampler, logprob
 
@@ -34,6 +35,7 @@ class Verification:
         self._sampler = Sampler(params, prompt, vocab_size)
         self._sampler.accept(output)
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
+        self._tree_rule = trees.rejection if rule == "rejection" else trees.traversal
 
     def check(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
         """Return how many drafted tokens are accepted, and the token that follows them.
@@ -51,6 +53,26 @@ class Verification:
         if draft.probs is None:
             return acceptance.coupled(tokens, target, self._randomness, position)
         return self._rule(tokens, draft.probs, target, self._randomness)
+
+    def check_tree(self, draft: Draft, rows: Rows, position: int) -> tuple[trees.Path, int]:
+        """Return the accepted nodes of a tree, and the token that follows them.
+
+        rows: [len(draft) + 1, vocab_size]: behind the root, then behind each node. position: that
+        of the root's children.
+        """
+        tokens, parents, sampler = draft.tokens, draft.parents, self._sampler
+
+        def on_path(choose: Callable[[Row, list[int]], Any]) -> Callable[[trees.Path], Any]:
+            return lambda path: choose(
+                rows[path[-1] + 1 if path else 0], [tokens[node] for node in path]
+            )
+
+        if self._params.temperature == 0:
+            return trees.match(tokens, parents, on_path(sampler.argmax))
+        target = functools.cache(on_path(sampler.distribution))
+        if draft.probs is None:
+            return trees.coupled(tokens, parents, target, self._randomness, position)
+        return self._tree_rule(tokens, parents, draft.probs, target, self._randomness)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the history."""

@@ -15,10 +15,13 @@ from .library import lib
 
 
 class Batch:
-    """A native batch of at most `size` tokens, filled through NumPy views."""
+    """A native batch of at most `size` tokens, filled through NumPy views.
 
-    def __init__(self, size: int) -> None:
-        self._batch = lib.llama_batch_init(size, 0, 1)
+    n_sequences: most sequences that a token of a tree belongs to.
+    """
+
+    def __init__(self, size: int, n_sequences: int = 1) -> None:
+        self._batch = lib.llama_batch_init(size, 0, n_sequences)
         self._free = weakref.finalize(self, lib.llama_batch_free, self._batch)
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
@@ -27,7 +30,8 @@ class Batch:
         self._positions = self._pos.data.cast("B").cast("i")
         self._flags = self._logits.data.cast("B").cast("b")
         self._counting = np.arange(size, dtype=np.int32)
-        np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
+        self._counts = np.ctypeslib.as_array(self._batch.n_seq_id, (size,))
+        self._counts[:] = 1
         for i in range(size):
             self._batch.seq_id[i][0] = 0
 
@@ -46,6 +50,28 @@ class Batch:
         self._logits[:n] = 0
         self._logits[n - n_logits : n] = 1
         return self._batch
+
+    def fill_tree(
+        self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[range]
+    ) -> Any:
+        """Return the native batch with the tokens of a tree, each in all of its sequences; logits
+        are wanted of all. `clear_tree` must follow the evaluation.
+        """
+        n = self._batch.n_tokens = len(tokens)
+        self._token[:n], self._pos[:n], self._logits[:n] = tokens, positions, 1
+        self._counts[:n] = [len(ids) for ids in sequences]
+        ids_of = self._batch.seq_id
+        for i, ids in enumerate(sequences):
+            for j, sequence in enumerate(ids):
+                ids_of[i][j] = sequence
+        return self._batch
+
+    def clear_tree(self) -> None:
+        """Let each token belong to sequence 0 again."""
+        n = self._batch.n_tokens
+        self._counts[:n] = 1
+        for i in range(n):
+            self._batch.seq_id[i][0] = 0
 
     def fill_items(self, items: Sequence[BatchItem], n_past: Sequence[int]) -> Any:
         """Return the native batch with the tokens of several slots, each from where its slot ends:

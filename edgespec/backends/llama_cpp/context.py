@@ -13,6 +13,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...device import available_memory, physical_cores
 from ...errors import ModelError, OutOfMemory
+from .branches import N_SEQUENCES
 from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
 from .inspection import inspect_metadata
@@ -132,6 +133,8 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
+    if can_truncate(model):
+        params.n_seq_max, params.kv_unified = N_SEQUENCES, True  # branches of trees
     params.n_threads, params.n_threads_batch = config.threads(cores)
     params.flash_attn_type = _FLASH[config.flash_attn]
     params.type_k = GGML_TYPES[config.type_k]

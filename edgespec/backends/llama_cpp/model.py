@@ -23,6 +23,7 @@ from ..chunks import chunk_ends
 from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .batched import LlamaCppBatchedModel
+from .branches import MAX_LEAVES, N_SEQUENCES, Branches
 from .context import (
     MAX_ROWS,
     can_truncate,
@@ -73,22 +74,35 @@ class LlamaCppModel:
         self.n_threads: int = lib.llama_n_threads(self._context)
         self.n_threads_batch: int = lib.llama_n_threads_batch(self._context)
         self.capabilities = Capabilities(
-            MAX_ROWS, lib.llama_n_batch(self._context), truncate=can_truncate(model)
+            MAX_ROWS,
+            lib.llama_n_batch(self._context),
+            truncate=can_truncate(model),
+            max_leaves=MAX_LEAVES if can_truncate(model) else 1,
         )
         self.placement = placement(self.native.log)
         self.n_past = 0
         self.rows_apart = False
         self.thread_limit = 0
-        self._batch = Batch(self.capabilities.max_batch)
+        self._batch = Batch(self.capabilities.max_batch, N_SEQUENCES)
+        self._branches = Branches(self._context)
+        self._n_nodes = 0  # of a tree that waits for `keep`
         self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
         self._decode_abortable = AbortableDecode(self._context)
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
 
     def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+        self,
+        tokens: Sequence[int],
+        n_logits: int = 1,
+        abort: Abort | None = None,
+        parents: Sequence[int] = (),
     ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
+        if parents:
+            return self._decode_tree(tokens, abort, parents)
+        if self._branches.n_parked:
+            self._make_room(len(tokens))
         done = 0
         for end in chunk_ends(self, len(tokens), n_logits):
             self._decode_chunk(tokens[done:end], 0, abort)
@@ -100,10 +114,18 @@ class LlamaCppModel:
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
         return self._rows.first(n_logits)
 
+    def keep(self, path: Sequence[int]) -> None:
+        """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
+        self._branches.keep(path)
+        self.n_past += len(path) - self._n_nodes
+        self._n_nodes = 0
+
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
         if n_past >= self.n_past:
             return
+        self._branches.truncate(n_past)
+        self._n_nodes = 0
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise CannotTruncate(
                 f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
@@ -189,14 +211,47 @@ class LlamaCppModel:
         self.capabilities = replace(self.capabilities, max_rows=n_rows)
         self.placement["rows"] = f"the same for 1 to {n_rows} tokens: drafts change nothing"
 
+    def _decode_tree(
+        self, tokens: Sequence[int], abort: Abort | None, parents: Sequence[int]
+    ) -> Outputs:
+        """Append the tree that the last tokens are, behind the others; rows of the last of these
+        and of each node.
+        """
+        n_nodes = len(parents)
+        n_before = len(tokens) - n_nodes - 1
+        if n_before < 0:
+            raise ValueError(f"a tree of {n_nodes} nodes needs a token before it")
+        chunk_ends(self, n_nodes + 1, n_nodes + 1)
+        if n_before:
+            self.decode(tokens[:n_before], 0, abort)
+        self._make_room(n_nodes + 1)
+        sequences, positions = self._branches.enter(parents, self.n_past)
+        batch = self._batch.fill_tree(tokens[n_before:], positions, sequences)
+        try:
+            self._evaluate(batch, n_nodes + 1, abort)
+        except BaseException:
+            self._branches.truncate(self.n_past)
+            raise
+        finally:
+            self._batch.clear_tree()
+        self._n_nodes = n_nodes
+        return self._rows.first(n_nodes + 1)
+
+    def _make_room(self, n_tokens: int) -> None:
+        """Free the cells of rejected nodes where they are many or in the way."""
+        if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
+            self._branches.pack()
+
     def _decode_chunk(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> None:
-        batch = self._batch.fill(tokens, self.n_past, n_logits)
+        self._evaluate(self._batch.fill(tokens, self.n_past, n_logits), len(tokens), abort)
+
+    def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
         with self.lock:
-            if abort is None or len(tokens) <= ABORTABLE:
+            if abort is None or n_tokens <= ABORTABLE:
                 code = lib.llama_decode(self._context, batch)
             else:
                 code = self._decode_abortable(batch, abort)
-        self.n_past = self.n_past + len(tokens) if code == 0 else self._drop_partial()
+        self.n_past = self.n_past + n_tokens if code == 0 else self._drop_partial()
         if self._decode_abortable.ctrl_c:
             self._decode_abortable.ctrl_c = False
             raise KeyboardInterrupt
@@ -204,7 +259,7 @@ class LlamaCppModel:
             return
         if code == 1:
             raise ContextFull(
-                f"no room in the cache for {len(tokens)} tokens behind {self.n_past} "
+                f"no room in the cache for {n_tokens} tokens behind {self.n_past} "
                 f"(n_ctx {self.n_ctx}); load the model with a larger n_ctx"
             )
         if code == 2:

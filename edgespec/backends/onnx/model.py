@@ -72,7 +72,7 @@ class OnnxModel:
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
         self.capabilities = Capabilities(
-            MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0, tree=bool(self.graph.mask)
+            MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0, max_leaves=1
         )
         self._n_past = self._n_hidden = 0
         self.pads = False

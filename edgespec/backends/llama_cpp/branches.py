@@ -1,0 +1,123 @@
+"""Trees in llama.cpp's cache: a sequence of its own for every leaf, over the cells of one context.
+
+A token sees the cells of its own sequences that lie at earlier positions. So every node carries
+the ids of all leaves below it, and no mask is needed. Sequence 0 is the text; its tokens belong
+to the others as well (with a unified cache that takes no memory).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import DecodeError
+from ...sampling.trees import depths_of
+from .library import lib
+
+MAX_LEAVES = 15
+N_SEQUENCES = MAX_LEAVES + 1  # and one for what was rejected
+_PARKED = MAX_LEAVES
+_MOST_PARKED = 128  # cells: attention passes over them at every step, packing takes some ms
+
+
+class Branches:
+    """The sequences of one context.
+
+    Rejected nodes that lie before accepted ones are not freed but moved to a sequence that nobody
+    asks for: later tokens would fill their cells, attention would add up in another order than in
+    plain decoding, and the logits would differ by rounding. `n_parked` counts them.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._memory = lib.llama_get_memory(context)
+        self._synced = [0] * MAX_LEAVES  # so many tokens of the text each sequence holds
+        self.n_parked = 0
+        self._n_past = 0  # where the last tree begins: the position of its root
+        self._spans: list[range] = []  # of its root and nodes: the leaves below each
+
+    def enter(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
+        """Return the sequences and the positions of the root, at `n_past`, and of all nodes.
+
+        parents: in depth-first order. Raises ValueError for more than MAX_LEAVES leaves.
+        """
+        spans = leaf_spans(parents)
+        n_leaves = len(spans[0])
+        if n_leaves > MAX_LEAVES:
+            raise ValueError(f"a tree of {n_leaves} leaves; at most {MAX_LEAVES} are possible")
+        for sequence in range(1, n_leaves):
+            known = self._synced[sequence]
+            if known < n_past:
+                lib.llama_memory_seq_cp(self._memory, 0, sequence, known, n_past)
+                self._synced[sequence] = n_past
+        self._n_past, self._spans = n_past, spans
+        return spans, [n_past, *(n_past + depth for depth in depths_of(parents))]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make root and path the end of the text; all other nodes leave it."""
+        remove, copy, memory = lib.llama_memory_seq_rm, lib.llama_memory_seq_cp, self._memory
+        start, end = self._n_past, self._n_past + 1 + len(path)
+        last = path[-1] if path else -1
+        mine = self._spans[last + 1]
+        for sequence in self._spans[0]:
+            if sequence in mine:
+                remove(memory, sequence, end, -1)
+                self._synced[sequence] = end
+                continue
+            if sequence < mine.start:
+                common = sum(sequence in self._spans[node + 1] for node in (-1, *path))
+                copy(memory, sequence, _PARKED, start + common, -1)
+            remove(memory, sequence, start, -1)
+            self._synced[sequence] = start
+        if mine.start:
+            copy(memory, mine.start, 0, start, end)
+        self.n_parked += last + 1 - len(path)
+        self._spans = []
+
+    def truncate(self, n_past: int) -> None:
+        """Let no sequence but the text's hold anything from `n_past` on."""
+        for sequence in range(1, MAX_LEAVES):
+            if self._spans or self._synced[sequence] > n_past:
+                lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
+                self._synced[sequence] = min(self._synced[sequence], n_past)
+        self._spans = []
+        if self.n_parked and not n_past:
+            lib.llama_memory_seq_rm(self._memory, _PARKED, -1, -1)
+            self.n_parked = 0
+
+    def is_full(self, n_free: int) -> bool:
+        """Return True if parked cells should be freed: they slow attention, or are in the way."""
+        return self.n_parked > min(_MOST_PARKED, n_free)
+
+    def pack(self) -> None:
+        """Free what is parked: the text is written anew into an empty cache, to the last bit.
+
+        Raises DecodeError if the engine gives no copy of its cache, or does not take it back.
+        """
+        size = lib.llama_state_seq_get_size_ext(self._context, 0, 0)
+        state = (ctypes.c_uint8 * size)()
+        got = lib.llama_state_seq_get_data_ext(self._context, state, size, 0, 0)
+        lib.llama_memory_clear(self._memory, False)
+        self._synced, self.n_parked = [0] * MAX_LEAVES, 0
+        if got != size or not lib.llama_state_seq_set_data_ext(self._context, state, size, 0, 0):
+            raise DecodeError("the engine's cache could not be packed; begin the request anew")
+
+
+def leaf_spans(parents: Sequence[int]) -> list[range]:
+    """Return for the root and each node the numbers of the leaves below it, or its own number.
+
+    parents: in depth-first order, the children of a node ascending.
+    """
+    n = len(parents)
+    below = [0] * (n + 1)  # the root comes first
+    for node in range(n, -1, -1):
+        below[node] = below[node] or 1
+        if node:
+            below[parents[node - 1] + 1] += below[node]
+    spans, n_leaves = [], 0
+    for node in range(n + 1):
+        spans.append(range(n_leaves, n_leaves + below[node]))
+        is_leaf = node == n or parents[node] != node - 1  # nothing follows it in the order
+        n_leaves += is_leaf
+    return spans
