@@ -41,28 +41,13 @@ class Model(Protocol):
         """Number of tokens that the cache holds."""
 
     def decode(
-        self,
-        tokens: Sequence[int],
-        n_logits: int = 1,
-        abort: Abort | None = None,
-        parents: Sequence[int] = (),
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append `tokens` to the cache and return the logits of the last `n_logits` of them.
-
-        parents: the last len(parents) tokens are the nodes of a tree in depth-first order, and
-        parents[i] is the node that node i follows, -1 for the token before all nodes. n_logits is
-        len(parents) + 1 then, and `keep` has to follow, or `truncate` to what was before the nodes.
-        Empty: each token follows the one before it. Only a model with capabilities.max_leaves > 1
-        takes trees.
 
         Outputs.logits: [n_logits, vocab_size], a view valid until the next call.
         Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
         how much was).
-        """
-
-    def keep(self, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
-        other nodes are gone.
         """
 
     def truncate(self, n_past: int) -> None:
@@ -189,6 +174,26 @@ class ExpectsDrafts(Model, Protocol):
 
     def expect_drafts(self, expected: bool) -> None:
         """Learn if the evaluations from now on may be of drafts as well as of single tokens."""
+
+
+class TreeModel(Model, Protocol):
+    """A model that evaluates trees of tokens: its capabilities.max_leaves is more than 1."""
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append `tokens`, the last len(parents) of which are the nodes of a tree.
+
+        parents: in depth-first order; parents[i] is the node that node i follows, -1 for the root,
+        which is the token before all nodes. `keep` has to follow, or `truncate` to what was
+        before the nodes. Outputs.logits: [len(parents) + 1, vocab_size], of the root and of each
+        node. Raises as `decode`, and ValueError for more leaves than there can be.
+        """
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
+        other nodes are gone.
+        """
 
 
 @dataclass(frozen=True, slots=True)

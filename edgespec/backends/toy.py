@@ -64,11 +64,7 @@ class ToyModel:
         return len(self._tokens)
 
     def decode(
-        self,
-        tokens: Sequence[int],
-        n_logits: int = 1,
-        abort: Abort | None = None,
-        parents: Sequence[int] = (),
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens and return logits, float64 [n_logits, vocab_size]."""
         if self.n_past + len(tokens) > self.n_ctx:
@@ -76,18 +72,28 @@ class ToyModel:
         if abort and len(tokens) > 1 and abort():
             raise Aborted("stopped by the caller")
         rows = np.empty((n_logits, self.vocab_size))
-        n_before = len(tokens) - len(parents)
-        for i, token in enumerate(tokens[:n_before], start=n_logits - len(tokens)):
+        for i, token in enumerate(tokens, start=n_logits - len(tokens)):
             self._tokens.append(int(token))
             if i >= 0:
                 rows[i] = self._row(self._tokens)
-        self._nodes = [int(token) for token in tokens[n_before:]]
-        for node in range(len(parents)):
-            path = path_to(parents, node)
-            rows[node + 1] = self._row([*self._tokens, *(self._nodes[i] for i in path)])
-        self._tokens += self._nodes
         self.n_evaluated += len(tokens)
         return Outputs(rows)
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and a tree; float64 [len(parents) + 1, vocab_size]."""
+        n_before = len(tokens) - len(parents)
+        if self.n_past + len(tokens) > self.n_ctx:
+            raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
+        first = self.decode(tokens[:n_before], 1, abort).logits
+        nodes = [int(token) for token in tokens[n_before:]]
+        paths = [path_to(parents, node) for node in range(len(nodes))]
+        rows = [self._row([*self._tokens, *(nodes[i] for i in path)]) for path in paths]
+        self._tokens += nodes
+        self._nodes = nodes
+        self.n_evaluated += len(nodes)
+        return Outputs(np.stack([first[0], *rows]))
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the nodes of a path of the last tree."""

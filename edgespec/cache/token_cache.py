@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from ..backends.base import Model
+from ..backends.base import Model, TreeModel
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
 
@@ -61,30 +61,41 @@ class TokenCache:
             self._checkpoint = (len(self.tokens), self.model.checkpoint())
 
     def decode(
-        self,
-        tokens: Sequence[int],
-        n_logits: int = 1,
-        abort: Abort | None = None,
-        parents: Sequence[int] = (),
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
         self._settle()
-        n_before = len(tokens) - len(parents)
-        self.tokens.extend(tokens[:n_before] if parents else tokens)
+        self.tokens.extend(tokens)
         try:
-            if not parents:
-                return self.model.decode(tokens, n_logits, abort)
-            outputs = self.model.decode(tokens, n_logits, abort, parents)
-            self._nodes = list(tokens[n_before:])
-            return outputs
+            return self.model.decode(tokens, n_logits, abort)
         except BaseException:
-            del self.tokens[self.model.n_past :]
-            self._forget_beyond(self.model.n_past)
+            self._forget_failed()
             raise
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Call `TreeModel.decode_tree`; the nodes are not among `tokens` before `keep`."""
+        self._settle()
+        n_before = len(tokens) - len(parents)
+        self.tokens.extend(tokens[:n_before])
+        model = cast(TreeModel, self.model)
+        try:
+            outputs = model.decode_tree(tokens, parents, abort)
+        except BaseException:
+            self._forget_failed()
+            raise
+        self._nodes = list(tokens[n_before:])
+        return outputs
+
+    def _forget_failed(self) -> None:
+        """Drop what a failed evaluation did not append."""
+        del self.tokens[self.model.n_past :]
+        self._forget_beyond(self.model.n_past)
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the nodes of a path of the tree just evaluated the end of the cache."""
-        self.model.keep(path)
+        cast(TreeModel, self.model).keep(path)
         self.tokens.extend([self._nodes[node] for node in path])
         self._nodes = []
 

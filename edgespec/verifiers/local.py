@@ -47,6 +47,7 @@ class LocalVerifier:
         self._drafts = drafts
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
+        self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
 
     def begin(self, request: Request) -> Iterator[int]:
         """Prefill all but the last chunk, which goes with the first `verify`."""
@@ -59,7 +60,7 @@ class LocalVerifier:
             )
         if self._governor:
             self._governor.begin()
-        self._request = request
+        self._request, self._path = request, None
         self._verification = Verification(
             request.params,
             request.randomness,
@@ -90,24 +91,35 @@ class LocalVerifier:
         pending = self._context[len(self._cache.tokens) :]
         if draft.tokens:
             self._cache.protect()
-        rows, seconds = self._evaluate([*pending, *draft.tokens], len(draft.tokens) + 1)
-        n_accepted, token = self._verification.check(draft, rows, len(self._context))
-        tokens = (*draft.tokens[:n_accepted], token)
-        return Verdict(
-            tokens,
-            n_accepted,
-            self._verification.logprobs(rows, tokens),
-            len(pending) + len(draft.tokens),
-            seconds,
+        rows, seconds = self._evaluate(
+            [*pending, *draft.tokens], len(draft.tokens) + 1, draft.parents
         )
+        n_evaluated = len(pending) + len(draft.tokens)
+        path: tuple[int, ...] = ()
+        if draft.parents:
+            path, token = self._verification.check_tree(draft, rows, len(self._context))
+            n_accepted, tokens = len(path), (*[draft.tokens[node] for node in path], token)
+            rows = rows[[0, *[node + 1 for node in path]]]
+        else:
+            n_accepted, token = self._verification.check(draft, rows, len(self._context))
+            tokens = (*draft.tokens[:n_accepted], token)
+        self._path = path if draft.parents else None
+        logprobs = self._verification.logprobs(rows, tokens)
+        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path)
 
-    def _evaluate(self, tokens: Sequence[int], n_logits: int) -> tuple[Rows, float]:
+    def _evaluate(
+        self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
+    ) -> tuple[Rows, float]:
         """Return the rows of the last tokens, and the seconds that it took."""
         governor, n_past = self._governor, len(self._cache.tokens)
         if governor:
             governor.before()
         began = self._clock()
-        rows = self._cache.decode(tokens, n_logits, self._request.abort).logits
+        abort = self._request.abort
+        if parents:
+            rows = self._cache.decode_tree(tokens, parents, abort).logits
+        else:
+            rows = self._cache.decode(tokens, n_logits, abort).logits
         seconds = self._clock() - began
         if governor:
             governor.observe(len(tokens), n_past, seconds)
@@ -116,6 +128,9 @@ class LocalVerifier:
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""
         self._verification.accept(tokens)
+        if self._path is not None:
+            self._cache.keep(self._path[: len(tokens) - 1])
+            self._path = None
         self._context.extend(tokens)
         self._cache.truncate(len(self._context) - 1)
 

@@ -92,15 +92,9 @@ class LlamaCppModel:
             self._limit_rows(most_equal_rows(self))
 
     def decode(
-        self,
-        tokens: Sequence[int],
-        n_logits: int = 1,
-        abort: Abort | None = None,
-        parents: Sequence[int] = (),
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
-        if parents:
-            return self._decode_tree(tokens, abort, parents)
         if self._branches.n_parked:
             self._make_room(len(tokens))
         done = 0
@@ -113,6 +107,30 @@ class LlamaCppModel:
             done = end
         self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
         return self._rows.first(n_logits)
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and the tree that the last of them are; float32 [n, vocab_size]."""
+        n_nodes = len(parents)
+        n_before = len(tokens) - n_nodes - 1
+        if n_before < 0:
+            raise ValueError(f"a tree of {n_nodes} nodes needs a token before it")
+        chunk_ends(self, n_nodes + 1, n_nodes + 1)
+        if n_before:
+            self.decode(tokens[:n_before], 0, abort)
+        self._make_room(n_nodes + 1)
+        sequences, positions = self._branches.enter(parents, self.n_past)
+        batch = self._batch.fill_tree(tokens[n_before:], positions, sequences)
+        try:
+            self._evaluate(batch, n_nodes + 1, abort)
+        except BaseException:
+            self._branches.truncate(self.n_past)
+            raise
+        finally:
+            self._batch.clear_tree()
+        self._n_nodes = n_nodes
+        return self._rows.first(n_nodes + 1)
 
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
@@ -210,32 +228,6 @@ class LlamaCppModel:
             return
         self.capabilities = replace(self.capabilities, max_rows=n_rows)
         self.placement["rows"] = f"the same for 1 to {n_rows} tokens: drafts change nothing"
-
-    def _decode_tree(
-        self, tokens: Sequence[int], abort: Abort | None, parents: Sequence[int]
-    ) -> Outputs:
-        """Append the tree that the last tokens are, behind the others; rows of the last of these
-        and of each node.
-        """
-        n_nodes = len(parents)
-        n_before = len(tokens) - n_nodes - 1
-        if n_before < 0:
-            raise ValueError(f"a tree of {n_nodes} nodes needs a token before it")
-        chunk_ends(self, n_nodes + 1, n_nodes + 1)
-        if n_before:
-            self.decode(tokens[:n_before], 0, abort)
-        self._make_room(n_nodes + 1)
-        sequences, positions = self._branches.enter(parents, self.n_past)
-        batch = self._batch.fill_tree(tokens[n_before:], positions, sequences)
-        try:
-            self._evaluate(batch, n_nodes + 1, abort)
-        except BaseException:
-            self._branches.truncate(self.n_past)
-            raise
-        finally:
-            self._batch.clear_tree()
-        self._n_nodes = n_nodes
-        return self._rows.first(n_nodes + 1)
 
     def _make_room(self, n_tokens: int) -> None:
         """Free the cells of rejected nodes where they are many or in the way."""

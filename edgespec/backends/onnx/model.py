@@ -71,9 +71,7 @@ class OnnxModel:
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
-        self.capabilities = Capabilities(
-            MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0, max_leaves=1
-        )
+        self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0)
         self._n_past = self._n_hidden = 0
         self.pads = False
         self._top: TopRows | None = None

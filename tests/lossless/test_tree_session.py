@@ -1,0 +1,114 @@
+"""The whole loop with drafted trees on the toy backend, enumerated."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from edgespec import SamplingParams, ToyModel
+from edgespec.decoding.session import Session
+from edgespec.policies.fixed import FixedDepth
+from edgespec.sampling.sampler import Sampler
+from edgespec.sampling.trees import path_to
+from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
+from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.enumeration import law, total_variation
+from tests.lossless.test_session import PARAMS, outcome, probs_of
+
+SHAPES = [(-1, -1), (-1, 0, -1), (-1, 0, 0, -1), (-1, -1, 1)]
+
+
+class TreeDrafter:
+    """Drafts trees from a table; which shape, it decides from the row at the root.
+
+    kind: "deterministic": the likeliest tokens of each row; "drawn": without replacement;
+    "coupled": those whose clocks ring first.
+    """
+
+    name = "trees"
+
+    def __init__(self, kind, next_probs):
+        self._kind, self._next = kind, next_probs
+
+    def begin(self, request):
+        self._request = request
+        self._sampler = Sampler(request.params, request.prompt, 3)
+
+    def estimate(self, context, limit):
+        return DraftEstimate(self.name, (0.5,) * limit, limit)
+
+    def propose(self, context, limit, thresholds=NO_THRESHOLDS):
+        sure = max(self._next(context)) > 0.6  # the row, before anything is drawn
+        shape = SHAPES[(len(context) + sure) % len(SHAPES)]
+        tokens, parents, probs, places = [], [], [], {-1: -1}
+        left = {}
+        for node, parent in enumerate(shape):
+            at = places.get(parent)
+            if at is None or len(tokens) == limit:
+                continue
+            ahead = [tokens[i] for i in path_to(parents, at)]
+            q = left.get(at) or self._distribution(context, ahead)
+            if not len(q.ids):
+                continue
+            token = self._token(q, len(context) + len(ahead))
+            places[node] = len(tokens)
+            tokens.append(token)
+            parents.append(at)
+            probs.append(q)
+            left[at] = without(q, token)
+        drawn = tuple(probs) if self._kind == "drawn" else None
+        return Draft(tuple(tokens), self.name, drawn, parents=tuple(parents))
+
+    def _distribution(self, context, ahead):
+        with np.errstate(divide="ignore"):
+            row = np.log(np.asarray(self._next((*context, *ahead))))
+        return self._sampler.distribution(row, ahead)
+
+    def _token(self, q, position):
+        if self._kind == "drawn":
+            return self._request.randomness.draw(q)
+        return int(q.ids[int(np.argmax(q.probs))])
+
+    def accept(self, verified):
+        self._sampler.accept(verified.tokens)
+
+    def close(self):
+        pass
+
+
+def without(q, token):
+    """Return q without a token, normalised; without any ids if nothing is left."""
+    kept = [(t, p) for t, p in zip(q.ids, q.probs, strict=True) if t != token and p > 0]
+    total = sum(p for _, p in kept)
+    return type(q)([t for t, _ in kept], [p / total for _, p in kept])
+
+
+def tree_session(kind, acceptance, zeros):
+    drafter = TreeDrafter(kind, probs_of(2, zeros))
+    target = ToyModel(probs_of(1, zeros), vocab_size=3)
+    ticks = itertools.count()
+    clock = lambda: 1e-3 * next(ticks)  # noqa: E731
+    return Session(LocalVerifier(target, acceptance, clock), [drafter], FixedDepth(4), clock=clock)
+
+
+def plain_session(zeros):
+    target = ToyModel(probs_of(1, zeros), vocab_size=3)
+    return Session(LocalVerifier(target), [], FixedDepth(0))
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("params", PARAMS, ids=range(len(PARAMS)))
+@pytest.mark.parametrize(
+    ("kind", "acceptance"),
+    [("deterministic", "block"), ("drawn", "block"), ("drawn", "rejection")],
+)
+def test_law_equals_plain(kind, acceptance, params, zeros):
+    plain = law(lambda chance: outcome(chance, plain_session(zeros), params))
+    found = law(lambda chance: outcome(chance, tree_session(kind, acceptance, zeros), params))
+    assert total_variation(found, plain) <= 1e-12
+
+
+def test_greedy_text_equals_plain():
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    plain = outcome(None, plain_session(False), params)
+    assert outcome(None, tree_session("deterministic", "block", False), params) == plain
