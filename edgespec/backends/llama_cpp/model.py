@@ -120,12 +120,15 @@ class LlamaCppModel:
         if n_before:
             self.decode(tokens[:n_before], 0, abort)
         self._make_room(n_nodes + 1)
-        sequences, positions = self._branches.enter(parents, self.n_past)
+        start = self.n_past
+        sequences, positions = self._branches.enter(parents, start)
         batch = self._batch.fill_tree(tokens[n_before:], positions, sequences)
         try:
             self._evaluate(batch, n_nodes + 1, abort)
         except BaseException:
-            self._branches.truncate(self.n_past)
+            self._branches.truncate(start)  # the engine has cleaned one sequence at most
+            self.n_past = min(self.n_past, start + 1)
+            self.truncate(start)
             raise
         finally:
             self._batch.clear_tree()
