@@ -7,6 +7,7 @@ import pytest
 
 from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
 from edgespec.cache.token_cache import TokenCache
+from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
 
 N_CTX = 128
@@ -31,6 +32,8 @@ ONNX = {
     "onnx, shared cache, fp16": {"half": True, "keep": True},
     "onnx, grown cache, fp16": {"half": True, "shared": False},
     "onnx, grown cache, bias": {"shared": False, "bias": True},
+    "onnx, shared cache, bias": {"bias": True, "keep": True},
+    "onnx, shared cache, fp16, bias": {"bias": True, "half": True},
 }
 
 
@@ -171,6 +174,68 @@ def test_token_cache_aligns(model):
     assert cache.align(TEXT[:3]) == 2  # the last token is evaluated anew
     assert cache.align([9, 9, *TEXT[:3]], offset=2, known=2) == 2
     assert cache.align([]) == 0
+
+
+TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4), (-1, 0, 1)]
+
+
+def in_tree(model, parents):
+    """Return the tokens of the nodes of a tree, a model behind two pending tokens, and its rows."""
+    if model.capabilities.max_leaves == 1:
+        pytest.skip("it evaluates chains only")
+    nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
+    model.decode(TEXT[:-2], 0)
+    return nodes, model.decode_tree([*TEXT[-2:], *nodes], parents).logits.copy()
+
+
+@pytest.mark.parametrize("parents", TREES)
+def test_rows_of_a_tree_are_those_of_its_paths(model, parents):
+    nodes, rows = in_tree(model, parents)
+    assert rows.shape == (len(parents) + 1, model.vocab_size)
+    model.keep(())
+    for node in range(-1, len(parents)):
+        path = path_to(parents, node)
+        model.truncate(len(TEXT) - 1)
+        chain = model.decode([TEXT[-1], *(nodes[i] for i in path)], len(path) + 1).logits
+        assert close(chain[-1], rows[node + 1])
+
+
+@pytest.mark.parametrize("parents", TREES)
+def test_the_path_that_is_kept_goes_on_as_a_chain(model, parents):
+    for node in range(-1, len(parents)):
+        path = path_to(parents, node)
+        model.truncate(0)
+        nodes, _ = in_tree(model, parents)
+        model.keep(path)
+        assert model.n_past == len(TEXT) + len(path)
+        found = model.decode([2, 1], 2).logits.copy()
+        model.truncate(0)
+        expected = model.decode([*TEXT, *(nodes[i] for i in path), 2, 1], 2).logits
+        assert close(found, expected)
+
+
+def test_a_tree_can_be_cut_off_and_drafted_anew(model):
+    for path in ((), (0,), (0, 1)) * 3:
+        in_tree(model, (-1, 0, 0, -1))
+        model.keep(path)
+        model.decode_tree([1, 2, 3], (-1, -1))
+        model.truncate(5)
+        assert model.n_past == 5
+        found = model.decode(TEXT[5:]).logits[0].copy()
+        model.truncate(0)
+        assert close(found, model.decode(TEXT).logits[0])
+        model.truncate(0)
+
+
+def test_a_tree_beyond_the_context_leaves_nothing(model):
+    in_tree(model, (-1, -1))
+    model.keep(())
+    model.decode([TEXT[i % 10] for i in range(N_CTX - model.n_past - 2)], 0)
+    n_past = model.n_past
+    with pytest.raises(ContextFull):
+        model.decode_tree([1, 2, 3], (-1, -1))
+    assert model.n_past == n_past
+    model.decode([1, 2])
 
 
 def test_close_twice(model):

@@ -51,8 +51,8 @@ def decoder(
     """Return a small Llama. shared: with GroupQueryAttention, whose cache can be appended to in
     place; else with plain operators. keep: it takes num_logits_to_keep. mask: its attention mask
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
-    beside the other one. half: all of it in fp16. scalar: num_logits_to_keep is one. alone: the
-    state of a token that is evaluated alone is another one by so much, and so are its keys.
+    beside the other one, and positions. half: all of it in fp16. scalar: num_logits_to_keep is one.
+    alone: the state of a token that is evaluated alone is another by so much, and so are its keys.
     """
     b = _Builder(seed, half)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
@@ -63,8 +63,8 @@ def decoder(
         inputs.append(_value("attention_mask", TensorProto.INT64, ["batch", "total"]))
     if bias:
         shape = ["batch", 1, "sequence", "total"]
-        inputs.append(_value("attention_bias", TensorProto.FLOAT, shape))
-    if not shared:
+        inputs.append(_value("attention_bias", b.kind, shape))
+    if bias or not shared:
         inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
     outputs = [_value("logits", b.kind, ["batch", "rows", VOCAB])]
     state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
@@ -73,7 +73,7 @@ def decoder(
         single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=b.kind)
         state = b.op("Add", state, b.op("Mul", single, b.const(b.dtype(alone))))
     attention = (
-        _grouped(b)
+        _grouped(b, ("position_ids", "attention_bias") if bias else ())
         if shared
         else _plain(b, "attention_bias" if bias else "attention_mask" if mask else "")
     )
@@ -158,7 +158,7 @@ def _value(name, kind, shape):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _grouped(b):
+def _grouped(b, more):
     axis = b.const(np.array([1]))
     length = b.op("ReduceSum", "attention_mask", axis, keepdims=0)
     last = b.op("Cast", b.op("Sub", length, b.const(np.array([1]))), to=TensorProto.INT32)
@@ -172,7 +172,7 @@ def _grouped(b):
         present = [f"present.{layer}.{kind}" for kind in ("key", "value")]
         out = f"attention{layer}"
         b.op(
-            "GroupQueryAttention", q, k, v, *past, last, total, cos, sin,
+            "GroupQueryAttention", q, k, v, *past, last, total, cos, sin, *more,
             outputs=[out, *present], domain="com.microsoft",
             num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1,
         )  # fmt: skip

@@ -74,6 +74,19 @@ class Buffers:
             self._bind_shapes(width, n_rows, cache)
         return n_rows
 
+    def branch(self, parents: Sequence[int], n_past: int) -> None:
+        """Let the tokens that `bind` has bound, but for the first, be the nodes of a tree behind
+        it: each sees the nodes on its own path, and has the position of its depth.
+        """
+        assert self._square is not None
+        sees = np.eye(len(parents) + 1, dtype=bool)
+        for node, parent in enumerate(parents, start=1):
+            sees[node] |= sees[parent + 1]
+        lowest = np.finfo(self._square.dtype).min
+        self._square[0, 0, :, n_past:] = np.where(sees, 0, lowest)
+        self._depths = (n_past + sees.sum(axis=1) - 1).astype(self._positions.dtype)[None]
+        self._bind_input("position_ids", self._depths)
+
     def rows(self, n_logits: int, end: int, n_rows: int) -> Rows:
         """Return the `n_logits` rows before row `end` of the `n_rows` that a call has given."""
         if self._top and n_logits and n_rows <= self._top.n_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,11 @@ class Cache(Protocol):
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
+
+    def gather(self, n_past: int, positions: Sequence[int]) -> None:
+        """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
+        behind these. For caches in this computer's own memory.
+        """
 
 
 class SharedCache:
@@ -59,6 +65,14 @@ class SharedCache:
     def truncate(self, n_past: int) -> None:
         """Do nothing: the next call writes over what is behind its past."""
 
+    def gather(self, n_past: int, positions: Sequence[int]) -> None:
+        """Copy the rows of these tokens to where they belong."""
+        end = n_past + len(positions)
+        if list(positions) != list(range(n_past, end)):
+            for value in self._values:
+                rows = value.numpy()  # a view
+                rows[:, :, n_past:end] = rows[:, :, positions]
+
 
 class GrownCache:
     """The buffers that the graph returned last: it makes new, longer ones each time."""
@@ -84,8 +98,15 @@ class GrownCache:
         """Copy the first `n_past` tokens of every buffer."""
         graph = self._graph
         if n_past:
-            heads = [np.ascontiguousarray(v.numpy()[:, :, :n_past]) for v in self._values]
+            self._take([np.ascontiguousarray(v.numpy()[:, :, :n_past]) for v in self._values])
         else:
             empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
-            heads = [empty] * len(graph.past)
-        self._values = [ort.OrtValue.ortvalue_from_numpy(v, self._device, 0) for v in heads]
+            self._take([empty] * len(graph.past))
+
+    def gather(self, n_past: int, positions: Sequence[int]) -> None:
+        """Copy the first `n_past` tokens and these of every buffer."""
+        kept = [*range(n_past), *positions]
+        self._take([v.numpy().take(kept, axis=2) for v in self._values])
+
+    def _take(self, arrays: list[npt.NDArray[Any]]) -> None:
+        self._values = [ort.OrtValue.ortvalue_from_numpy(v, self._device, 0) for v in arrays]

@@ -24,7 +24,7 @@ from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
-from .probes import Padding, choose_cache, measure_noise
+from .probes import Padding, choose_cache, evaluates_trees, measure_noise
 from .session import check_packages, identity, open_session, ort, plainly
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
@@ -72,13 +72,15 @@ class OnnxModel:
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
         self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0)
-        self._n_past = self._n_hidden = 0
+        self._n_past = self._n_hidden = self._n_nodes = 0
         self.pads = False
         self._top: TopRows | None = None
         self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
         noise = measure_noise(self)
+        if evaluates_trees(self):
+            self.capabilities = replace(self.capabilities, max_leaves=MAX_ROWS - 1)
         self._padding: Padding = noise.padding(self.config.batch_invariant)
         self.pads = self._padding != "never"
         if self.pads:  # the last token needs another one behind it
@@ -88,7 +90,7 @@ class OnnxModel:
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, SharedCache) else "grown",
             "single tokens": noise.in_words(self._padding),
-            "trees": "the graph takes masks for them" if self.graph.mask else "no",
+            "trees": "yes" if self.capabilities.max_leaves > 1 else "no",
         }
 
     @property
@@ -105,6 +107,25 @@ class OnnxModel:
             self._evaluate(tokens[done:end], 0, abort)
             done = end
         return Outputs(self._evaluate(tokens[done:] if done else tokens, n_logits, abort))
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and the tree that the last of them are; float32 [n, vocab_size]."""
+        n_rows = len(parents) + 1
+        n_before = len(tokens) - n_rows
+        chunk_ends(self, len(tokens), n_rows)
+        if n_before:
+            self.decode(tokens[:n_before], 0, abort)
+        rows = self._evaluate(tokens[n_before:], n_rows, abort, parents)
+        self._n_nodes = len(parents)
+        return Outputs(rows)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
+        start = self._n_past - self._n_nodes
+        self._cache.gather(start, [start + node for node in path])
+        self._n_past, self._n_nodes = start + len(path), 0
 
     def hidden_states(self) -> npt.NDArray[np.float32]:
         """Return the final hidden states of the last call's last tokens, [n, width], a view valid
@@ -203,12 +224,20 @@ class OnnxModel:
         row = self.vocab_size * np.dtype(self.graph.logits_dtype).itemsize
         return min(size, max(_LOGITS_BYTES // int(row), MAX_ROWS))
 
-    def _evaluate(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> Rows:
+    def _evaluate(
+        self,
+        tokens: Sequence[int],
+        n_logits: int,
+        abort: Abort | None,
+        parents: Sequence[int] = (),
+    ) -> Rows:
         n = len(tokens)
         width = 2 if n == 1 and self.pads else n
         n_added = width - n
         buffers, cache = self._buffers, self._cache
         n_rows = buffers.bind(tokens, width, self._n_past, n_logits + n_added, cache)
+        if parents:
+            buffers.branch(parents, self._n_past)
         self._run(abort if n > ABORTABLE else None)
         cache.keep(buffers.native)
         self._n_past += n

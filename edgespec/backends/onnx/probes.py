@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NOISE = 0.1  # logits: rows that differ more are not the same row rounded differently
 _SAME = 1e-3  # logits: rows that differ less rarely change a token
+_TREE = (-1, 0, 0, -1, 3)  # parents of the nodes that are tried
 _ROUNDING = 1.0  # standard deviations of a row's logits: kernels further apart do more than round
 
 Padding = Literal["never", "beside drafts", "always"]
@@ -113,6 +114,44 @@ def measure_noise(model: OnnxModel) -> RowNoise:
     model.truncate(0)
     together = max((float(abs(several - other).max()) for other in others), default=0.0)
     return RowNoise(float(abs(several - alone).max()), together, float(several.std()))
+
+
+def evaluates_trees(model: OnnxModel) -> bool:
+    """Return True if the rows of a tree's nodes are those of their paths, and the path that is
+    kept goes on as a chain does. The cache is empty afterwards.
+
+    It takes a graph with a mask of every token against every other and with positions, and a cache
+    that can be read and written to here. A kernel that looks at neither gives other rows.
+    """
+    inputs, n_ctx = model.graph.inputs, model.n_ctx
+    masked = model.graph.mask and "position_ids" in inputs and model.device == "cpu"
+    if not masked or n_ctx < len(_TREE) + 3:
+        return False
+    try:
+        return _tree_equals_paths(model)
+    except DecodeError as error:
+        logger.debug("%s takes no trees: %s", model.path, error)
+        return False
+    finally:
+        model.truncate(0)
+
+
+def _tree_equals_paths(model: OnnxModel) -> bool:
+    start, nodes = (tokens := _tokens(model, len(_TREE) + 3))[:3], tokens[3:]
+    rows = model.decode_tree(tokens, _TREE).logits.copy()
+    model.keep((3, 4))
+    after = model.decode(tokens[:2], 2).logits.copy()
+    same = True
+    for path in ((0, 1), (0, 2), (3, 4)):
+        model.truncate(len(start) - 1)
+        chain = model.decode([start[-1], *(nodes[node] for node in path)], 3).logits
+        same = same and _alike(rows[[0, *(node + 1 for node in path)]], chain)
+    return same and _alike(after, model.decode(tokens[:2], 2).logits)
+
+
+def _alike(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> bool:
+    """Return True if rows differ by no more than rounding."""
+    return bool((found - expected).std() <= 0.1 * expected.std())
 
 
 def _tokens(model: OnnxModel, n: int) -> list[int]:

@@ -86,7 +86,8 @@ def test_shared_and_grown_give_the_same_text_whatever_was_rolled_back(tmp_path):
 
 @pytest.mark.parametrize(("options", "tree"), [
     ({}, False), ({"shared": False}, False), ({"shared": False, "mask": True}, True),
-    ({"shared": False, "bias": True}, True),
+    ({"shared": False, "bias": True}, True), ({"bias": True}, True),
+    ({"bias": True, "half": True}, True),
 ])  # fmt: skip
 def test_trees_are_said_to_be_possible_only_with_a_mask_for_them(tmp_path, options, tree):
     model = opened(onnx_models.save(tmp_path, **options))
