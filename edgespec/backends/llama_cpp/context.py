@@ -127,14 +127,21 @@ def can_truncate(model: Any) -> bool:
     return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
+def can_branch(model: Any, config: EngineConfig) -> bool:
+    """Return True if contexts over a native model evaluate trees: they can be cut, and attention
+    passes over the cells of other branches, as flash attention does.
+    """
+    return can_truncate(model) and config.flash_attn != "off"
+
+
 def context_params(model: Any, config: EngineConfig) -> Any:
     """Return the native settings for a context of one sequence."""
     params, cores = lib.llama_context_default_params(), physical_cores()
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
-    if can_truncate(model):
-        params.n_seq_max, params.kv_unified = N_SEQUENCES, True  # branches of trees
+    if can_branch(model, config):
+        params.n_seq_max, params.kv_unified = N_SEQUENCES, True
     params.n_threads, params.n_threads_batch = config.threads(cores)
     params.flash_attn_type = _FLASH[config.flash_attn]
     params.type_k = GGML_TYPES[config.type_k]

@@ -26,6 +26,7 @@ from .batched import LlamaCppBatchedModel
 from .branches import MAX_LEAVES, N_SEQUENCES, Branches
 from .context import (
     MAX_ROWS,
+    can_branch,
     can_truncate,
     limited_threads,
     open_native,
@@ -77,7 +78,7 @@ class LlamaCppModel:
             MAX_ROWS,
             lib.llama_n_batch(self._context),
             truncate=can_truncate(model),
-            max_leaves=MAX_LEAVES if can_truncate(model) else 1,
+            max_leaves=MAX_LEAVES if can_branch(model, self.config) else 1,
         )
         self.placement = placement(self.native.log)
         self.n_past = 0

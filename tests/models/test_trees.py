@@ -1,0 +1,79 @@
+"""Trees on real weights: rows of nodes, text, and what is left of rejected branches."""
+
+import random
+
+import numpy as np
+import pytest
+
+from edgespec import EngineConfig
+from edgespec.backends.llama_cpp import LlamaCppModel
+from edgespec.sampling.trees import path_to
+from tests.helpers import libllama
+
+libllama.require()
+
+
+def random_tree(rng, n, leaves):
+    """Return the parents of n nodes in depth-first order, with at most so many leaves."""
+    while True:
+        line, parents = [-1], []
+        for node in range(n):
+            while len(line) > 1 and rng.random() < 0.4:
+                line.pop()
+            parents.append(line[-1])
+            line.append(node)
+        if n - len({parent for parent in parents if parent >= 0}) <= leaves:
+            return parents
+
+
+@pytest.fixture(params=[("smollm2", 300), ("gemma", 700)], ids=str)
+def model(request):
+    """A model behind so many tokens; Gemma's window of 512 is passed."""
+    name, n_past = request.param
+    config = EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on", batch_invariant=True)
+    made = LlamaCppModel(request.getfixturevalue(name), config)
+    made.decode([random.Random(i).randrange(500, 30000) for i in range(n_past)], 0)
+    yield made
+    made.close()
+
+
+def test_rows_are_those_of_the_paths_and_later_rows_those_of_plain_decoding(model):
+    rng, n_past, kept = random.Random(0), model.n_past, []
+    for _ in range(20):  # rejected branches pile up
+        n = min(rng.randrange(2, 32), model.capabilities.max_rows - 1)
+        parents = random_tree(rng, n, model.capabilities.max_leaves)
+        tokens = [rng.randrange(500, 30000) for _ in range(n + 1)]
+        path = path_to(parents, rng.randrange(-1, n))
+        rows = model.decode_tree(tokens, parents).logits
+        kept.append((tokens, parents, path, rows[[0, *(node + 1 for node in path)]].copy()))
+        model.keep(path)
+    assert model.n_past == n_past + sum(1 + len(path) for _, _, path, _ in kept)
+    model.truncate(n_past)
+    for tokens, _, path, rows in kept:
+        for token, row in zip([tokens[0], *(tokens[node + 1] for node in path)], rows, strict=True):
+            assert np.array_equal(model.decode([token]).logits[0], row)
+
+
+def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatch):
+    monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 16)
+    rng, n_past = random.Random(1), model.n_past
+    line = []
+    for _ in range(20):  # two nodes, the second is kept: a cell is parked each time
+        tokens = [rng.randrange(500, 30000) for _ in range(3)]
+        model.decode_tree(tokens, (-1, -1))
+        model.keep((1,))
+        line += [tokens[0], tokens[2]]
+    parents = random_tree(rng, min(15, model.capabilities.max_rows - 1), 15)
+    nodes = [rng.randrange(500, 30000) for _ in parents]
+    rows = model.decode_tree([7, *nodes], parents).logits.copy()
+    model.keep(())
+    for node in range(-1, len(nodes)):
+        model.truncate(n_past + len(line))
+        chain = [7, *(nodes[i] for i in path_to(parents, node))]
+        assert np.array_equal(model.decode(chain, len(chain)).logits[-1], rows[node + 1])
+
+
+def test_no_trees_without_flash_attention(smollm2):
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=256, flash_attn="off"))
+    assert model.capabilities.max_leaves == 1
+    model.close()
