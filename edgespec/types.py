@@ -95,7 +95,8 @@ class DraftEstimate(NamedTuple):
     """The draft that a source expects to make, estimated before anything is drawn.
 
     acceptance_probs: for each depth the probability that the drafted tokens up to there are all
-    accepted, never rising; empty if there is nothing to draft. n_known: the first n_known tokens
+    accepted, never rising; of a tree, for each node that it and all before it on its path are,
+    the likeliest first. Empty if there is nothing to draft. n_known: the first n_known tokens
     are there already and cost nothing to draft. extension: what a draft model may add after them,
     and what that costs; None for a source that evaluates no model. streak: how many of the last
     emitted tokens in a row the source would have drafted.
@@ -108,7 +109,7 @@ class DraftEstimate(NamedTuple):
     streak: int = 0
 
     def expected(self, depth: int) -> float:
-        """Return the expected number of accepted tokens of a draft of `depth` tokens."""
+        """Return the expected number of accepted tokens of a draft of `depth` tokens, or nodes."""
         return sum(self.acceptance_probs[:depth])
 
 
@@ -182,7 +183,8 @@ class Budget(NamedTuple):
 class Plan(NamedTuple):
     """The choice of a policy for one step.
 
-    source: index of the source that drafts. depth: most drafted tokens; 0 is plain decoding.
+    source: index of the source that drafts. depth: most drafted tokens, all nodes of a tree
+    counted; 0 is plain decoding.
     thresholds: they may end the draft earlier. gain: expected tokens above plain decoding.
     """
 
@@ -207,9 +209,14 @@ class Logprob:
 
 
 class Verified(NamedTuple):
-    """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends."""
+    """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends.
+
+    row: the target's logits that the last of them was chosen by, a view until `accept` returns;
+    None where the target is on another machine.
+    """
 
     tokens: tuple[int, ...]
+    row: Row | None = None
 
 
 class Verdict(NamedTuple):
@@ -217,7 +224,8 @@ class Verdict(NamedTuple):
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
     n_evaluated: tokens that went through the target. seconds: time in the target. path: the
-    accepted nodes, if the draft was a tree.
+    accepted nodes, if the draft was a tree. row: the logits that the last token was chosen by, a
+    view until the next verification; None from another machine.
     """
 
     tokens: tuple[int, ...]
@@ -226,12 +234,14 @@ class Verdict(NamedTuple):
     n_evaluated: int = 0
     seconds: float = 0.0
     path: tuple[int, ...] = ()
+    row: Row | None = None
 
 
 class StepStats(NamedTuple):
     """The figures of one step, a draft and its verification.
 
-    Times are in seconds. draft_evaluated: as `evaluated` in Draft.
+    Times are in seconds. draft_evaluated: as `evaluated` in Draft. widths: of a tree, how many
+    nodes it had at each depth; empty for a chain.
     """
 
     source: str
@@ -244,6 +254,7 @@ class StepStats(NamedTuple):
     verify_s: float
     total_s: float
     draft_evaluated: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -289,10 +300,11 @@ class Stats:
         self.draft_s += step.draft_s
         self.verify_s += step.verify_s
         _reach(self.acceptance_histogram, step.n_accepted + 1)[step.n_accepted] += 1
-        drafted = _reach(self.drafted_per_position, step.n_drafted)
-        accepted = _reach(self.accepted_per_position, step.n_drafted)
-        for i in range(step.n_drafted):
-            drafted[i] += 1
+        widths = step.widths or (1,) * step.n_drafted
+        drafted = _reach(self.drafted_per_position, len(widths))
+        accepted = _reach(self.accepted_per_position, len(widths))
+        for i, width in enumerate(widths):
+            drafted[i] += width
             accepted[i] += i < step.n_accepted
         if step.n_drafted:
             source = self.drafts_by_source.setdefault(

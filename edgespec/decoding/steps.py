@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..sampling.base import Request
+from ..sampling.trees import widths_of
 from ..types import Budget, Draft, Stats, StepStats, Verdict
 from ..verifiers.base import Verifier
 
@@ -38,6 +39,7 @@ def stats_of(
         verify_s=verdict.seconds,
         total_s=total_s,
         draft_evaluated=draft.evaluated,
+        widths=widths_of(draft.parents) if draft.parents else (),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..types import NO_THRESHOLDS, Distribution, Draft, DraftEstimate, Thresholds
 from .base import Drafter, Source
+from .trees import TreeDrafter
 
 
 class Cascade:
@@ -62,7 +63,9 @@ def cascades(lookups: Sequence[Drafter], model: Drafter | None) -> list[Source]:
     the first lookup, each continued by the other.
 
     A draft model continued by lookup takes no longer than the model alone, and so stands for it.
+    Trees are not continued.
     """
-    if model is None or not lookups:
+    chain = next((lookup for lookup in lookups if not isinstance(lookup, TreeDrafter)), None)
+    if model is None or chain is None:
         return [*lookups, *([model] if model else [])]
-    return [*lookups, Cascade(model, lookups[0]), Cascade(lookups[0], model)]
+    return [*lookups, Cascade(model, chain), Cascade(chain, model)]

@@ -86,6 +86,24 @@ class SuffixAutomaton:
             state, position = after, position + 1
         return found
 
+    def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
+        """Return up to `limit` (token, hits, times) that followed a state, the most frequent first,
+        of equals the latest: `hits` times out of `times`.
+        """
+        newest = len(self.tokens) - 1
+        times = max(1, self._count[state] - (self._end[state] == newest))
+        found = sorted(
+            (-self._count[after], -self._end[after], token)
+            for token, after in self._next[state].items()
+            if token != SEPARATOR
+        )
+        return [(token, max(1, min(-count, times)), times) for count, _, token in found[:limit]]
+
+    def shorter(self, state: int) -> tuple[int, int]:
+        """Return (state, length) of the longest shorter ending that occurred in more places."""
+        link = max(self._link[state], 0)
+        return link, self._length[link]
+
     def _count_newest(self) -> None:
         state, end = self._last, len(self.tokens) - 1
         for _ in range(_COUNTED):
@@ -141,11 +159,7 @@ class SuffixDrafter:
 
     def begin(self, request: Request) -> None:
         """Read the conversation, or only what is new if it continues what was read before."""
-        text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
-        known = len(self._automaton.tokens)
-        if common_prefix(self._automaton.tokens, text) < known:
-            self._automaton, known = SuffixAutomaton(), 0
-        self._read(text[known:])
+        self._automaton = read(request, self._automaton)
         self._n_context = len(request.prompt)
         self._predicted = 0.3
         self._streak = 0
@@ -173,7 +187,7 @@ class SuffixDrafter:
             if length >= self._min_match:
                 for expected, hits, times in self._automaton.follow(state, 1):
                     hit = token == expected
-                    self._calibration.observe(_kind(length, hits, times, self._predicted), hit)
+                    self._calibration.observe(kind_of(length, hits, times, self._predicted), hit)
             self._predicted += (hit - self._predicted) / 20
             self._streak = self._streak + 1 if hit else 0
             self._automaton.append(token)
@@ -182,10 +196,6 @@ class SuffixDrafter:
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
-
-    def _read(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._automaton.append(token)
 
     def _find(self, context: Sequence[int], limit: int) -> list[tuple[int, float]]:
         """Return token and acceptance probability of each depth."""
@@ -203,8 +213,8 @@ class SuffixDrafter:
             return []
         found, prob = [], 1.0
         for token, hits, times in self._automaton.follow(state, limit):
-            kind = _kind(length, hits, times, self._predicted)
-            prior = _assumed(length, hits, times, self._predicted)
+            kind = kind_of(length, hits, times, self._predicted)
+            prior = assumed(length, hits, times, self._predicted)
             prob *= self._calibration.estimate(kind, prior)
             if prob < self._p_min or prob < _HOPELESS:
                 break
@@ -213,7 +223,20 @@ class SuffixDrafter:
         return found
 
 
-def _assumed(length: int, hits: int, times: int, predicted: float) -> float:
+def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
+    """Return an automaton that has read a request's conversation: the given one, if it has read the
+    beginning of it, else a new one.
+    """
+    text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
+    known = len(automaton.tokens)
+    if common_prefix(automaton.tokens, text) < known:
+        automaton, known = SuffixAutomaton(), 0
+    for token in text[known:]:
+        automaton.append(token)
+    return automaton
+
+
+def assumed(length: int, hits: int, times: int, predicted: float) -> float:
     """Return the chance that a token is right where nothing is known yet.
 
     After a match of n tokens that was followed by it `hits` of `times`:
@@ -229,7 +252,7 @@ def _assumed(length: int, hits: int, times: int, predicted: float) -> float:
     return odds / (1 + odds)
 
 
-def _kind(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
+def kind_of(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
     """Return the class of the evidence for a token.
 
     It consists of the match's length, of how the match was followed before, and of how much of the

@@ -145,6 +145,12 @@ def depths_of(parents: Sequence[int]) -> list[int]:
     return depths
 
 
+def widths_of(parents: Sequence[int]) -> Path:
+    """Return the number of nodes at each depth."""
+    depths = depths_of(parents)
+    return tuple(depths.count(depth) for depth in range(1, max(depths, default=0) + 1))
+
+
 def path_to(parents: Sequence[int], node: int) -> Path:
     """Return the nodes from the root's child down to `node`; () for the root (-1)."""
     path = []

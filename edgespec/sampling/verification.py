@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..config import Acceptance, SamplingParams
@@ -78,12 +78,12 @@ class Verification:
         """Add emitted tokens to the history."""
         self._sampler.accept(tokens)
 
-    def logprobs(self, rows: Rows, tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
+    def logprobs(self, rows: Iterable[Row], tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
         """Return the log-probabilities of `tokens`, or None if the request did not ask for them.
 
-        rows: [n, vocab_size], the row of each token.
+        rows: of each token, [vocab_size].
         """
         n_top = self._params.logprobs
         if n_top is None:
             return None
-        return tuple(logprob(rows[i], token, n_top) for i, token in enumerate(tokens))
+        return tuple(logprob(row, t, n_top) for row, t in zip(rows, tokens, strict=False))

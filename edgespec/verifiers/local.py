@@ -99,13 +99,15 @@ class LocalVerifier:
         if draft.parents:
             path, token = self._verification.check_tree(draft, rows, len(self._context))
             n_accepted, tokens = len(path), (*[draft.tokens[node] for node in path], token)
-            rows = rows[[0, *[node + 1 for node in path]]]
+            own: Sequence[int] = (0, *[node + 1 for node in path])
         else:
             n_accepted, token = self._verification.check(draft, rows, len(self._context))
             tokens = (*draft.tokens[:n_accepted], token)
+            own = range(n_accepted + 1)
         self._path = path if draft.parents else None
-        logprobs = self._verification.logprobs(rows, tokens)
-        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path)
+        logprobs = self._verification.logprobs(map(rows.__getitem__, own), tokens)
+        row = rows[own[-1]]
+        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path, row)
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()

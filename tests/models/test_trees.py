@@ -28,7 +28,7 @@ def random_tree(rng, n, leaves):
 
 @pytest.fixture(params=[("smollm2", 300), ("gemma", 700)], ids=str)
 def model(request):
-    """A model behind so many tokens; Gemma's window of 512 is passed."""
+    """Return a model behind so many tokens; Gemma's window of 512 is passed."""
     name, n_past = request.param
     config = EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on", batch_invariant=True)
     made = LlamaCppModel(request.getfixturevalue(name), config)

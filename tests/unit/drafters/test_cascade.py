@@ -7,7 +7,7 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.cascade import Cascade, cascades
 from edgespec.drafters.draft_model import ModelDrafter
-from edgespec.drafters.suffix import SuffixDrafter, _assumed
+from edgespec.drafters.suffix import SuffixDrafter, assumed
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
@@ -162,7 +162,7 @@ def test_real_drafters_greedily():
     draft = Cascade(model, lookup).propose(PROMPT, 6, Thresholds((0.35,)))
     assert draft.tokens == (2, 3, 4, 0, 1)  # behind 4 the model is unsure, lookup knows
     assert draft.acceptance_prob == pytest.approx(
-        sure**3 * _assumed(5, 1, 1, 0.3) * _assumed(6, 1, 1, 0.3)
+        sure**3 * assumed(5, 1, 1, 0.3) * assumed(6, 1, 1, 0.3)
     )
     assert draft.probs is None
 

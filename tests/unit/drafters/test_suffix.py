@@ -5,7 +5,7 @@ import random
 import pytest
 
 from edgespec import SamplingParams
-from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, _assumed
+from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, assumed
 from edgespec.sampling.base import Request
 from edgespec.types import Thresholds, Verified
 
@@ -99,7 +99,7 @@ def test_p_min_ends_a_draft():
     assert drafter.estimate([], 3).acceptance_probs == ()
 
 
-ONCE = _assumed(2, 1, 1, 0.3)
+ONCE = assumed(2, 1, 1, 0.3)
 
 
 def learned(prompt, *answers):
@@ -142,10 +142,10 @@ def test_counts_what_it_would_have_had_right_in_a_row():
     assert drafter.estimate(context, 4).streak == 0
 
 
-def test_what_is_assumed():
-    assert _assumed(2, 1, 1, 0.612) == pytest.approx(4 / 7)
-    assert _assumed(4, 3, 4, 0.612) == pytest.approx((3 / 4) ** 2 * 7 / 8.5)
-    copying = [_assumed(4, 1, 1, share / 10) for share in range(11)]
+def test_what_isassumed():
+    assert assumed(2, 1, 1, 0.612) == pytest.approx(4 / 7)
+    assert assumed(4, 3, 4, 0.612) == pytest.approx((3 / 4) ** 2 * 7 / 8.5)
+    copying = [assumed(4, 1, 1, share / 10) for share in range(11)]
     assert 0 < copying[0] < 0.65
     assert 0.85 < copying[-1] < 1
     assert copying == sorted(set(copying))
@@ -180,7 +180,7 @@ def test_acceptance_of_a_depth_includes_those_before_it():
     prompt = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.begin(request(prompt))
     estimate = drafter.estimate(prompt, 3)
-    each = [_assumed(n, 1, 1, 0.3) for n in (2, 3, 4)]  # ever longer matches, seen once
+    each = [assumed(n, 1, 1, 0.3) for n in (2, 3, 4)]  # ever longer matches, seen once
     expected = [each[0], each[0] * each[1], each[0] * each[1] * each[2]]
     assert estimate.acceptance_probs == pytest.approx(expected)
     assert (estimate.n_known, estimate.extension) == (3, None)

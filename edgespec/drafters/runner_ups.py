@@ -1,0 +1,79 @@
+"""Tokens that were nearly chosen last time, each continued by prompt lookup.
+
+The next token is often one that was likely one position before (LogitSpec, arXiv 2507.01449).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+
+from ..sampling.base import Request
+from ..sampling.sampler import candidates
+from ..types import Verified
+from . import register
+from .base import DrafterContext
+from .calibration import Calibration
+from .suffix_tree import SuffixBranches
+from .trees import Branches, TreeDrafter, max_leaves
+
+_N_TOP = 4
+_LIKELY = (-4.0, -2.5, -1.5, -0.7)  # logits below the largest: classes of runners-up
+_PRIOR = 0.06  # acceptance probability of a runner-up where nothing is known yet
+
+RunnersUp = tuple[tuple[int, tuple[int, int]], ...]
+"""Tokens, each with its class: rank, and how near it was to the largest."""
+
+
+class RunnerUpBranches:
+    """The runners-up of the row that gave the last token; it guesses nothing further."""
+
+    def __init__(self) -> None:
+        self._calibration = Calibration()
+        self._last: RunnersUp = ()
+
+    def begin(self, request: Request) -> None:
+        """Forget the last row."""
+        self._last = ()
+
+    def root(self) -> RunnersUp:
+        """Return the runners-up of the last row."""
+        return self._last
+
+    def step(self, state: RunnersUp, token: int) -> RunnersUp:
+        """Return nothing: there is no row behind a guess."""
+        return ()
+
+    def children(self, state: RunnersUp) -> list[tuple[int, float]]:
+        """Return the runners-up."""
+        return [(token, self._calibration.estimate(kind, _PRIOR)) for token, kind in state]
+
+    def accept(self, verified: Verified) -> None:
+        """Learn if the last row's runners-up came next, and take those of the new one."""
+        if not verified.tokens:
+            return
+        for token, kind in self._last:
+            self._calibration.observe(kind, token == verified.tokens[0])
+        self._last = ()
+        if verified.row is not None:
+            best = candidates(verified.row, _N_TOP)
+            others = [
+                (token, logit - best[1][0])
+                for token, logit in zip(*best[:2], strict=True)
+                if token != verified.tokens[-1] and math.isfinite(logit)
+            ]
+            self._last = tuple(
+                (token, (rank, bisect.bisect(_LIKELY, below)))
+                for rank, (token, below) in enumerate(others)
+            )
+
+
+@register("runner_ups", "prompt lookup and what was nearly said, as a tree")
+def make(context: DrafterContext) -> TreeDrafter:
+    """Make the drafter of method "runner_ups"."""
+    _, p_min = context.config.fixed or (0, 0.0)
+    sources: list[Branches] = [
+        SuffixBranches(context.config.prompt_lookup_min or 2),
+        RunnerUpBranches(),
+    ]
+    return TreeDrafter("runner_ups", sources, max_leaves(context), p_min)
