@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import Any
 
-import numpy as np
-
 from .. import drafters
-from ..backends.base import Capabilities
-from ..cache.token_cache import common_prefix
 from ..config import SamplingParams, SpeculativeConfig
 from ..costs.curves import Curve
 from ..costs.online import Costs
@@ -32,120 +28,10 @@ from ..loading.assembly import Speculation, speculate, uses_model
 from ..policies.base import Ask
 from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
-from ..types import PLAIN, Abort, Budget, Outputs, Plan, Stats
+from ..types import PLAIN, Budget, Plan, Stats
 from ..verifiers.local import LocalVerifier
+from .trace_model import VOCAB, Clock, TraceModel, dense
 from .traces import Trace, load
-
-VOCAB = 4096
-
-
-class Clock:
-    """A clock of virtual seconds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class TraceModel:
-    """A model that repeats what was recorded.
-
-    Token ids are a trace's own, made dense, so that rows are short. A row holds the recorded token
-    with its probability, and as few others as make it the likeliest.
-    """
-
-    capabilities = Capabilities(32, 512)
-    n_ctx = 1 << 20
-    vocab_size = VOCAB
-
-    def __init__(
-        self, clock: Clock, curve: Curve, *, is_draft: bool, overhead: float = 0.0
-    ) -> None:
-        self._clock = clock
-        self._curve = curve
-        self._is_draft = is_draft
-        self._overhead = overhead
-        self._tokens: list[int] = []
-        self._same = 0  # so many of them are the answer's own
-        self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, behind so many
-
-    @property
-    def n_past(self) -> int:
-        """Tokens in the cache."""
-        return len(self._tokens)
-
-    def tell(self, trace: Trace) -> None:
-        """Set the answer that comes next."""
-        self._trace = trace
-        self._text = [*trace.prompt, *trace.output]
-        self.evaluated = []
-        self._same = common_prefix(self._tokens, self._text)
-
-    def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
-    ) -> Outputs:
-        """Return rows [n_logits, vocab_size] and let the clock run."""
-        n_past, timed = len(self._tokens), len(tokens)
-        if not self._is_draft:  # its prefill costs every policy the same, and counts for none
-            timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
-        if timed > 0:
-            self.evaluated.append((timed, n_past))
-            self._clock.now += self._curve(timed, n_past) + self._overhead
-        rows = np.full((n_logits, self.vocab_size), -np.inf)
-        for i, token in enumerate(tokens, start=n_logits - len(tokens)):
-            if self._same == len(self._tokens) < len(self._text):
-                self._same += self._text[self._same] == token
-            self._tokens.append(token)
-            if i >= 0:
-                best, sure = self._next()
-                rows[i, best] = np.log(sure)
-                n_others = min(1 + int((1 - sure) / (0.9 * sure)), 62)
-                others = (best + 64 * np.arange(1, n_others + 1)) % VOCAB
-                rows[i, others] = np.log((1.0001 - sure) / len(others))
-        return Outputs(rows)
-
-    def truncate(self, n_past: int) -> None:
-        """Forget the tokens after the first `n_past`."""
-        del self._tokens[n_past:]
-        self._same = min(self._same, n_past)
-
-    def checkpoint(self) -> Any:
-        """Raise NotImplementedError: it truncates."""
-        raise NotImplementedError
-
-    def restore(self, state: Any) -> None:
-        """Raise NotImplementedError: it truncates."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
-
-    def _next(self) -> tuple[int, float]:
-        position, behind = self._same - len(self._trace.prompt), len(self._tokens) - self._same
-        if not 0 <= position < len(self._trace.output):
-            return 0, 0.5
-        if not self._is_draft:
-            return (0 if behind else self._text[self._same]), 0.9
-        chain = self._trace.chains[position]
-        drafted = [token for token, _ in chain[:behind]]
-        known = behind < len(chain) and drafted == self._tokens[self._same :]
-        return chain[behind] if known else (0, chain[-1][1])
-
-
-def dense(trace: Trace) -> Trace:
-    """Return the trace over few token ids, from 1. Raises ValueError for too many of them."""
-    ids: dict[int, int] = {}
-
-    def short(token: int) -> int:
-        return ids.setdefault(token, len(ids) + 1)
-
-    chains = [[(short(t), min(p, 0.9999)) for t, p in chain] for chain in trace.chains]
-    prompt, output = list(map(short, trace.prompt)), list(map(short, trace.output))
-    if len(ids) >= VOCAB:
-        raise ValueError(f"trace {trace.id} has more than {VOCAB} different tokens")
-    return Trace(trace.id, trace.category, prompt, output, chains, [])
 
 
 class Pieceless:

@@ -87,8 +87,8 @@ class SuffixAutomaton:
         return found
 
     def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times) that followed a state, the most frequent first,
-        of equals the latest: `hits` times out of `times`.
+        """Return up to `limit` (token, hits, times) that followed a state, the latest first, then
+        the most frequent: `hits` times out of `times`.
         """
         newest = len(self.tokens) - 1
         times = max(1, self._count[state] - (self._end[state] == newest))
@@ -97,6 +97,10 @@ class SuffixAutomaton:
             for token, after in self._next[state].items()
             if token != SEPARATOR
         )
+        if found:
+            latest = min(found, key=lambda entry: entry[1])
+            found.remove(latest)
+            found.insert(0, latest)
         return [(token, max(1, min(-count, times)), times) for count, _, token in found[:limit]]
 
     def shorter(self, state: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 from .base import DrafterContext
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
-_ALL = 0.98  # most that the tokens behind one node are estimated at together
+_SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
 
 
 class Branches(Protocol):
@@ -168,8 +168,11 @@ class TreeDrafter:
         for source, state in zip(self._sources, states, strict=True):
             for token, prob in source.children(state):
                 best[token] = max(best.get(token, 0.0), prob)
-        scale = min(1.0, _ALL / total) if (total := sum(best.values())) else 1.0
-        return [(token, scale * prob) for token, prob in best.items()]
+        found, left = [], 1.0
+        for token, prob in sorted(best.items(), key=lambda guess: -guess[1]):
+            found.append((token, min(prob, _SHARE * left) if found else prob))
+            left -= found[-1][1]
+        return found
 
 
 def max_leaves(context: DrafterContext) -> int:

@@ -13,7 +13,10 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.cascade import Cascade, cascades
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.runner_ups import RunnerUpBranches
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.drafters.suffix_tree import SuffixBranches
+from edgespec.drafters.trees import TreeDrafter
 from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
@@ -44,7 +47,8 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
 
     lookup = SuffixDrafter(1)
-    costs = Costs(CHEAP, depth) if kind == "auto" else None
+    tree = TreeDrafter("tree", [SuffixBranches(1), RunnerUpBranches()], 8 if truncate else 1)
+    costs = Costs(CHEAP, depth) if "auto" in kind else None
     model = ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min, costs=costs)
     sources = {
         "none": [],
@@ -54,9 +58,13 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "model, then suffix": [Cascade(model, lookup)],
         "suffix, then model": [Cascade(lookup, model)],
         "thresholds": [Cascade(model, lookup)],
+        "tree": [tree],
         "auto": cascades([lookup], model),
+        "trees, auto": cascades([tree, lookup], model),
     }[kind]
-    drafters = {"none": [], "suffix": [lookup], "model": [model]}.get(kind, [lookup, model])
+    drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
+        kind, [tree, lookup, model]
+    )
     other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
     policy = Adaptive(costs) if costs else other
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
@@ -91,6 +99,7 @@ def loop_law(kind, params, **options):
 
 KINDS = [
     "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
+    "tree", "trees, auto",
 ]  # fmt: skip
 
 

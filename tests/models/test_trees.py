@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+import edgespec
 from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.sampling.trees import path_to
@@ -71,6 +72,23 @@ def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatc
         model.truncate(n_past + len(line))
         chain = [7, *(nodes[i] for i in path_to(parents, node))]
         assert np.array_equal(model.decode(chain, len(chain)).logits[-1], rows[node + 1])
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma"])
+def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
+    config = {"method": "runner_ups", "num_speculative_tokens": 7}
+    with edgespec.load(
+        request.getfixturevalue(name), None, n_ctx=512, batch_invariant=True,
+        speculative_config=config,
+    ) as engine:  # fmt: skip
+        for text in ("def fibonacci(n):\n", "One, two, three, one, two,", "The history of the"):
+            prompt = engine.encode(text)
+            plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True).token_ids
+            done = engine.generate(prompt, max_tokens=64)
+            assert done.token_ids == plain
+            drafted = done.stats.drafted_per_position
+            assert drafted[0] > done.stats.num_draft_steps > 0  # siblings
+            assert sum(drafted) == done.stats.num_draft_tokens
 
 
 def test_no_trees_without_flash_attention(smollm2):
