@@ -25,7 +25,10 @@ State = tuple[int, int]
 
 
 class SuffixBranches:
-    """What followed the ending of the text before. min_match: shortest ending, in tokens."""
+    """Guesses from what followed the text's ending before.
+
+    min_match: shortest ending, in tokens.
+    """
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match

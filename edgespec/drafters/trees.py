@@ -168,7 +168,8 @@ class TreeDrafter:
         for source, state in zip(self._sources, states, strict=True):
             for token, prob in source.children(state):
                 best[token] = max(best.get(token, 0.0), prob)
-        found, left = [], 1.0
+        found: list[tuple[int, float]] = []
+        left = 1.0
         for token, prob in sorted(best.items(), key=lambda guess: -guess[1]):
             found.append((token, min(prob, _SHARE * left) if found else prob))
             left -= found[-1][1]

@@ -76,7 +76,8 @@ def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatc
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
-    config = {"method": "runner_ups", "num_speculative_tokens": 7}
+    config = {"method": "runner_ups", "num_speculative_tokens": 7, "draft_p_min": 0.0}
+    n_siblings = 0
     with edgespec.load(
         request.getfixturevalue(name), None, n_ctx=512, batch_invariant=True,
         speculative_config=config,
@@ -87,8 +88,9 @@ def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
             done = engine.generate(prompt, max_tokens=64)
             assert done.token_ids == plain
             drafted = done.stats.drafted_per_position
-            assert drafted[0] > done.stats.num_draft_steps > 0  # siblings
+            n_siblings += drafted[0] - done.stats.num_draft_steps
             assert sum(drafted) == done.stats.num_draft_tokens
+    assert n_siblings > 10
 
 
 def test_no_trees_without_flash_attention(smollm2):

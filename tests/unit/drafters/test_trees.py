@@ -162,8 +162,8 @@ def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
 
 def test_runners_up_are_continued_by_lookup():
     made = TreeDrafter("runner_ups", [SuffixBranches(1), RunnerUpBranches()], 31)
-    begin(made, [7, 8, 9, 6, 1])
+    prompt = begin(made, [7, 8, 9, 7, 8, 9, 7, 8, 6, 1])
     made.accept(Verified((5,), np.array([0, 0, 0, 0, 0, 9.0, 0, 8.0, 0, 0])))
-    draft = made.propose([7, 8, 9, 6, 1, 5], 31)
+    draft = made.propose([*prompt, 5], 31)
     assert draft.tokens[:1] == (7,)
     assert (8, draft.tokens.index(7)) in zip(draft.tokens, draft.parents, strict=True)
