@@ -230,7 +230,7 @@ def test_a_tree_can_be_cut_off_and_drafted_anew(model):
 def test_a_tree_beyond_the_context_leaves_nothing(model):
     in_tree(model, (-1, -1))
     model.keep(())
-    model.decode([TEXT[i % 10] for i in range(N_CTX - model.n_past - 2)], 0)
+    model.decode([TEXT[i % 10] for i in range(model.n_ctx - model.n_past - 2)], 0)
     n_past = model.n_past
     with pytest.raises(ContextFull):
         model.decode_tree([1, 2, 3], (-1, -1))
