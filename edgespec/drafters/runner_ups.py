@@ -31,6 +31,7 @@ class RunnerUpBranches:
     def __init__(self) -> None:
         self._calibration = Calibration()
         self._last: RunnersUp = ()
+        self._least: float | None = None  # a guess, to look at few logits
 
     def begin(self, request: Request) -> None:
         """Forget the last row."""
@@ -56,10 +57,10 @@ class RunnerUpBranches:
             self._calibration.observe(kind, token == verified.tokens[0])
         self._last = ()
         if verified.row is not None:
-            best = candidates(verified.row, _N_TOP)
+            ids, logits, self._least = candidates(verified.row, _N_TOP, self._least)
             others = [
-                (token, logit - best[1][0])
-                for token, logit in zip(*best[:2], strict=True)
+                (token, logit - logits[0])
+                for token, logit in zip(ids, logits, strict=True)
                 if token != verified.tokens[-1] and math.isfinite(logit)
             ]
             self._last = tuple(
