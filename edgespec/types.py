@@ -7,7 +7,7 @@ frozen dataclass takes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -211,12 +211,12 @@ class Logprob:
 class Verified(NamedTuple):
     """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends.
 
-    row: the target's logits that the last of them was chosen by, a view until `accept` returns;
-    None where the target is on another machine.
+    rows: the target's logits that each of them was chosen by, views until `accept` returns; none
+    where the target is on another machine.
     """
 
     tokens: tuple[int, ...]
-    row: Row | None = None
+    rows: Sequence[Row] = ()
 
 
 class Verdict(NamedTuple):
@@ -224,8 +224,8 @@ class Verdict(NamedTuple):
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
     n_evaluated: tokens that went through the target. seconds: time in the target. path: the
-    accepted nodes, if the draft was a tree. row: the logits that the last token was chosen by, a
-    view until the next verification; None from another machine.
+    accepted nodes, if the draft was a tree. rows: the logits that each token was chosen by, views
+    until the next verification; none from another machine.
     """
 
     tokens: tuple[int, ...]
@@ -234,7 +234,7 @@ class Verdict(NamedTuple):
     n_evaluated: int = 0
     seconds: float = 0.0
     path: tuple[int, ...] = ()
-    row: Row | None = None
+    rows: Sequence[Row] = ()
 
 
 class StepStats(NamedTuple):

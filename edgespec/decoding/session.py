@@ -96,7 +96,7 @@ class Session:
             context.extend(tokens)
             self._verifier.accept(tokens)
             for drafter in drafters:
-                drafter.accept(Verified(tokens, verdict.row))
+                drafter.accept(Verified(tokens, verdict.rows[: len(tokens)]))
             now = self._clock()
             times = drafted - start, now - start
             step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)

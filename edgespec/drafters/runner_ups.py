@@ -56,8 +56,8 @@ class RunnerUpBranches:
         for token, kind in self._last:
             self._calibration.observe(kind, token == verified.tokens[0])
         self._last = ()
-        if verified.row is not None:
-            ids, logits, self._least = candidates(verified.row, _N_TOP, self._least)
+        if verified.rows:
+            ids, logits, self._least = candidates(verified.rows[-1], _N_TOP, self._least)
             others = [
                 (token, logit - logits[0])
                 for token, logit in zip(ids, logits, strict=True)

@@ -105,9 +105,9 @@ class LocalVerifier:
             tokens = (*draft.tokens[:n_accepted], token)
             own = range(n_accepted + 1)
         self._path = path if draft.parents else None
-        logprobs = self._verification.logprobs(map(rows.__getitem__, own), tokens)
-        row = rows[own[-1]]
-        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path, row)
+        chosen_by = [rows[i] for i in own]
+        logprobs = self._verification.logprobs(chosen_by, tokens)
+        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path, chosen_by)
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()

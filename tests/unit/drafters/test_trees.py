@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams
+from edgespec.drafters.recycling import RecyclingBranches
 from edgespec.drafters.runner_ups import RunnerUpBranches
 from edgespec.drafters.suffix_tree import SuffixBranches
 from edgespec.drafters.trees import Tree, TreeDrafter, grow
@@ -152,7 +153,7 @@ def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
     begin(branches, [1])
     row = np.array([0.0, 5.0, 4.5, 1.0])
     for token in itertools.islice(itertools.cycle([1, 2]), 40):
-        branches.accept(Verified((token,), row))
+        branches.accept(Verified((token,), [row]))
     (token, prob), *others = branches.children(branches.root())
     assert token == 1  # the last was 2, whatever its own logit
     assert prob > max(p for _, p in others)
@@ -160,10 +161,26 @@ def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
     assert branches.children(branches.root()) == []  # a target elsewhere shows no rows
 
 
+def test_recycling_guesses_what_was_likely_behind_the_same_token():
+    branches = RecyclingBranches()
+    begin(branches, [1])
+    row = np.array([0.0, 1.0, 5.0, 4.0])
+    branches.accept(Verified((2, 1), [row, np.array([3.0, 9.0, 0.0, 0.0])]))
+    assert [token for token, _ in branches.children(branches.root())] == [2, 3, 1, 0]
+    assert branches.children(branches.step(branches.root(), 2))[0][0] == 1
+    begin(branches, [0, 1])
+    assert branches.children(branches.root())[0][0] == 2
+    for _ in range(20):
+        branches.accept(Verified((3, 1), [row, np.array([3.0, 9.0, 0.0, 0.0])]))
+    first, second, *_ = branches.children(branches.root())
+    assert first[1] < second[1]  # the second guess was right each time
+    branches.accept(Verified((3,)))  # a target elsewhere shows no rows
+
+
 def test_runners_up_are_continued_by_lookup():
     made = TreeDrafter("runner_ups", [SuffixBranches(1), RunnerUpBranches()], 31)
     prompt = begin(made, [7, 8, 9, 7, 8, 9, 7, 8, 6, 1])
-    made.accept(Verified((5,), np.array([0, 0, 0, 0, 0, 9.0, 0, 8.0, 0, 0])))
+    made.accept(Verified((5,), [np.array([0, 0, 0, 0, 0, 9.0, 0, 8.0, 0, 0])]))
     draft = made.propose([*prompt, 5], 31)
     assert draft.tokens[:1] == (7,)
     assert (8, draft.tokens.index(7)) in zip(draft.tokens, draft.parents, strict=True)
