@@ -100,9 +100,13 @@ class TokenCache:
         self._nodes = []
 
     def _settle(self) -> None:
-        """Drop a tree of which nothing was kept: its request has ended in between."""
-        if self._nodes:
+        """Drop a tree of which nothing was kept: its request has ended in between.
+
+        Somebody else may have cut the model since.
+        """
+        if self._nodes and self.model.n_past == len(self.tokens) + len(self._nodes):
             self.keep(())
+        self._nodes = []
 
     def _forget_beyond(self, n_past: int) -> None:
         """Drop a checkpoint of tokens that are gone: it stands for another text."""

@@ -30,3 +30,14 @@ def test_going_back_evaluates_only_what_is_behind_the_checkpoint():
     cache.truncate(6)
     assert cache.tokens == list(cache.model.checkpoint()) == ONE[:6]
     assert cache.model.n_evaluated == before + 1
+
+
+@pytest.mark.parametrize("cut", [None, 2])
+def test_a_tree_that_was_left_is_dropped_whoever_has_used_the_model_since(cut):
+    model = ToyModel(np.full((4, 4), 0.25))
+    cache = TokenCache(model)
+    cache.decode_tree([0, 1, 2, 3], (-1, -1))
+    if cut is not None:
+        model.truncate(cut)
+    assert cache.align([0, 1, 3, 2]) == 2
+    assert model.n_past == len(cache.tokens) == 2
