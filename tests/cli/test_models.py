@@ -269,6 +269,9 @@ def test_model_names_complete():
         assert "file" not in [item.type for item in found]  # bash would take these alone
         found = complete.get_completions(args, "./smol")
         assert [(item.type, item.value) for item in found] == [("file", "./smol")]
-    for typed, whole in (("suf", "suffix"), ("suffix,dr", "suffix,draft-model")):
+    for typed, whole in (
+        ("suf", ["suffix", "suffix-tree"]),
+        ("suffix,dr", ["suffix,draft-model"]),
+    ):
         found = complete.get_completions(["chat", "--spec-type"], typed)
-        assert [item.value for item in found] == [whole]
+        assert [item.value for item in found] == whole
