@@ -105,7 +105,7 @@ public class ChatTest {
         ask(ASKED);
         Frame.Verify before = null;
         int together = 0;
-        for (Frame frame : server.heard) {
+        for (Frame frame : new ArrayList<Frame>(server.heard)) {
             if (frame instanceof Frame.Verify) {
                 Frame.Verify verify = (Frame.Verify) frame;
                 boolean both = before != null && before.ids.length > 0 && verify.ids.length > 0;
@@ -165,7 +165,7 @@ public class ChatTest {
         ask("And the cat?");
         assertEquals(4, chat.messages().size());
         Frame.Begin second = null;
-        for (Frame frame : server.heard) {
+        for (Frame frame : new ArrayList<Frame>(server.heard)) {
             second = frame instanceof Frame.Begin ? (Frame.Begin) frame : second;
         }
         assertTrue("so many tokens were kept: " + second.keep, second.keep > 150);
@@ -247,7 +247,7 @@ public class ChatTest {
             assertEquals("length", last(heard).finishReason);
         }
         long most = 0;
-        for (Frame frame : server.heard) {
+        for (Frame frame : new ArrayList<Frame>(server.heard)) {
             if (frame instanceof Frame.Verify) {
                 most = Math.max(most, ((Frame.Verify) frame).round + ((Frame.Verify) frame).ahead);
             } else if (frame instanceof Frame.More) {
