@@ -216,16 +216,15 @@ class Verified(NamedTuple):
     """
 
     tokens: tuple[int, ...]
-    rows: Sequence[Row] = ()
+    rows: Rows | Sequence[Row] = ()
 
 
 class Verdict(NamedTuple):
     """The result of a verification: `n_accepted` drafted tokens and one of the target's own.
 
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
-    n_evaluated: tokens that went through the target. seconds: time in the target. path: the
-    accepted nodes, if the draft was a tree. rows: the logits that each token was chosen by, views
-    until the next verification; none from another machine.
+    n_evaluated: tokens that went through the target. seconds: time in the target. rows: the logits
+    that each token was chosen by, views until the next verification; none from another machine.
     """
 
     tokens: tuple[int, ...]
@@ -233,8 +232,7 @@ class Verdict(NamedTuple):
     logprobs: tuple[Logprob, ...] | None = None
     n_evaluated: int = 0
     seconds: float = 0.0
-    path: tuple[int, ...] = ()
-    rows: Sequence[Row] = ()
+    rows: Rows | Sequence[Row] = ()
 
 
 class StepStats(NamedTuple):

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ..backends.base import FileModel, Model, ThreadLimited
-from ..backends.files import label
+from ..backends.base import Model, ThreadLimited
 from ..errors import Aborted
 from ..types import Abort
 from .curves import Curve
-from .profiles import store, stored
-
-logger = logging.getLogger("edgespec.profile")
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
-
-
-def curve_of(model: FileModel, widths: Sequence[int] = QUICK) -> Curve:
-    """Return the costs of a model on this device, as kept on disk, or measured now and kept."""
-    fingerprint = model.fingerprint()
-    curve = stored(fingerprint)
-    if curve is None:
-        logger.info("measuring %s on this device", label(model.path))
-        curve = measure(model, widths=widths)
-        store(fingerprint, curve)
-    return curve
 
 
 def measure(

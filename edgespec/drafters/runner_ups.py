@@ -56,7 +56,7 @@ class RunnerUpBranches:
         for token, kind in self._last:
             self._calibration.observe(kind, token == verified.tokens[0])
         self._last = ()
-        if verified.rows:
+        if len(verified.rows):
             ids, logits, self._least = candidates(verified.rows[-1], _N_TOP, self._least)
             others = [
                 (token, logit - logits[0])

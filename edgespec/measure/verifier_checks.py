@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..costs.measuring import curve_of
+from ..costs.learning import ModelCurve
+from ..costs.measuring import QUICK
 from ..costs.profiles import Profile
 from ..loading.connect import RemoteParts, profile_of
 from ..verifiers.base import AsyncVerifier
@@ -33,7 +34,10 @@ def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
     yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")
     yield check_drafting(profile)
     if parts.local:
-        here = curve_of(parts.local)(1)
+        local = ModelCurve(parts.local, QUICK)
+        local.run(lambda: None)
+        assert local.curve
+        here = local.curve(1)
         which = "the local model" if here < plain else "the server"
         yield Finding("ok", "local plain", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
 

@@ -12,7 +12,7 @@ from ..costs.threads import ThreadGovernor
 from ..errors import ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import Draft, Rows, Verdict
+from ..types import Draft, Row, Rows, Verdict
 
 
 def n_deciding(params: SamplingParams) -> int:
@@ -94,20 +94,18 @@ class LocalVerifier:
         rows, seconds = self._evaluate(
             [*pending, *draft.tokens], len(draft.tokens) + 1, draft.parents
         )
-        n_evaluated = len(pending) + len(draft.tokens)
-        path: tuple[int, ...] = ()
         if draft.parents:
             path, token = self._verification.check_tree(draft, rows, len(self._context))
-            n_accepted, tokens = len(path), (*[draft.tokens[node] for node in path], token)
-            own: Sequence[int] = (0, *[node + 1 for node in path])
+            self._path, n_accepted = path, len(path)
+            tokens = (*[draft.tokens[node] for node in path], token)
+            chosen_by: Rows | list[Row] = [rows[0], *[rows[node + 1] for node in path]]
         else:
             n_accepted, token = self._verification.check(draft, rows, len(self._context))
             tokens = (*draft.tokens[:n_accepted], token)
-            own = range(n_accepted + 1)
-        self._path = path if draft.parents else None
-        chosen_by = [rows[i] for i in own]
+            chosen_by = rows[: n_accepted + 1]
         logprobs = self._verification.logprobs(chosen_by, tokens)
-        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, path, chosen_by)
+        n_evaluated = len(pending) + len(draft.tokens)
+        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, chosen_by)
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
