@@ -8,6 +8,8 @@ import pytest
 from edgespec import SamplingParams, ToyModel
 from edgespec.decoding.session import Session
 from edgespec.policies.fixed import FixedDepth
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.sampler import Sampler
 from edgespec.sampling.trees import path_to
 from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
@@ -112,3 +114,15 @@ def test_greedy_text_equals_plain():
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     plain = outcome(None, plain_session(False), params)
     assert outcome(None, tree_session("deterministic", "block", False), params) == plain
+
+
+def test_what_a_tree_has_evaluated_is_not_evaluated_again():
+    table = np.full((3, 3), 0.01)
+    table[np.arange(3), (np.arange(3) + 1) % 3] = 0.98  # 0 1 2 0 1 2 …
+    verifier = LocalVerifier(ToyModel(table))
+    params = SamplingParams(temperature=0.0)
+    list(verifier.begin(Request([0], params, SeededRandomness(None))))
+    verdict = verifier.verify(Draft((2, 1, 2), "test", parents=(-1, -1, 1)))
+    assert (verdict.tokens, verdict.n_accepted) == ((1, 2, 0), 2)
+    verifier.accept(verdict.tokens)
+    assert verifier.verify(Draft()).n_evaluated == 1
