@@ -7,8 +7,9 @@ sources and depths the one that gains most is taken, none if none gains more tha
 Two budgets keep the promise of never being slower if estimates are wrong. The *loss budget* is
 what may still be lost against plain decoding: it begins with a little, losses use it up, gains
 fill it, and no draft may risk more than is left. An answer begins with what is left, within
-limits, and gets a *refund* if drafts that the budget forbade prove right. The *exploration
-budget* is the share of time that may be spent on trying a draft model that is expected to lose.
+limits that depend on how long answers are and on what drafts have won, and gets a *refund* if
+drafts that the budget forbade prove right. The *exploration budget* is the share of time that may
+be spent on trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
@@ -16,22 +17,19 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..costs.online import LOOK_AHEAD, MEMORY, Costs, FurtherTokens
 from ..sampling.base import Request
 from ..types import PLAIN, Budget, DraftEstimate, Extension, Plan, StepStats
+from .accounts import EXPLORE, Accounts
 from .base import Ask
 
 logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.05  # the costs of a draft count so many times: the best of many estimates is too good
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
-LOSS_BUDGET = 3.5  # tokens that the first answer may lose, and any that follows one that gained
-LEAST_LOSS_BUDGET = 1.5  # that any answer may lose
-MOST_REFUND = 3.0  # that an answer may lose besides, if forbidden drafts would have won as much
 SURE = 0.4  # chance of failure that a possible loss is weighed with at least
-EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
 CERTAIN = ((1.0, 1.0),)  # the confidence histogram that no draft model can surpass
 _TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
 _NOT_MEASURED = "costs are not measured yet; `edgespec tune` or Engine.measure() does it now"
@@ -39,7 +37,6 @@ _SHORT = 8  # tokens that an answer is sure to have; then half of it is always t
 _IN_SIGHT, _GROWTH = 16, 4  # it is like the last two so far ahead: 16 and 4 times what it has
 _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _PAUSE = 16  # steps for which a draft model that would not pay is not asked again
-_MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
 
 
 class Forbidden(NamedTuple):
@@ -83,28 +80,18 @@ class Adaptive:
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
         self._regime = costs.regime
-        self._exploration_budget = 0.0  # tokens
-        self._loss_budget = LOSS_BUDGET  # tokens
+        self.accounts = Accounts()
         self._n_emitted = 0
-        self._lengths = (0, 0)  # of the last two answers
         self._catch_up_s = 0.0  # of the step under way, which is not charged with it
-        self._lost, self._won = 0.0, 0.0  # tokens of this answer lost by catching up, won by it
-        self._catch_up_penalty = 1.0  # what catching up has to win, by its cost
         self._pause = 0  # steps until a draft model is asked again
         self._paused: set[int] = set()  # its sources
         self._forbidden: Forbidden | None = None
-        self._refund = 0.0  # tokens, to this answer
 
     def begin(self, request: Request) -> None:
         """Begin an answer with what is left of the loss budget, within limits."""
-        left = self._loss_budget - self._refund
-        self._loss_budget = min(max(left, LEAST_LOSS_BUDGET), LOSS_BUDGET)
-        self._lengths = self._lengths[1], self._n_emitted
-        self._n_emitted = 0
-        self._catch_up_penalty = _penalty(self._catch_up_penalty, self._lost, self._won)
-        self._lost = self._won = 0.0
-        self._pause = 0
-        self._forbidden, self._refund = None, 0.0
+        self._end()
+        self.accounts.begin(request.params.max_tokens)
+        self._pause, self._forbidden = 0, None
 
     def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
         """Return the source and depth that gain most."""
@@ -152,15 +139,27 @@ class Adaptive:
         charged = step.n_drafted or step.draft_evaluated
         lost = max(0.0, step.total_s - catch_up_s - plain) / plain if charged else 0.0
         if step.draft_evaluated:
-            self._lost += catch_up_s / plain
-            self._won += step.n_accepted - lost
-        self._loss_budget += step.n_accepted - lost + EXPLORE * step.n_emitted
-        saved = self._exploration_budget + EXPLORE * step.n_emitted
-        self._exploration_budget = min(saved, _MOST_EXPLORATION)
+            self.accounts.count_catch_up(catch_up_s / plain, step.n_accepted - lost)
+        self.accounts.count(step.n_accepted - lost, step.n_emitted)
 
     def plain_s(self, n_past: int) -> float | None:
         """Return the seconds of a plain step as the last ones took, None before there were some."""
         return self.costs.seen_plain_s(n_past)
+
+    def learned(self) -> dict[str, Any]:
+        """Return what was learned from the answers so far, as Learns has it."""
+        self._end()
+        return self.accounts.learned()
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned. Raises ValueError for what cannot be."""
+        self.accounts.relearn(state)
+
+    def _end(self) -> None:
+        """Learn from an answer that has ended, once."""
+        if self._n_emitted:
+            self.accounts.end(self._n_emitted)
+            self._n_emitted = 0
 
     @property
     def stale(self) -> bool:
@@ -223,7 +222,8 @@ class Adaptive:
         limit = min(moment.budget.limit, estimate.n_known, self.costs.max_depth)
         target, price = moment.target, moment.price
         best = wished = 0, 0.0
-        expected, first, left, affordable = 0.0, target[1], self._loss_budget, True
+        expected, first, affordable = 0.0, target[1], True
+        left = self.accounts.loss_budget
         for depth, prob in enumerate(estimate.acceptance_probs[:limit], start=1):
             expected += prob
             cost = price * (target[depth + 1] - first)
@@ -239,20 +239,13 @@ class Adaptive:
         return best
 
     def _look_back(self, draft: Forbidden, sources: Sequence[Ask], n_emitted: int) -> None:
-        """Refund what a forbidden draft would have won, once it has ended or proved wrong.
-
-        If it would have won, the loss budget is too strict with this text.
-        """
+        """Refund what a forbidden draft would have won, once it has ended or proved wrong."""
         emitted = n_emitted - draft.n_emitted
         unbroken = sources[draft.source]().streak >= emitted
         if unbroken and emitted < draft.depth:
             self._forbidden = draft._replace(right=emitted)
             return
-        won = (draft.depth if unbroken else draft.right) - draft.cost
-        most = min(LEAST_LOSS_BUDGET - self._loss_budget, MOST_REFUND - self._refund)
-        refund = max(0.0, min(won, most))
-        self._loss_budget += refund
-        self._refund += refund
+        self.accounts.refund((draft.depth if unbroken else draft.right) - draft.cost)
         self._forbidden = None
 
     def _extended(
@@ -280,14 +273,14 @@ class Adaptive:
         seconds = extension.catch_up_s(n_known)
         if not seconds:
             return 0.0
-        n_ahead = _tokens_ahead(moment.budget, min(self._lengths))
+        n_ahead = _tokens_ahead(moment.budget, min(self.accounts.lengths))
         steps = max(1.0, n_ahead / (1 + sum(estimate.acceptance_probs[:4])))
-        return self._catch_up_penalty * moment.price * seconds / steps
+        return self.accounts.catch_up_penalty * moment.price * seconds / steps
 
     def _affordable(self, n: int, further: FurtherTokens, moment: _Moment) -> int:
         """Return how many tokens a draft model may add to n if all of them may be lost."""
         target = moment.target
-        affordable_s = self._loss_budget / moment.price + target[1]
+        affordable_s = self.accounts.loss_budget / moment.price + target[1]
         return bisect.bisect_right(
             range(1, self.costs.max_depth - n + 1),
             affordable_s,
@@ -309,9 +302,9 @@ class Adaptive:
             return PLAIN
         self.reason = _TOO_UNSURE
         loss = MARGIN - trial.gain + moment.price * extension.catch_up_s(0)
-        if loss > min(self._exploration_budget, 5 * EXPLORE * moment.budget.n_emitted):
+        if loss > min(self.accounts.exploration_budget, 5 * EXPLORE * moment.budget.n_emitted):
             return PLAIN
-        self._exploration_budget -= loss
+        self.accounts.exploration_budget -= loss
         return trial
 
 
@@ -324,14 +317,6 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
     in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
     like_others = min(usual - budget.n_emitted, in_sight)
     return min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
-
-
-def _penalty(before: float, lost: float, won: float) -> float:
-    """Return the catch-up penalty behind an answer: it rises if the draft model did not win back
-    what catching up took. lost, won: tokens.
-    """
-    factor = 0.9 if not lost else 0.5 if won > lost else 1.5
-    return min(max(1.0, before * factor), 2.0)
 
 
 def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:

@@ -2,12 +2,20 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 
 from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
-from edgespec.policies.adaptive import EXPLORE, LEAST_LOSS_BUDGET, MOST_REFUND, RISK, Adaptive
+from edgespec.policies.accounts import (
+    EXPLORE,
+    LEAST_LOSS_BUDGET,
+    LOSS_BUDGET,
+    MOST_REFUND,
+    Accounts,
+)
+from edgespec.policies.adaptive import RISK, Adaptive
 from edgespec.types import Budget, StepStats
 from tests.helpers.policies import Model, asks, begin, lookup
 
@@ -109,12 +117,12 @@ def test_what_a_forbidden_draft_would_have_won_is_refunded():
     assert go_on(used_up(), *range(5, 14)) == [0] * 8 + [8]  # all eight were right
     for n_right in (0, 1, 2, 3, 6):
         made = used_up()
-        before = made._loss_budget + EXPLORE * (n_right + 1)
+        before = made.accounts.loss_budget + EXPLORE * (n_right + 1)
         assert go_on(made, *range(n_right + 1)) == [0] * (n_right + 1)
-        assert made._loss_budget == pytest.approx(before)
+        assert made.accounts.loss_budget == pytest.approx(before)
         look(made, 0, 51 + n_right)
         won = n_right - RISK * 0.2 * 8  # two have to be right
-        assert made._loss_budget == pytest.approx(
+        assert made.accounts.loss_budget == pytest.approx(
             before + min(max(won, 0), LEAST_LOSS_BUDGET - before)
         )
         if n_right < 6:
@@ -123,55 +131,56 @@ def test_what_a_forbidden_draft_would_have_won_is_refunded():
 
 def test_what_is_wrong_is_seen_in_steps_of_several_tokens_too():
     made = used_up()
-    before = made._loss_budget
+    before = made.accounts.loss_budget
     look(made, 0, 50)
     look(made, 12, 62)  # all of it, and more
-    assert made._refund == pytest.approx(LEAST_LOSS_BUDGET - before)
+    assert made.accounts.refunded == pytest.approx(LEAST_LOSS_BUDGET - before)
     for streak, said in ((5, 6), (0, 9), (8, 9)):
         made = used_up()
         look(made, streak, 50)
         look(made, streak and said - 1, 50 + said)  # the first one was wrong
-        assert made._refund == 0
+        assert made.accounts.refunded == 0
         assert made._forbidden.n_emitted == 50 + said
     made = used_up()
     look(made, 3, 50)
     look(made, 7, 54)
     look(made, 6, 61)  # four were right, then one was not
-    assert made._refund == pytest.approx(4 - RISK * 0.2 * 8)
+    assert made.accounts.refunded == pytest.approx(4 - RISK * 0.2 * 8)
 
 
 def test_a_refund_is_not_handed_on():
     made = used_up()
     go_on(made, *range(10))
-    assert made._refund > 2
+    assert made.accounts.refunded > 2
     made.observe(a_step(2, 2, slope=0.2))  # gains 1.6
-    assert made._loss_budget > LEAST_LOSS_BUDGET
+    assert made.accounts.loss_budget > LEAST_LOSS_BUDGET
+    choose(made, n_emitted=100)  # as long as answers are
     begin(made)
     choose(made, n_emitted=0)
-    assert made._loss_budget == pytest.approx(LEAST_LOSS_BUDGET)
+    assert made.accounts.loss_budget == pytest.approx(LEAST_LOSS_BUDGET)
 
 
 def test_no_answer_is_refunded_more_than_its_share():
     made, refunded = used_up(), 0.0
     for n in range(60, 360, 10):
-        before = made._loss_budget
+        before = made.accounts.loss_budget
         go_on(made, *range(9), n_emitted=n)
-        refunded += made._loss_budget - before - 9 * EXPLORE
-        assert made._loss_budget <= LEAST_LOSS_BUDGET + 9 * EXPLORE
+        refunded += made.accounts.loss_budget - before - 9 * EXPLORE
+        assert made.accounts.loss_budget <= LEAST_LOSS_BUDGET + 9 * EXPLORE
         made.observe(a_step(16, slope=0.2))
         made.observe(a_step())
     assert refunded == pytest.approx(MOST_REFUND)
-    assert made._refund == pytest.approx(MOST_REFUND)
+    assert made.accounts.refunded == pytest.approx(MOST_REFUND)
     begin(made)
     choose(made, n_emitted=0)
-    assert made._refund == 0
+    assert made.accounts.refunded == 0
 
 
 def test_a_draft_model_is_refunded_nothing():
     made = used_up()
     kind = lambda *known, streak: Model(0.0, 0.0, known=known, streak=streak)  # noqa: E731
     assert go_on(made, *range(12), kind=kind) == [0] * 12
-    assert made._refund == 0
+    assert made.accounts.refunded == 0
 
 
 def test_trying_costs_no_more_than_was_saved_for_it():
@@ -307,3 +316,56 @@ def test_reading_that_was_not_won_back_is_put_off():
     for _ in range(200):  # time is as cheap as it was
         made.observe(a_step())
     assert begins() == first
+
+
+def limits(*lengths, max_tokens=None, won=0):
+    """Return what an answer may lose behind others that won so many tokens, and ones that lost."""
+    found = []
+    for budget in (100, -100):
+        made = Accounts(won=0)
+        for n in lengths:
+            made.begin(None)
+            made.count(won, 0)
+            made.end(n)
+        made.loss_budget = budget
+        made.begin(max_tokens)
+        found.append(made.loss_budget)
+    return found
+
+
+def test_what_an_answer_may_lose_is_in_proportion_to_its_length():
+    assert limits(100) == [LOSS_BUDGET, LEAST_LOSS_BUDGET]
+    assert limits(100, max_tokens=32) == pytest.approx([0.32 * LOSS_BUDGET, 0.48])
+    assert limits(*[15] * 40, max_tokens=500) == pytest.approx([0.2 * LOSS_BUDGET, 0.3], rel=0.02)
+    assert limits(*[5] * 40) == pytest.approx([0.2 * LOSS_BUDGET, 0.3])
+    assert limits(*[900] * 20) == pytest.approx([1.25 * LOSS_BUDGET, 1.25 * LEAST_LOSS_BUDGET])
+
+
+def test_what_answers_win_may_be_lost_again():
+    assert limits(*[20] * 40, won=1)[0] == pytest.approx(0.2 * LOSS_BUDGET + 1, rel=0.02)
+    assert limits(*[20] * 40, won=9)[0] == LOSS_BUDGET
+    assert limits(*[900] * 20, won=9)[0] == pytest.approx(1.25 * LOSS_BUDGET)
+    assert limits(*[20] * 40, won=-1) == pytest.approx([0.2 * LOSS_BUDGET, 0.3], rel=0.02)
+
+
+def test_another_policy_goes_on_where_one_ended():
+    old, new = used_up(), policy(0.2)
+    go_on(old, *range(10))
+    new.relearn(msgspec.json.decode(msgspec.json.encode(old.learned())))
+    for made in (old, new):
+        begin(made)
+    assert new.accounts == old.accounts
+    assert new.accounts.usual != Accounts().usual
+
+
+@pytest.mark.parametrize("damaged", [
+    {}, {"usual": "x"}, {"usual": float("nan")}, {"won": float("inf")}, {"lengths": [1]},
+    {"lengths": [1, -1]}, {"loss_budget": 1e300}, {"catch_up_penalty": 9}, {"other": 1},
+])  # fmt: skip
+def test_damaged_accounts_are_refused_as_a_whole(damaged):
+    made = policy()
+    before = made.learned()
+    state = before | damaged if damaged else [1]
+    with pytest.raises((ValueError, TypeError)):
+        made.relearn(state)
+    assert made.learned() == before

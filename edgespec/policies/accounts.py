@@ -1,0 +1,100 @@
+"""The accounts of a policy: losses that it may still make, and what the last answers won."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+LOSS_BUDGET = 3.5  # tokens that an answer may lose, in proportion to its length
+LEAST_LOSS_BUDGET = 1.5  # the same where the last ones lost
+MOST_REFUND = 3.0  # that an answer may lose besides, if forbidden drafts would have won as much
+EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
+_LENGTH = 100.0  # tokens of an answer that these limits are meant for
+_SHORTEST, _LONGEST = 20.0, 125.0  # beyond that the length does not count
+_MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
+
+
+@dataclass(slots=True)
+class Accounts:
+    """The accounts of a policy, in tokens. They outlive an answer, and the process.
+
+    loss_budget: what may still be lost. How much of it an answer begins with depends on its length,
+    as far as that is foreseen by the last ones and by what the request allows, and on what answers
+    have won lately. refunded: to this answer. exploration_budget: what trying a draft model may
+    cost. usual: tokens of an answer, and won: tokens that one won; both are running means. lengths:
+    of the last two answers. catch_up_penalty: what catching up of a draft model has to win, by its
+    cost.
+    """
+
+    loss_budget: float = LOSS_BUDGET
+    refunded: float = 0.0
+    exploration_budget: float = 0.0
+    usual: float = _LENGTH
+    won: float = 1.0
+    lengths: tuple[int, int] = (0, 0)
+    catch_up_penalty: float = 1.0
+    _won_now: float = 0.0
+    _caught_up: float = 0.0  # tokens of this answer lost by catching up
+    _won_by_model: float = 0.0
+    _scale: float = 1.0
+
+    def begin(self, max_tokens: int | None) -> None:
+        """Begin an answer of at most `max_tokens` with what is left, within limits."""
+        length = min(self.usual, max_tokens or _LONGEST)
+        self._scale = min(max(length, _SHORTEST), _LONGEST) / _LENGTH
+        least, most = self._scale * LEAST_LOSS_BUDGET, self._scale * LOSS_BUDGET
+        most = max(most, min(most + self.won, LOSS_BUDGET))
+        self.loss_budget = min(max(self.loss_budget, least), most)
+
+    def end(self, n_emitted: int) -> None:
+        """End an answer of so many tokens."""
+        self.usual += (n_emitted - self.usual) / 8
+        self.won += (self._won_now - self.won) / 4
+        self.lengths = self.lengths[1], n_emitted
+        self.loss_budget -= self.refunded
+        lost, won = self._caught_up, self._won_by_model
+        factor = 0.9 if not lost else 0.5 if won > lost else 1.5
+        self.catch_up_penalty = min(max(1.0, self.catch_up_penalty * factor), 2.0)
+        self.refunded = self._won_now = self._caught_up = self._won_by_model = 0.0
+
+    def count(self, won: float, n_emitted: int) -> None:
+        """Count a step that won so many tokens against plain decoding, or lost them."""
+        self._won_now += won
+        self.loss_budget += won + EXPLORE * n_emitted
+        saved = self.exploration_budget + EXPLORE * n_emitted
+        self.exploration_budget = min(saved, _MOST_EXPLORATION)
+
+    def count_catch_up(self, lost: float, won: float) -> None:
+        """Count what catching up cost a draft model in a step, and what its draft won."""
+        self._caught_up += lost
+        self._won_by_model += won
+
+    def refund(self, won: float) -> None:
+        """Refund what a forbidden draft would have won: the budget is too strict with this text."""
+        missing = self._scale * LEAST_LOSS_BUDGET - self.loss_budget
+        refund = max(0.0, min(won, missing, MOST_REFUND - self.refunded))
+        self.loss_budget += refund
+        self.refunded += refund
+
+    def learned(self) -> dict[str, Any]:
+        """Return what is known of the answers that have ended."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[:7]}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned. Raises ValueError for what cannot be."""
+        found = Accounts(**state)
+        before, last = found.lengths
+        found.lengths = int(before), int(last)
+        sane = (
+            abs(found.loss_budget) < 1e6
+            and 0 <= found.exploration_budget <= _MOST_EXPLORATION
+            and 0 < found.usual < 1e9
+            and abs(found.won) < 1e9
+            and min(before, last) >= 0
+            and 1 <= found.catch_up_penalty <= 2
+        )
+        if not sane:
+            raise ValueError(f"no accounts of answers: {state}")
+        for field in fields(self):
+            setattr(self, field.name, getattr(found, field.name))
