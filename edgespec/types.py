@@ -303,7 +303,8 @@ class Stats:
         accepted = _reach(self.accepted_per_position, len(widths))
         for i, width in enumerate(widths):
             drafted[i] += width
-            accepted[i] += i < step.n_accepted
+        for i in range(step.n_accepted):
+            accepted[i] += 1
         if step.n_drafted:
             source = self.drafts_by_source.setdefault(
                 step.source, {"steps": 0, "drafted": 0, "accepted": 0}

@@ -22,6 +22,8 @@ def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
     most = min(able.max_rows, able.max_batch, n_tokens)
     if n_logits > most:
         raise ValueError(f"{n_logits} rows of {n_tokens} tokens; at most {most} a call")
+    if n_tokens <= able.max_batch:
+        return []
     found, done = [], 0
     while n_tokens - done > able.max_batch:
         done = min(done + able.max_batch, n_tokens - max(1, n_logits))

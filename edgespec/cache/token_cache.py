@@ -36,7 +36,8 @@ class TokenCache:
         The last token stays out: it is the one to be evaluated next. `known`: how many are
         certainly equal and are not compared again.
         """
-        self._settle()
+        if self._nodes:
+            self._settle()
         del self.tokens[self.model.n_past :]  # an evaluation of somebody else's may have failed
         n = common_prefix(self.tokens, context, offset=offset, known=known)
         n = max(0, min(n, len(context) - offset - 1))
@@ -45,7 +46,8 @@ class TokenCache:
 
     def truncate(self, n_past: int, abort: Abort | None = None) -> None:
         """Keep the first `n_past` tokens."""
-        self._settle()
+        if self._nodes:
+            self._settle()
         if n_past >= len(self.tokens):
             return
         try:
@@ -64,7 +66,8 @@ class TokenCache:
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
-        self._settle()
+        if self._nodes:
+            self._settle()
         self.tokens.extend(tokens)
         try:
             return self.model.decode(tokens, n_logits, abort)
@@ -76,7 +79,8 @@ class TokenCache:
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
         """Call `TreeModel.decode_tree`; the nodes are not among `tokens` before `keep`."""
-        self._settle()
+        if self._nodes:
+            self._settle()
         n_before = len(tokens) - len(parents)
         self.tokens.extend(tokens[:n_before])
         model = cast(TreeModel, self.model)
@@ -104,7 +108,7 @@ class TokenCache:
 
         Somebody else may have cut the model since.
         """
-        if self._nodes and self.model.n_past == len(self.tokens) + len(self._nodes):
+        if self.model.n_past == len(self.tokens) + len(self._nodes):
             self.keep(())
         self._nodes = []
 

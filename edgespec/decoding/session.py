@@ -95,8 +95,10 @@ class Session:
             tokens = tuple([token for token, _ in emitted])
             context.extend(tokens)
             self._verifier.accept(tokens)
+            rows, is_cut = verdict.rows, len(tokens) < len(verdict.tokens)
+            verified = Verified(tokens, rows[: len(tokens)] if is_cut else rows)
             for drafter in drafters:
-                drafter.accept(Verified(tokens, verdict.rows[: len(tokens)]))
+                drafter.accept(verified)
             now = self._clock()
             times = drafted - start, now - start
             step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)

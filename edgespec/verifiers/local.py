@@ -88,12 +88,11 @@ class LocalVerifier:
 
     def verify(self, draft: Draft) -> Verdict:
         """Do one pass over what is pending and the draft."""
-        pending = self._context[len(self._cache.tokens) :]
-        if draft.tokens:
+        pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
+        if n_drafted:
             self._cache.protect()
-        rows, seconds = self._evaluate(
-            [*pending, *draft.tokens], len(draft.tokens) + 1, draft.parents
-        )
+        evaluated = [*pending, *draft.tokens]
+        rows, seconds = self._evaluate(evaluated, n_drafted + 1, draft.parents)
         if draft.parents:
             path, token = self._verification.check_tree(draft, rows, len(self._context))
             self._path, n_accepted = path, len(path)
@@ -102,10 +101,9 @@ class LocalVerifier:
         else:
             n_accepted, token = self._verification.check(draft, rows, len(self._context))
             tokens = (*draft.tokens[:n_accepted], token)
-            chosen_by = rows[: n_accepted + 1]
+            chosen_by = rows if n_accepted == n_drafted else rows[: n_accepted + 1]
         logprobs = self._verification.logprobs(chosen_by, tokens)
-        n_evaluated = len(pending) + len(draft.tokens)
-        return Verdict(tokens, n_accepted, logprobs, n_evaluated, seconds, chosen_by)
+        return Verdict(tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by)
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
@@ -129,7 +127,7 @@ class LocalVerifier:
         """Keep what was emitted; the last emitted token is never in the cache."""
         self._verification.accept(tokens)
         if self._path is not None:
-            self._cache.keep(self._path[: len(tokens) - 1])
+            self._cache.keep(self._path)
             self._path = None
         self._context.extend(tokens)
         self._cache.truncate(len(self._context) - 1)

@@ -26,14 +26,15 @@ class Branches:
 
     Rejected nodes that lie before accepted ones are not freed but moved to a sequence that nobody
     asks for: later tokens would fill their cells, attention would add up in another order than in
-    plain decoding, and the logits would differ by rounding. `n_parked` counts them.
+    plain decoding, and the logits would differ by rounding. `n_parked` counts them. reach: where
+    the longest sequence but the text's ends at most; 0 if there has been no tree.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._memory = lib.llama_get_memory(context)
         self._synced = [0] * MAX_LEAVES  # so many tokens of the text each sequence holds
-        self.n_parked = 0
+        self.n_parked = self.reach = 0
         self._n_past = 0  # where the last tree begins: the position of its root
         self._spans: list[range] = []  # of its root and nodes: the leaves below each
 
@@ -52,6 +53,7 @@ class Branches:
                 lib.llama_memory_seq_cp(self._memory, 0, sequence, known, n_past)
                 self._synced[sequence] = n_past
         self._n_past, self._spans = n_past, spans
+        self.reach = n_past + 1 + len(parents)
         return spans, [n_past, *(n_past + depth for depth in depths_of(parents))]
 
     def keep(self, path: Sequence[int]) -> None:
@@ -73,7 +75,7 @@ class Branches:
         if mine.start:
             copy(memory, mine.start, 0, start, end)
         self.n_parked += last + 1 - len(path)
-        self._spans = []
+        self._spans, self.reach = [], end
 
     def truncate(self, n_past: int) -> None:
         """Let no sequence but the text's hold anything from `n_past` on."""
@@ -81,7 +83,7 @@ class Branches:
             if self._spans or self._synced[sequence] > n_past:
                 lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
                 self._synced[sequence] = min(self._synced[sequence], n_past)
-        self._spans = []
+        self._spans, self.reach = [], n_past
         if self.n_parked and not n_past:
             lib.llama_memory_seq_rm(self._memory, _PARKED, -1, -1)
             self.n_parked = 0
@@ -99,7 +101,7 @@ class Branches:
         state = (ctypes.c_uint8 * size)()
         got = lib.llama_state_seq_get_data_ext(self._context, state, size, 0, 0)
         lib.llama_memory_clear(self._memory, False)
-        self._synced, self.n_parked = [0] * MAX_LEAVES, 0
+        self._synced, self.n_parked, self.reach = [0] * MAX_LEAVES, 0, 0
         if got != size or not lib.llama_state_seq_set_data_ext(self._context, state, size, 0, 0):
             raise DecodeError("the engine's cache could not be packed; begin the request anew")
 

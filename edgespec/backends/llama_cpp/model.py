@@ -100,13 +100,14 @@ class LlamaCppModel:
             self._make_room(len(tokens))
         done = 0
         for end in chunk_ends(self, len(tokens), n_logits):
-            self._decode_chunk(tokens[done:end], 0, abort)
+            self._decode_chunk(tokens[done:end], abort)
             done = end
         if self.rows_apart and 0 < n_logits < len(tokens) - done:
             end = len(tokens) - n_logits
-            self._decode_chunk(tokens[done:end], 0, abort)
+            self._decode_chunk(tokens[done:end], abort)
             done = end
-        self._decode_chunk(tokens[done:] if done else tokens, n_logits, abort)
+        last = tokens[done:] if done else tokens
+        self._evaluate(self._batch.fill(last, self.n_past, n_logits), len(last), abort)
         return self._rows.first(n_logits)
 
     def decode_tree(
@@ -146,8 +147,9 @@ class LlamaCppModel:
         """Forget everything from `n_past` on."""
         if n_past >= self.n_past:
             return
-        self._branches.truncate(n_past)
-        self._n_nodes = 0
+        if self._branches.reach > n_past:
+            self._branches.truncate(n_past)
+            self._n_nodes = 0
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise CannotTruncate(
                 f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
@@ -238,8 +240,9 @@ class LlamaCppModel:
         if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
             self._branches.pack()
 
-    def _decode_chunk(self, tokens: Sequence[int], n_logits: int, abort: Abort | None) -> None:
-        self._evaluate(self._batch.fill(tokens, self.n_past, n_logits), len(tokens), abort)
+    def _decode_chunk(self, tokens: Sequence[int], abort: Abort | None) -> None:
+        """Append tokens of which no logits are wanted."""
+        self._evaluate(self._batch.fill(tokens, self.n_past, 0), len(tokens), abort)
 
     def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
         with self.lock:
@@ -247,12 +250,17 @@ class LlamaCppModel:
                 code = lib.llama_decode(self._context, batch)
             else:
                 code = self._decode_abortable(batch, abort)
+        if code == 0 and not self._decode_abortable.ctrl_c:
+            self.n_past += n_tokens
+        else:
+            self._stopped(code, n_tokens)
+
+    def _stopped(self, code: int, n_tokens: int) -> None:
+        """Raise what an evaluation that ended with `code` or with Ctrl-C calls for."""
         self.n_past = self.n_past + n_tokens if code == 0 else self._drop_partial()
         if self._decode_abortable.ctrl_c:
             self._decode_abortable.ctrl_c = False
             raise KeyboardInterrupt
-        if code == 0:
-            return
         if code == 1:
             raise ContextFull(
                 f"no room in the cache for {n_tokens} tokens behind {self.n_past} "
