@@ -1,0 +1,149 @@
+"""A drafter with a tree at every step, whatever it is worth: for tests and measurements.
+
+A module that is imported for it registers the method "forced_trees".
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from edgespec import drafters
+from edgespec.drafters.base import Drafter, DrafterContext
+from edgespec.drafters.trees import max_leaves
+from edgespec.sampling.trees import children_of, path_to
+from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
+
+
+class Growing:
+    """A tree of at most `n` nodes and `leaves` leaves, to which paths are added."""
+
+    def __init__(self, n: int, leaves: int) -> None:
+        self._n, self._leaves, self._n_leaves = n, leaves, 1
+        self._tokens: list[int] = []
+        self._children: dict[int, dict[int, int]] = {-1: {}}  # of each node: token → node
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has all of its nodes."""
+        return len(self._tokens) == self._n
+
+    def add(self, parent: int, token: int) -> int | None:
+        """Return the node of a token behind a parent, an old or a new one; None without room."""
+        siblings = self._children[parent]
+        if token not in siblings:
+            if self.is_full or (siblings and self._n_leaves == self._leaves):
+                return None
+            self._n_leaves += bool(siblings)
+            siblings[token] = len(self._tokens)
+            self._children[siblings[token]] = {}
+            self._tokens.append(token)
+        return siblings[token]
+
+    def add_path(self, tokens: Sequence[int]) -> None:
+        """Add tokens behind the root, as far as there is room."""
+        node: int | None = -1
+        for token in tokens:
+            node = self.add(node, token)
+            if node is None:
+                break
+
+    def add_anywhere(self, rng: random.Random, token: int) -> None:
+        """Add a token behind any node."""
+        if self.add(rng.randrange(-1, len(self._tokens)), token) is None and not self.is_full:
+            self.add(len(self._tokens) - 1, token)  # the last node has no children
+
+    def shuffled(self, rng: random.Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return tokens and parents in depth-first order, siblings in any order."""
+        tokens, parents = [], []
+        waiting = [(-1, -1)]  # nodes, and the places of their parents
+        while waiting:
+            node, parent = waiting.pop()
+            if node >= 0:
+                tokens.append(self._tokens[node])
+                parents.append(parent)
+            children = list(self._children[node].values())
+            rng.shuffle(children)
+            waiting += [(child, len(tokens) - 1) for child in children]
+        return tuple(tokens), tuple(parents)
+
+
+class ForcedTrees:
+    """Trees of 2 to `limit` nodes: the guesses of a real drafter, the next tokens of a text that is
+    `known` to come, random tokens; siblings in any order, so all of them are accepted at times.
+
+    n_trees, n_nodes: drafted so far. places: accepted nodes by the place among their siblings.
+    """
+
+    name = "forced_trees"
+
+    def __init__(self, inner: Drafter, vocab_size: int, leaves: int, seed: int = 0) -> None:
+        self._inner, self._vocab_size, self._leaves = inner, vocab_size, leaves
+        self._rng = random.Random(seed)
+        self.known: Sequence[int] = ()  # the prompt and what will follow it
+        self.n_trees = self.n_nodes = 0
+        self.places: Counter[str] = Counter()
+        self._last = Draft()
+
+    def begin(self, request):
+        self._inner.begin(request)
+        self._last = Draft()
+
+    def estimate(self, context, limit):
+        return DraftEstimate(self.name, (0.5,) * limit, limit)
+
+    def propose(self, context, limit, thresholds=NO_THRESHOLDS):
+        rng = self._rng
+        tree = Growing(rng.randint(min(2, limit), limit), min(self._leaves, rng.randint(2, 15)))
+        tree.add(-1, rng.randrange(self._vocab_size))
+        guessed = self._inner.propose(context, max(1, limit // 3), thresholds)
+        right = self.known[len(context) : len(context) + rng.randint(0, 7)]
+        paths = [[guessed.tokens[i] for i in path] for path in paths_of(guessed)] + [list(right)]
+        rng.shuffle(paths)
+        for path in paths:
+            tree.add_path(path)
+        while not tree.is_full:
+            tree.add_anywhere(rng, rng.randrange(self._vocab_size))
+        tokens, parents = tree.shuffled(rng)
+        if parents == tuple(range(-1, len(parents) - 1)):
+            parents = ()
+        self._last = Draft(tokens, self.name, parents=parents)
+        self.n_trees += bool(parents)
+        self.n_nodes += len(tokens)
+        return self._last
+
+    def accept(self, verified):
+        self._inner.accept(verified)
+        self._count(verified.tokens)
+        self._last = Draft()
+
+    def close(self):
+        self._inner.close()
+
+    def _count(self, emitted: Sequence[int]) -> None:
+        """Count the accepted nodes by their places among their siblings."""
+        children, node = children_of(self._last.parents), -1
+        for token in emitted:
+            siblings = children[node]
+            node = next((n for n in siblings if self._last.tokens[n] == token), None)
+            if node is None:
+                return
+            at = siblings.index(node)
+            first, last = at == 0, at == len(siblings) - 1
+            place = "first" if first else "last" if last else "middle"
+            self.places["alone" if first and last else place] += 1
+
+
+def paths_of(draft: Draft) -> list[tuple[int, ...]]:
+    """Return the path to each leaf of a draft."""
+    parents = draft.parents or tuple(range(-1, len(draft.tokens) - 1))
+    leaves = [i for i, below in enumerate(children_of(parents)[:-1]) if not below]
+    return [path_to(parents, leaf) for leaf in leaves]
+
+
+@drafters.register("forced_trees", "trees at every step, whatever they are worth")
+def make(context: DrafterContext, *, base: str = "recycling", seed: int = 0) -> ForcedTrees:
+    """Make the drafter of method "forced_trees"; base: the drafter whose guesses it takes."""
+    inner = drafters.entry(base).make(context)
+    return ForcedTrees(inner, context.vocab_size, max_leaves(context), seed)
