@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..sampling.base import Request
+from ..sampling.trees import first_nodes
 from ..types import NO_DRAFT, NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class AheadDrafter:
     def draft_ahead(
         self, context: Sequence[int], draft: Draft, limit: int, until: Callable[[], bool]
     ) -> None:
-        """Draft on after a draft whose verification is under way."""
-        drafted = [*context, *draft.tokens]
+        """Draft on after a draft that is being verified; after a tree's first path."""
+        drafted = [*context, *first_nodes(draft, len(draft.tokens), 1).tokens]
         found = self._model.look_ahead(drafted, limit + 1, until)
         self._context = [*drafted, *(token for token, _ in found[:1])]
         self._found = found[1:]

@@ -63,7 +63,8 @@ class DrafterContext:
     config: the user's settings, `config.options` among them. vocab_size: of the target. target:
     the target itself, None where it is on another machine. tokenizer: the target's.
     draft_model: the model that was loaded to draft with, if any. costs: what evaluations cost on
-    this device; None where depths are fixed and costs decide nothing.
+    this device; None where depths are fixed and costs decide nothing. remote_leaves: most leaves of
+    a tree that a target on another machine takes; 1: it takes chains only.
     """
 
     config: SpeculativeConfig
@@ -72,6 +73,7 @@ class DrafterContext:
     tokenizer: Tokenizer | None = None
     draft_model: Model | None = None
     costs: Costs | None = None
+    remote_leaves: int = 1
 
     @property
     def is_remote(self) -> bool:

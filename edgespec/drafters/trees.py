@@ -177,5 +177,6 @@ class TreeDrafter:
 
 
 def max_leaves(context: DrafterContext) -> int:
-    """Return the most leaves of a tree for a target; 1 if it is on another machine."""
-    return context.target.capabilities.max_leaves if context.target else 1
+    """Return the most leaves of a tree that the target takes."""
+    target = context.target
+    return target.capabilities.max_leaves if target else context.remote_leaves

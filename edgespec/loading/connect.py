@@ -72,6 +72,7 @@ def connect(
                 parts.tokenizer.vocab_size,
                 tokenizer=parts.tokenizer,
                 draft_model=parts.draft,
+                remote_leaves=parts.verifier.max_leaves,
             ),
             lambda: costs,
         )

@@ -11,9 +11,8 @@ from .frames import (
     MODEL,
     NO_TOKEN,
     PROTOCOL,
-    SUBPROTOCOL,
+    SUBPROTOCOLS,
     UNSUPPORTED,
-    VERSION,
     VERSION_UNKNOWN,
     VOCABULARY,
     Answer,
@@ -26,6 +25,7 @@ from .frames import (
     Need,
     Open,
     Opened,
+    Options,
     Progress,
     Verify,
 )
@@ -33,7 +33,7 @@ from .vocabulary import vocabulary, vocabulary_hash
 
 __all__ = [
     "CLOSING", "CONTEXT_FULL", "ERROR", "INTERNAL", "LIMIT", "MODEL", "NO_TOKEN", "PROTOCOL",
-    "SUBPROTOCOL", "UNSUPPORTED", "VERSION", "VERSION_UNKNOWN", "VOCABULARY", "Answer", "Begin",
-    "Busy", "Cancel", "Context", "Error", "Frame", "More", "Need", "Open", "Opened", "Progress",
+    "SUBPROTOCOLS", "UNSUPPORTED", "VERSION_UNKNOWN", "VOCABULARY", "Answer", "Begin", "Busy",
+    "Cancel", "Context", "Error", "Frame", "More", "Need", "Open", "Opened", "Options", "Progress",
     "Reader", "Verify", "decode", "encode", "expect", "vocabulary", "vocabulary_hash",
 ]  # fmt: skip

@@ -3,6 +3,9 @@
 varint    unsigned LEB128 below 2^64, in as few bytes as it can be written
 u8, u32, u64, f32, f64   little-endian; text: varint of its UTF-8 bytes, then these
 ids       varints up to the end of the frame
+parents   varint of their number, at most 255, then a byte for each: the parent + 1, 0 for the root
+options   varint of their number, then for each, by rising name, text name, u8 type, value: 0 a
+          varint below 2, false or true; 1 varint; 2 f64; 3 text
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from typing import Any, NamedTuple
 from ..config import SamplingParams
 from ..errors import ConfigError, VerifierFault
 from ..types import Logprob
+from .frames import Options
 
 MAX_IDS = 1 << 20
+_MAX_NODES = 255
 _ID_LIMIT = 1 << 31
 _COUNT_LIMIT = 1 << 16
 _FLOATS = (
@@ -111,6 +116,12 @@ def _text(text: str) -> bytes:
     return varint(len(data)) + data
 
 
+def _whole_text(text: str) -> bytes:
+    if len(text.encode()) >= _COUNT_LIMIT:
+        raise ValueError(f"an option's text has {len(text)} characters: too many for a frame")
+    return _text(text)
+
+
 def _ids(values: Iterable[int]) -> bytes:
     return b"".join(map(varint, values))
 
@@ -165,6 +176,44 @@ def _read_logprobs(reader: Reader) -> tuple[Logprob, ...]:
     return tuple(found)
 
 
+def _parents(parents: Sequence[int]) -> bytes:
+    return varint(len(parents)) + bytes(parent + 1 for parent in parents)
+
+
+def _read_parents(reader: Reader) -> tuple[int, ...]:
+    parents = tuple(byte - 1 for byte in reader.raw(reader.varint(_MAX_NODES + 1)))
+    for node, parent in enumerate(parents):
+        if parent >= node:
+            raise VerifierFault(f"node {node} of a tree has parent {parent}: none before it")
+    return parents
+
+
+def _options(options: Options) -> bytes:
+    parts = [varint(len(options))]
+    for name in sorted(options):
+        value = options[name]
+        kind = next(i for i, (type_, _) in enumerate(_OPTIONS) if type(value) is type_)
+        parts += [_text(name), bytes([kind]), _OPTIONS[kind][1].write(value)]
+    return b"".join(parts)
+
+
+def _read_options(reader: Reader) -> dict[str, Any]:
+    names, found = [], {}
+    for _ in range(reader.count()):
+        names.append(reader.text())
+        kind: int = reader.fixed("B")
+        if kind >= len(_OPTIONS):
+            raise VerifierFault(f"the option {names[-1]!r} in a frame is of unknown type {kind}")
+        found[names[-1]] = _OPTIONS[kind][1].read(reader)
+    if names != sorted(found):
+        raise VerifierFault("the options in a frame are out of order")
+    return found
+
+
+def _read_bool(reader: Reader) -> bool:
+    return bool(reader.varint(2))
+
+
 class Field(NamedTuple):
     """One kind of field."""
 
@@ -182,3 +231,11 @@ IDS = Field(_ids, Reader.ids)
 PAIRS = Field(_pairs, Reader.pairs)
 PARAMS = Field(_params, _read_params)
 LOGPROBS = Field(_logprobs, _read_logprobs)
+PARENTS = Field(_parents, _read_parents)
+OPTIONS = Field(_options, _read_options)
+_OPTIONS: tuple[tuple[type, Field], ...] = (
+    (bool, Field(varint, _read_bool)),
+    (int, NUMBER),
+    (float, Field(lambda v: struct.pack("<d", v), lambda r: r.fixed("d"))),
+    (str, Field(_whole_text, Reader.text)),
+)

@@ -5,14 +5,19 @@ The first five types come from the device, the others from the server.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..config import SamplingParams
 from ..types import Logprob
 
-VERSION = 1
-SUBPROTOCOL = "edgespec.verify.v1"
+SUBPROTOCOLS = {"edgespec.verify.v2": 2, "edgespec.verify.v1": 1}
+"""The versions of the protocol by the name under which WebSockets agree on one, newest first."""
+
 NO_TOKEN = bytes(16)
+
+Options = Mapping[str, bool | int | float | str]
+"""What is asked for by name beyond the fields of a frame; integers are unsigned, of 64 bits."""
 
 # codes of an ERROR
 PROTOCOL, VERSION_UNKNOWN, MODEL, VOCABULARY, UNSUPPORTED = 1, 2, 3, 4, 5
@@ -23,8 +28,9 @@ CONTEXT_FULL, LIMIT, INTERNAL, CLOSING = 6, 7, 8, 9
 class Open:
     """Start or resume a session; the first frame of a connection.
 
-    token: of the session to resume, NO_TOKEN for a new one. vocab_size, vocab_hash: of the
-    device's tokenizer. model: the name that it wants, "" for any.
+    version: of all frames that follow. token: of the session to resume, NO_TOKEN for a new one.
+    vocab_size, vocab_hash: of the device's tokenizer. model: the name that it wants, "" for any.
+    options: for the whole session; a server refuses those that it does not know. Version 2.
     """
 
     version: int
@@ -32,6 +38,7 @@ class Open:
     vocab_size: int
     vocab_hash: bytes
     model: str
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class Begin:
 
     The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw. Of
     params only what changes a row of logits travels; where an answer ends the device decides.
+    options: as in OPEN, for this context.
     """
 
     generation: int
@@ -49,6 +57,7 @@ class Begin:
     params: SamplingParams
     seed: int
     ids: tuple[int, ...]
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,8 @@ class Verify:
     """Check the draft `ids` behind the first `length` tokens of the context.
 
     checksum: of these tokens. round: above every round of the session before. ahead: how many
-    more tokens the server may emit by itself, each as the answer of a round of its own.
+    more tokens the server may emit by itself, each as the answer of a round of its own. parents:
+    of a tree, as in sampling.trees; empty for a chain. Version 2.
     """
 
     round: int
@@ -64,6 +74,7 @@ class Verify:
     checksum: int
     ahead: int
     ids: tuple[int, ...]
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,8 @@ class Opened:
 
     token: another one than was asked for where that session is gone. max_draft: most tokens of
     a VERIFY. max_ahead: most tokens that the server emits by itself. costs: pairs of a number of
-    tokens and the microseconds that their evaluation takes.
+    tokens and the microseconds that their evaluation takes. max_leaves: most leaves of a tree; 1,
+    and always 1 in version 1: the server verifies chains only.
     """
 
     version: int
@@ -96,6 +108,7 @@ class Opened:
     vocab_hash: bytes
     model: str
     costs: tuple[tuple[int, int], ...] = ()
+    max_leaves: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +124,16 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The verdict of a round: n_accepted drafted tokens, then one of the target's own.
+    """The verdict of a round: drafted tokens are accepted, and one of the target's own follows.
 
-    server_us: microseconds since VERIFY came, or since the answer before. logprobs: of the
-    accepted tokens and of `token`, if the request asked for them.
+    accepted: the last accepted token of the draft, counted from 1; 0: none is. Of a chain that is
+    how many are, of a tree those on the path to it are. server_us: microseconds since VERIFY came,
+    or since the answer before. logprobs: of the accepted tokens and of `token`, if the request
+    asked for them.
     """
 
     round: int
-    n_accepted: int
+    accepted: int
     token: int
     server_us: int
     logprobs: tuple[Logprob, ...] = ()

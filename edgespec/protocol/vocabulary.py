@@ -7,7 +7,8 @@ import struct
 
 from ..backends.base import Tokenizer
 from .fields import varint
-from .frames import VERSION
+
+_VERSION = 1  # of this format
 
 
 def vocabulary_hash(tokenizer: Tokenizer, n: int) -> bytes:
@@ -28,7 +29,7 @@ def vocabulary(tokenizer: Tokenizer, digest: bytes) -> bytes:
     """
     every = range(tokenizer.vocab_size)
     ends = [token for token in every if tokenizer.is_eog(token)]
-    written = bytearray([VERSION])
+    written = bytearray([_VERSION])
     written += varint(tokenizer.vocab_size) + digest + varint(len(ends))
     for token in ends:
         written += varint(token)

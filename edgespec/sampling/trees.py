@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..types import Distribution
+from ..types import Distribution, Draft
 from .acceptance import residual
 from .base import Randomness
 
@@ -143,6 +143,32 @@ def depths_of(parents: Sequence[int]) -> list[int]:
         depths.append(len(line))
         line.append(node)
     return depths
+
+
+def n_leaves(parents: Sequence[int]) -> int:
+    """Return the number of leaves, 1 for a chain and where there are no nodes.
+
+    Raises ValueError as `depths_of`.
+    """
+    depths_of(parents)
+    return 1 + sum(parent != node for node, parent in enumerate(parents[1:]))
+
+
+def first_nodes(draft: Draft, n: int, max_leaves: int) -> Draft:
+    """Return the first nodes of a draft, at most `n` with at most `max_leaves` leaves."""
+    n_seen = 1
+    for node, parent in enumerate(draft.parents[1:n]):
+        n_seen += parent != node
+        if n_seen > max_leaves:
+            n = node + 1
+            break
+    if n >= len(draft.tokens):
+        return draft
+    parents = draft.parents[:n]
+    if parents == tuple(range(-1, n - 1)):
+        parents = ()  # a chain
+    probs = draft.probs and draft.probs[:n]
+    return draft._replace(tokens=draft.tokens[:n], parents=parents, probs=probs)
 
 
 def widths_of(parents: Sequence[int]) -> Path:

@@ -24,6 +24,10 @@ class Verifier(Protocol):
     def max_draft(self) -> int:
         """Most tokens of a draft."""
 
+    @property
+    def max_leaves(self) -> int:
+        """Most leaves of a draft that is a tree; 1: it verifies chains only."""
+
     def begin(self, request: Request) -> Iterator[int]:
         """Start a request; yield after every chunk how many prompt tokens are in the cache.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
 from ..sampling.base import Request
+from ..sampling.trees import first_nodes
 from ..types import Draft, Verdict
 from .base import AsyncVerifier, Verifier
 
@@ -97,6 +98,14 @@ class Fallback:
         return min(remote, self._local.max_draft)
 
     @property
+    def max_leaves(self) -> int:
+        """Most leaves of a tree that the remote one takes, or the local one while that is away.
+
+        Where the active one takes fewer it verifies the first paths of a tree.
+        """
+        return (self._remote or self._local).max_leaves
+
+    @property
     def remote(self) -> Verifier | None:
         """The remote verifier, None while it is away."""
         return self._remote
@@ -164,12 +173,11 @@ class Fallback:
             try:
                 if isinstance(using, AsyncVerifier):
                     return using.result()
-                return using.verify(self._draft)
+                return using.verify(_fitting(self._draft, using))
             except VerifierUnavailable as error:
                 self._lose(error)
                 self._begin_again()
-        tokens = self._draft.tokens[: self._local.max_draft]
-        return self._local.verify(self._draft._replace(tokens=tokens, probs=None))
+        return self._local.verify(_fitting(self._draft, self._local)._replace(probs=None))
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Take over what was emitted, and note how long it took."""
@@ -239,3 +247,8 @@ class Fallback:
             return False
         here, there = self._seconds.get(True), self._seconds.get(False)
         return here is not None and there is not None and there > _FASTER * here
+
+
+def _fitting(draft: Draft, verifier: Verifier) -> Draft:
+    """Return the first nodes of a draft that a verifier takes."""
+    return first_nodes(draft, verifier.max_draft, verifier.max_leaves)

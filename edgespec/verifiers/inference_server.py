@@ -79,6 +79,7 @@ class InferenceServerVerifier(ABC):
         http: Http | None = None,
     ) -> None:
         self.max_draft = max_draft
+        self.max_leaves = 1
         self._tokenizer = tokenizer
         self._params = SamplingParams()
         self._abort: Abort | None = None

@@ -47,6 +47,7 @@ class LocalVerifier:
         self._drafts = drafts
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
+        self.max_leaves = model.capabilities.max_leaves
         self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
 
     def begin(self, request: Request) -> Iterator[int]:

@@ -157,7 +157,7 @@ def closing(*engines):
 def plainly(server, key=None):
     with connect(
         server.url + "/v1/verify",
-        subprotocols=[protocol.SUBPROTOCOL],
+        subprotocols=[*protocol.SUBPROTOCOLS],
         compression=None,
         additional_headers={"Authorization": f"Bearer {key}"} if key else None,
     ) as socket:
@@ -165,13 +165,13 @@ def plainly(server, key=None):
 
 
 @contextlib.contextmanager
-def raw(server):
+def raw(server, version=1):
     with plainly(server) as socket:
-        introduce(socket)
+        introduce(socket, version=version)
         yield socket
 
 
-def introduce(socket, token=protocol.NO_TOKEN):
+def introduce(socket, token=protocol.NO_TOKEN, version=1, **options):
     digest = protocol.vocabulary_hash(TOKENIZER, N)
-    socket.send(encode(protocol.Open(1, token, N, digest, "")))
+    socket.send(encode(protocol.Open(version, token, N, digest, "", options)))
     return protocol.expect(protocol.Opened, decode(socket.recv(5)))

@@ -322,7 +322,7 @@ def lying(answers):
                 for answer in answers:
                     socket.send(answer(frame) if callable(answer) else answer)
 
-    server = serve(handle, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL])
+    server = serve(handle, "127.0.0.1", 0, subprotocols=["edgespec.verify.v1"])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
 

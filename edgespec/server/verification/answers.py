@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ... import protocol
 from ...backends.base import BatchItem
 from ...errors import DecodeError
+from ...sampling.verification import Verification
 from ...types import Draft, Rows
 from .registry import SessionRegistry
 from .slots import SlotTable
@@ -61,10 +64,10 @@ class Answers:
         verification, context = session.verification, session.context
         assert verification is not None
         try:
-            draft = Draft(asked.ids, "remote")
-            n_accepted, token = verification.check(draft, rows, len(context))
-            tokens = (*asked.ids[:n_accepted], token)
-            logprobs = verification.logprobs(rows, tokens) or ()
+            path, token = self._check(verification, asked, rows, len(context))
+            tokens = (*[asked.ids[node] for node in path], token)
+            chosen_by = [rows[0], *[rows[node + 1] for node in path]]
+            logprobs = verification.logprobs(chosen_by, tokens) or ()
         except DecodeError as error:
             self._slots.truncate(session, len(context) - 1)
             self.fail(session, protocol.UNSUPPORTED, str(error))
@@ -75,13 +78,24 @@ class Answers:
         now = self._registry.clock()
         server_us = int(1e6 * (now - session.waiting_since))
         session.answer = protocol.encode(
-            protocol.Answer(asked.round, n_accepted, token, server_us, logprobs)
+            protocol.Answer(asked.round, path[-1] + 1 if path else 0, token, server_us, logprobs)
         )
         session.answered_round, session.waiting_since = asked.round, now
         session.last_used = now
-        self._count(len(asked.ids), n_accepted)
+        self._count(len(asked.ids), len(path))
         self._registry.send(session, session.answer)
         session.go_on(self._n_ctx)
+
+    @staticmethod
+    def _check(
+        verification: Verification, asked: protocol.Verify, rows: Rows, position: int
+    ) -> tuple[Sequence[int], int]:
+        """Return the accepted nodes of a draft, and the token that follows them."""
+        draft = Draft(asked.ids, "remote", parents=asked.parents)
+        if asked.parents:
+            return verification.check_tree(draft, rows, position)
+        n_accepted, token = verification.check(draft, rows, position)
+        return range(n_accepted), token
 
     def _count(self, n_drafted: int, n_accepted: int) -> None:
         counts = self._registry.counts

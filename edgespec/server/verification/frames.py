@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ... import protocol
 from ...cache.token_cache import common_prefix
 from ...errors import ConfigError, ContextFull, VerifierFault
+from ...sampling import trees
 from ...sampling.randomness import SeededRandomness
 from ...sampling.verification import Verification
 from .answers import Answers
 from .registry import SessionRegistry
 from .slots import SlotTable
-from .target import ServedTarget
+from .target import ServedTarget, unknown_options
 from .types import DeviceSession
 
 _ROUND_LIMIT = 1 << 62
@@ -39,7 +41,7 @@ class FrameHandler:
         for what this server does not do, ends the connection.
         """
         try:
-            frame = protocol.decode(data)
+            frame = protocol.decode(data, session.version)
             if isinstance(frame, protocol.Begin):
                 session.waiting_since = arrived
                 self._begin(session, frame)
@@ -77,7 +79,9 @@ class FrameHandler:
         self._answers.progress(session, session.n_cached)
 
     def _check_begin(self, frame: protocol.Begin) -> None:
-        """Raise ContextFull or VerifierFault if this context cannot be taken."""
+        """Raise ContextFull, ConfigError or VerifierFault if this context cannot be taken."""
+        if frame.options:
+            raise ConfigError(unknown_options(frame.options))
         n_ctx, total = self._target.n_ctx, frame.keep + len(frame.ids)
         longest = min(n_ctx, self._limits.max_prompt_tokens or n_ctx)
         if total > n_ctx or frame.n_prompt > longest:  # a resumed answer is no prompt
@@ -111,6 +115,8 @@ class FrameHandler:
             context.truncate(frame.length)
             self._slots.truncate(session, min(session.n_cached, frame.length - 1))
             session.verification = self._verification_of(session, session.begun)
+        if trees.n_leaves(frame.parents) == 1:
+            frame = replace(frame, parents=())  # a chain
         session.pending, session.waiting_since = frame, arrived
         session.granted_round = frame.round + frame.ahead
 
@@ -127,6 +133,23 @@ class FrameHandler:
                 f"takes {max_draft} and {max_ahead}"
             )
         self._check_ids(frame.ids)
+        if frame.parents:
+            self._check_tree(frame)
+
+    def _check_tree(self, frame: protocol.Verify) -> None:
+        """Raise VerifierFault if the parents are those of no tree that the target can evaluate."""
+        if len(frame.parents) != len(frame.ids):
+            raise VerifierFault(
+                f"a tree of {len(frame.ids)} tokens with {len(frame.parents)} parents came"
+            )
+        try:
+            n_leaves = trees.n_leaves(frame.parents)
+        except ValueError as error:
+            raise VerifierFault(f"a tree came whose {error}") from error
+        if n_leaves > self._target.max_leaves:
+            raise VerifierFault(
+                f"a tree of {n_leaves} leaves came; this server takes {self._target.max_leaves}"
+            )
 
     def _more(self, session: DeviceSession, frame: protocol.More) -> None:
         """Let the target go on by itself, also if it has stopped because MORE came too late."""

@@ -63,10 +63,10 @@ class SessionRegistry:
         with self.lock:
             session = self._admit(asked.token, owner)
             if session:
-                session.send = send
+                session.send, session.version = send, asked.version
                 session.last_used = session.last_frame = self.clock()
                 session.allowance = _BURST_S * self.limits.frames_per_s
-                send(protocol.encode(self._target.opened(session.token, self.limits.max_ahead)))
+                send(protocol.encode(self._target.opened(session, self.limits.max_ahead)))
                 return session
         self.counts.refused += 1
         full = f"all {self.limits.max_sessions} sessions are taken"

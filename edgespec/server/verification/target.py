@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
 from ..settings import names
+from .types import DeviceSession
 
 _KEPT_HASHES = 8  # one for each size of a device's vocabulary
 _PADDING = 0.95  # vocabularies of one family differ by padding, never by more than this ratio
@@ -31,6 +32,7 @@ class ServedTarget:
         self.vocab_size = model.vocab_size
         self.n_ctx = model.n_ctx
         self.max_draft = model.max_draft_rows - 1
+        self.max_leaves: int = getattr(model, "max_leaves", 1)
         self._tokenizer = tokenizer
         self._costs = costs
         self._hashes: dict[int, bytes] = {}
@@ -38,12 +40,13 @@ class ServedTarget:
 
     def refusal(self, asked: protocol.Open) -> protocol.Error | None:
         """Return why this device cannot be served, or None if it can."""
-        if asked.version != protocol.VERSION:
+        if asked.version not in protocol.SUBPROTOCOLS.values():
             return protocol.Error(
                 protocol.VERSION_UNKNOWN,
-                f"this server speaks version {protocol.VERSION} of the protocol, "
-                f"not {asked.version}",
+                f"this server speaks versions 1 and 2 of the protocol, not {asked.version}",
             )
+        if asked.options:
+            return protocol.Error(protocol.UNSUPPORTED, unknown_options(asked.options))
         if asked.model and not names(asked.model, self.name):
             return protocol.Error(
                 protocol.MODEL, f"this server has {self.name!r}, not {asked.model[:200]!r}"
@@ -62,12 +65,12 @@ class ServedTarget:
             )
         return None
 
-    def opened(self, token: bytes, max_ahead: int) -> protocol.Opened:
-        """Return the answer to a device whose session has this token."""
+    def opened(self, session: DeviceSession, max_ahead: int) -> protocol.Opened:
+        """Return the answer to a device that was admitted."""
         n = self._tokenizer.vocab_size
         return protocol.Opened(
-            protocol.VERSION, token, self.n_ctx, self.max_draft, max_ahead,
-            n, self._hash(n), self.name, tuple(self._costs()),
+            session.version, session.token, self.n_ctx, self.max_draft, max_ahead,
+            n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 
     def _hash(self, n: int) -> bytes:
@@ -76,3 +79,9 @@ class ServedTarget:
                 del self._hashes[next(reversed(self._hashes))]
             self._hashes[n] = protocol.vocabulary_hash(self._tokenizer, n)
         return self._hashes[n]
+
+
+def unknown_options(options: protocol.Options) -> str:
+    """Return the refusal of options, none of which this server knows."""
+    named = ", ".join(repr(name[:50]) for name in list(options)[:5])
+    return f"this server does not know the options {named}; leave them out, or ask a newer server"

@@ -60,6 +60,7 @@ class DeviceSession:
     the registry's clock, in seconds.
 
     token: the name under which the device resumes; empty once the session is forgotten.
+    version: of the protocol, which its last connection speaks.
     send: the connection that is in charge; None if there is none.
     inbox: frames that are not handled yet, each with the time of its arrival.
     allowance: frames that may come now without breaking the limit.
@@ -74,6 +75,7 @@ class DeviceSession:
 
     token: bytes
     owner: str
+    version: int = 1
     send: Send | None = None
     inbox: deque[tuple[float, bytes | str]] = field(default_factory=deque)
     last_used: float = 0.0

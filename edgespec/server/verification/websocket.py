@@ -48,10 +48,12 @@ def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
         if owner is None:
             await socket.close(_POLICY)  # before `accept` that is an HTTP 403
             return
-        if protocol.SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
+        offered = socket.scope.get("subprotocols", ())
+        spoken = next((name for name in protocol.SUBPROTOCOLS if name in offered), None)
+        if spoken is None:
             await socket.close(_POLICY)
             return
-        await socket.accept(protocol.SUBPROTOCOL)
+        await socket.accept(spoken)
         connection = _Connection(socket, sessions)
         with contextlib.suppress(WebSocketDisconnect, OSError):
             await connection.run(owner)

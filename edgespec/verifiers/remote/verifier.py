@@ -14,7 +14,8 @@ from ...config import RemoteConfig
 from ...errors import Aborted, ConfigError, ContextFull, VerifierFault, VerifierUnavailable
 from ...protocol import Answer, Busy, Cancel, Frame, More, Need, Progress, Verify
 from ...sampling.base import Request
-from ...types import Draft, Verdict
+from ...sampling.trees import first_nodes, path_to
+from ...types import NO_DRAFT, Draft, Verdict
 from .connection import Connection
 from .context import Rounds, SharedContext
 
@@ -47,7 +48,7 @@ class RemoteVerifier:
         self._timeout_s = remote.timeout_s
         self._context = SharedContext()
         self._rounds = Rounds()
-        self._submitted: Draft | None = None
+        self._submitted = NO_DRAFT
         self._was_draft = False  # the last step that was asked for had a draft
         self._n_unread = 0
         self._round_trips: deque[float] = deque(maxlen=_RECENT)
@@ -62,6 +63,11 @@ class RemoteVerifier:
     def max_draft(self) -> int:
         """Most tokens of a draft."""
         return self._connection.opened.max_draft
+
+    @property
+    def max_leaves(self) -> int:
+        """Most leaves of a tree; 1 if the server verifies chains only."""
+        return self._connection.opened.max_leaves
 
     @property
     def model(self) -> str:
@@ -135,14 +141,10 @@ class RemoteVerifier:
 
     def submit(self, draft: Draft) -> None:
         """Send a draft; `result` waits for its verdict."""
-        n_vocab = self._connection.n_vocab
-        n = next((i for i, t in enumerate(draft.tokens) if t >= n_vocab), None)
-        if n is not None:  # padding of the draft model's vocabulary
-            draft = draft._replace(tokens=draft.tokens[:n])
         self._submitted, self._began = draft, self._clock()
         was_cut = len(self._context) < self._context.n_known  # not all was accepted
         if draft.tokens or was_cut or not self._rounds.is_coming:
-            self._connection.again(lambda: self._send_verify(draft), self._send_begin)
+            self._connection.again(self._send_verify, self._send_begin)
             return
         last = self._rounds.extend(self._n_ahead(), self._connection.opened.max_ahead)
         if last is not None:
@@ -157,17 +159,18 @@ class RemoteVerifier:
 
     def result(self) -> Verdict:
         """Wait for the verdict of what was submitted. Raises Aborted."""
-        draft = self._submitted
-        assert draft is not None
-        answer = self._answer(draft)
-        self._submitted = None
+        answer, draft = self._answer(), self._submitted
         n_vocab = self._connection.n_vocab
-        if answer.n_accepted > len(draft.tokens) or answer.token >= n_vocab:
+        if answer.accepted > len(draft.tokens) or answer.token >= n_vocab:
             raise self._fault(
-                f"accepted {answer.n_accepted} of {len(draft.tokens)} tokens and added token "
+                f"accepted {answer.accepted} of {len(draft.tokens)} tokens and added token "
                 f"{answer.token} of {n_vocab}"
             )
-        tokens = (*draft.tokens[: answer.n_accepted], answer.token)
+        drafted, n_accepted = draft.tokens, answer.accepted
+        if draft.parents:
+            path = path_to(draft.parents, answer.accepted - 1)
+            drafted, n_accepted = tuple(drafted[node] for node in path), len(path)
+        tokens = (*drafted[:n_accepted], answer.token)
         wanted = self._request.params.logprobs is not None
         if wanted and len(answer.logprobs) != len(tokens):
             raise self._fault("left out log-probabilities that were asked for")
@@ -178,7 +181,7 @@ class RemoteVerifier:
         n_unread, self._n_unread = max(self._n_unread, 1), 0
         return Verdict(
             tokens,
-            answer.n_accepted,
+            n_accepted,
             logprobs=answer.logprobs if wanted else None,
             n_evaluated=n_unread + len(draft.tokens),
             seconds=seconds,
@@ -199,12 +202,12 @@ class RemoteVerifier:
         """Say goodbye: the server forgets the session. Closing twice is harmless."""
         self._connection.close()
 
-    def _answer(self, draft: Draft) -> Answer:
+    def _answer(self) -> Answer:
         """Wait for the answer that is due, and do meanwhile what the server asks for."""
 
         def ask_again() -> None:
             self._send_begin()
-            self._send_verify(draft)
+            self._send_verify()
 
         connection, n_needs = self._connection, 0
         while True:
@@ -220,7 +223,7 @@ class RemoteVerifier:
                 connection.again(ask_again, ask_again)
             elif isinstance(frame, Busy):
                 self._wait(frame)
-                connection.again(lambda: self._send_verify(draft), ask_again)
+                connection.again(self._send_verify, ask_again)
             elif not isinstance(frame, Progress):
                 raise self._fault(f"sent {type(frame).__name__.upper()} instead of a verdict")
 
@@ -249,13 +252,22 @@ class RemoteVerifier:
         self._connection.send(frame)
         self._context.n_known = len(self._context)
 
-    def _send_verify(self, draft: Draft) -> None:
+    def _send_verify(self) -> None:
         """Ask for a verdict, and for plain steps after it where drafts have not paid of late."""
+        draft = self._submitted = self._fitting(self._submitted)
         n_ahead = 0 if draft.tokens and self._was_draft else self._n_ahead()
         self._was_draft = bool(draft.tokens)
         round_ = self._rounds.ask(n_ahead)
         length, checksum = len(self._context), self._context.checksum(len(self._context))
-        self._connection.send(Verify(round_, length, checksum, n_ahead, tuple(draft.tokens)))
+        self._connection.send(
+            Verify(round_, length, checksum, n_ahead, tuple(draft.tokens), tuple(draft.parents))
+        )
+
+    def _fitting(self, draft: Draft) -> Draft:
+        """Return the first nodes of a draft that the present server takes."""
+        opened, n_vocab = self._connection.opened, self._connection.n_vocab
+        n = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), opened.max_draft)
+        return first_nodes(draft, min(n, opened.max_draft), opened.max_leaves)
 
     def _receive(self) -> Frame:
         try:

@@ -35,7 +35,7 @@ def test_a_draft_drops_what_the_target_went_on_with():
     device.verify(7, first[2:5])
     settle(sessions)
     last = device.all(protocol.Answer)[-1]
-    assert (last.round, last.n_accepted) == (7, 3)
+    assert (last.round, last.accepted) == (7, 3)
     assert last.token == first[5], "penalties count what was kept, not what was dropped"
 
 

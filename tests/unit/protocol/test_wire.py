@@ -1,6 +1,6 @@
 """The frames of the verification protocol, byte by byte.
 
-`python -m tests.unit.protocol.test_wire` writes tests/data/protocol_vectors.json anew.
+`python -m tests.unit.protocol.test_wire` writes tests/data/protocol_vectors*.json anew.
 """
 
 import json
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from edgespec import SamplingParams, ToyTokenizer, VerifierFault, protocol
 from edgespec.types import Logprob
 
-VECTORS = Path(__file__).parents[3] / "tests" / "data" / "protocol_vectors.json"
+DATA = Path(__file__).parents[3] / "tests" / "data"
+VECTORS = {1: DATA / "protocol_vectors.json", 2: DATA / "protocol_vectors_2.json"}
 TOKEN, HASH = bytes(range(16)), bytes(range(16, 32))
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(
@@ -26,7 +27,7 @@ DRAWN = SamplingParams(
     logprobs=2,
 )  # fmt: skip
 LOGPROBS = (Logprob(-0.5, ((5, -0.5), (151643, -1.25))), Logprob(-2.0))
-FRAMES = {
+OF_VERSION_1 = {
     "a new session": protocol.Open(1, protocol.NO_TOKEN, 151936, HASH, ""),
     "a session resumed, a model by name": protocol.Open(1, TOKEN, 49152, HASH, "smollm2-135m"),
     "a prompt, greedy": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
@@ -49,54 +50,129 @@ FRAMES = {
     "busy": protocol.Busy(250, "the cache is full"),
     "refused": protocol.Error(protocol.VOCABULARY, "größer"),
 }
+OPTIONS = {"": 0, "deep": 2**64 - 1, "off": False, "on": True, "rate": -0.25, "ß": "größer"}
+OF_VERSION_2 = {
+    "a new session": protocol.Open(2, protocol.NO_TOKEN, 151936, HASH, ""),
+    "a session with options": protocol.Open(2, TOKEN, 49152, HASH, "qwen", OPTIONS),
+    "a prompt": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
+    "a prompt with options": protocol.Begin(1, 0, 0, 1, GREEDY, 0, (1,), {"one": 1, "two": "2"}),
+    "a chain": protocol.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
+    "a plain step": protocol.Verify(129, 17, 1, 32, ()),
+    "a tree": protocol.Verify(7, 17, 1, 0, (5, 6, 7, 128, 9), (-1, 0, 0, -1, 3)),
+    "a tree of 255 nodes": protocol.Verify(8, 17, 1, 0, (5,) * 255, (-1,) * 255),
+    "the third node of a tree accepted": protocol.Answer(7, 3, 151643, 48211),
+    "opened": protocol.Opened(
+        2, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000)), 14
+    ),
+    "opened, chains only": protocol.Opened(2, TOKEN, 256, 7, 1, 100, HASH, ""),
+}
+FRAMES = {1: OF_VERSION_1, 2: OF_VERSION_2}
+ALL = [(frame, version) for version, frames in FRAMES.items() for frame in frames.values()]
+EVERY = pytest.mark.parametrize(
+    ("frame", "version"), ALL,
+    ids=[f"{name}, version {version}" for version, frames in FRAMES.items() for name in frames],
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_what_is_written_is_read(name):
-    assert protocol.decode(protocol.encode(FRAMES[name])) == FRAMES[name]
+@EVERY
+def test_what_is_written_is_read(frame, version):
+    assert protocol.decode(protocol.encode(frame, version), version) == frame
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_every_cut_is_noticed_or_is_a_frame(name):
+@EVERY
+def test_every_cut_is_noticed_or_is_a_frame(frame, version):
     """A frame that ends in token ids may be cut between two of them, and says no more."""
-    data = protocol.encode(FRAMES[name])
+    data = protocol.encode(frame, version)
     for end in range(len(data)):
         try:
-            found = protocol.decode(data[:end])
+            found = protocol.decode(data[:end], version)
         except VerifierFault:
             continue
-        assert protocol.encode(found) == data[:end]
+        assert protocol.encode(found, version) == data[:end]
         assert isinstance(found, protocol.Begin | protocol.Verify | protocol.Answer)
 
 
-@pytest.mark.parametrize("name", [n for n, f in FRAMES.items() if not hasattr(f, "ids")])
-def test_left_over_bytes(name):
-    with pytest.raises(VerifierFault):
-        protocol.decode(protocol.encode(FRAMES[name]) + b"\0")
+@EVERY
+def test_left_over_bytes(frame, version):
+    data = protocol.encode(frame, version) + b"\0"
+    if hasattr(frame, "ids"):
+        assert protocol.decode(data, version).ids == (*frame.ids, 0)
+    else:
+        with pytest.raises(VerifierFault):
+            protocol.decode(data, version)
 
 
 @settings(max_examples=10_000, deadline=None)
-@given(st.binary(max_size=80))
-def test_random_messages(data):
-    check_message(data)
+@given(st.binary(max_size=80), st.sampled_from([*FRAMES]))
+def test_random_messages(data, version):
+    check_message(data, version)
 
 
-@settings(max_examples=5_000, deadline=None)
-@given(st.sampled_from([protocol.encode(f) for f in FRAMES.values()]), st.data())
-def test_damaged_messages(whole, data):
+@settings(max_examples=10_000, deadline=None)
+@given(st.sampled_from([(protocol.encode(f, v), v) for f, v in ALL]), st.data())
+def test_damaged_messages(message, data):
+    whole, version = message
     at = data.draw(st.integers(0, len(whole) - 1))
-    check_message(whole[:at] + data.draw(st.binary(max_size=3)) + whole[at + 1 :])
+    check_message(whole[:at] + data.draw(st.binary(max_size=3)) + whole[at + 1 :], version)
 
 
-def check_message(data):
+def check_message(data, version):
     """Check that it is refused, or means one thing that can be written in one way."""
     try:
-        found = protocol.decode(data)
+        found = protocol.decode(data, version)
     except VerifierFault:
         return
-    again = protocol.decode(protocol.encode(found))
-    assert protocol.encode(again) == protocol.encode(found)
+    again = protocol.decode(protocol.encode(found, version), version)
+    assert protocol.encode(again, version) == protocol.encode(found, version)
     assert repr(again) == repr(found)  # NaN included
+
+
+def test_what_version_1_has_no_field_for_is_not_left_out():
+    tree = protocol.Verify(0, 1, 0, 0, (1, 2), (-1, -1))
+    for frame in (tree, protocol.Open(1, TOKEN, 1, HASH, "", {"a": 1})):
+        with pytest.raises(ValueError, match="version 1 has no"):
+            protocol.encode(frame)
+
+
+def test_frames_that_both_versions_have_are_the_same():
+    changed = protocol.Open | protocol.Opened | protocol.Begin | protocol.Verify
+    for frame in OF_VERSION_1.values():
+        if not isinstance(frame, changed):
+            assert protocol.encode(frame, 2) == protocol.encode(frame, 1)
+
+
+@given(st.lists(st.integers(-1, 254), max_size=40))
+def test_parents(parents):
+    """Each is written as one byte; one that is not before its node is refused."""
+    frame = protocol.Verify(0, 1, 0, 0, (5,) * len(parents), tuple(parents))
+    data = protocol.encode(frame, 2)
+    assert len(data) == len(protocol.encode(protocol.Verify(0, 1, 0, 0, frame.ids))) + (
+        1 + len(parents)
+    )
+    if all(parent < node for node, parent in enumerate(parents)):
+        assert protocol.decode(data, 2) == frame
+    else:
+        with pytest.raises(VerifierFault, match="none before it"):
+            protocol.decode(data, 2)
+
+
+def test_an_option_is_written_whole_or_not_at_all():
+    with pytest.raises(ValueError, match="65536 characters"):
+        protocol.encode(protocol.Open(2, TOKEN, 1, HASH, "", {"grammar": "x" * 65536}))
+
+
+@pytest.mark.parametrize(("written", "said"), [
+    (b"\x01\x01a\x04\x00", "'a' in a frame is of unknown type 4"),
+    (b"\x01\x01a\x00\x02", "too large"),
+    (b"\x02\x01b\x00\x00\x01a\x00\x00", "out of order"),
+    (b"\x02\x01a\x00\x00\x01a\x00\x00", "out of order"),
+    (b"\x01\x01\xff\x00\x00", "UTF-8"),
+    (b"\x7f", "ends"),
+])  # fmt: skip
+def test_options_that_are_none(written, said):
+    data = protocol.encode(protocol.Open(2, TOKEN, 1, HASH, ""))
+    with pytest.raises(VerifierFault, match=said):
+        protocol.decode(data[:-1] + written)
 
 
 @pytest.mark.parametrize(("data", "said"), [
@@ -180,32 +256,9 @@ def test_bytes_of_a_step():
 
 def vectors():
     """For other languages: frames as fields and as bytes, and what they are computed with."""
-
-    def plain(value):
-        if isinstance(value, bytes):
-            return value.hex()
-        return {"-inf": True} if value == -math.inf else value
-
-    def written(frame):
-        found = {"type": type(frame).__name__.upper()}
-        for key, value in asdict(frame).items():
-            if key == "params":
-                value = {
-                    name: {str(k): plain(v) for k, v in x.items()} if name == "logit_bias" else x
-                    for name, x in value.items()
-                    if name in WIRED
-                }
-            found[key] = plain(value)
-        return found
-
     vocab = ["a", "bc", "", "größer"]
     return {
-        "version": protocol.VERSION,
-        "subprotocol": protocol.SUBPROTOCOL,
-        "frames": [
-            {"name": name, "frame": written(frame), "hex": protocol.encode(frame).hex()}
-            for name, frame in FRAMES.items()
-        ],
+        **frames_of(1),
         "checksums": [
             {"ids": ids, "crc32": protocol.Context(ids).checksum(len(ids))}
             for ids in ([], [0], [1, 128, 151643], [2**31 - 1] * 3)
@@ -226,22 +279,75 @@ def vectors():
     }  # fmt: skip
 
 
+def vectors_2():
+    """Return what version 2 adds: its frames, and some that are refused."""
+    head = protocol.encode(protocol.Verify(0, 1, 0, 0, ()), 2)[:-1]
+    bad = protocol.encode(protocol.Open(2, TOKEN, 1, HASH, ""))[:-1]
+    return {
+        **frames_of(2),
+        "refused": [
+            data.hex()
+            for data in (
+                head, head + b"\x02\x00\x02\x05\x06", head + b"\x02\x00", head + b"\x80\x02",
+                bad, bad + b"\x01\x01a\x04", bad + b"\x02\x01b\x00\x00\x01a\x00\x00",
+            )
+        ],
+    }  # fmt: skip
+
+
+def frames_of(version):
+    def plain(value):
+        if isinstance(value, bytes):
+            return value.hex()
+        return {"-inf": True} if value == -math.inf else value
+
+    def written(frame):
+        found = {"type": type(frame).__name__.upper()}
+        for key, value in asdict(frame).items():
+            if version == 1 and key in ("options", "parents", "max_leaves"):
+                continue
+            if key == "params":
+                value = {
+                    name: {str(k): plain(v) for k, v in x.items()} if name == "logit_bias" else x
+                    for name, x in value.items()
+                    if name in WIRED
+                }
+            found[key] = plain(value)
+        return found
+
+    name = next(name for name, number in protocol.SUBPROTOCOLS.items() if number == version)
+    return {
+        "version": version,
+        "subprotocol": name,
+        "frames": [
+            {"name": name, "frame": written(frame), "hex": protocol.encode(frame, version).hex()}
+            for name, frame in FRAMES[version].items()
+        ],
+    }
+
+
 WIRED = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "top_k", "logprobs", "logit_bias",
 )  # fmt: skip
 
 
-def as_text():
-    return json.dumps(vectors(), indent=1, ensure_ascii=False) + "\n"
+def as_texts():
+    found = {1: vectors(), 2: vectors_2()}
+    return {v: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for v, one in found.items()}
 
 
-def test_the_vectors_in_the_repository():
-    assert VECTORS.read_text("utf-8") == as_text(), "run: python -m tests.unit.protocol.test_wire"
-    for data in vectors()["refused"]:
+@pytest.mark.parametrize("version", FRAMES)
+def test_the_vectors_in_the_repository(version):
+    text = as_texts()[version]
+    assert VECTORS[version].read_text("utf-8") == text, (
+        "run: python -m tests.unit.protocol.test_wire"
+    )
+    for data in json.loads(text)["refused"]:
         with pytest.raises(VerifierFault):
-            protocol.decode(bytes.fromhex(data))
+            protocol.decode(bytes.fromhex(data), version)
 
 
 if __name__ == "__main__":
-    VECTORS.write_text(as_text(), "utf-8")
+    for number, text in as_texts().items():
+        VECTORS[number].write_text(text, "utf-8")

@@ -26,8 +26,14 @@ public final class Wire {
         if (data.length == 0) {
             throw new ProtocolException("an empty message came; a frame has at least its type");
         }
+        int type = data[0] & 0xFF;
+        boolean saysVersion = type == 0x01 || type == 0x81;
+        if (saysVersion && data.length > 1 && data[1] != VERSION) {
+            throw new ProtocolException("a frame of version " + (data[1] & 0xFF)
+                    + " of the protocol came; this program speaks version " + VERSION + ": update it");
+        }
         FrameReader in = new FrameReader(data, 1);
-        Frame frame = read(data[0] & 0xFF, in);
+        Frame frame = read(type, in);
         if (in.left() > 0) {
             throw new ProtocolException(in.left() + " bytes stand behind the fields of a frame");
         }

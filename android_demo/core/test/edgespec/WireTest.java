@@ -70,6 +70,19 @@ public class WireTest {
     }
 
     @Test
+    public void versionTwoIsRefusedByItsNumber() throws IOException {
+        int refused = 0;
+        for (Object one : Vectors.list(Vectors.read("protocol_vectors_2.json"), "frames")) {
+            byte[] data = Vectors.bytes(((Map<?, ?>) one).get("hex"));
+            if (data[0] == 0x01 || data[0] == (byte) 0x81) {
+                refused(data, "version 2");
+                refused++;
+            }
+        }
+        assertTrue("OPEN and OPENED are among the vectors", refused >= 2);
+    }
+
+    @Test
     public void checksums() throws IOException {
         for (Object one : Vectors.list(vectors(), "checksums")) {
             Map<?, ?> vector = (Map<?, ?>) one;
@@ -278,7 +291,7 @@ public class WireTest {
         } else if (type.equals("PROGRESS")) {
             return new Frame.Progress(Vectors.number(f, "generation"), Vectors.number(f, "n_done"));
         } else if (type.equals("ANSWER")) {
-            return new Frame.Answer(Vectors.number(f, "round"), integer(f, "n_accepted"),
+            return new Frame.Answer(Vectors.number(f, "round"), integer(f, "accepted"),
                     integer(f, "token"), Vectors.number(f, "server_us"),
                     logprobs(Vectors.list(f, "logprobs")));
         } else if (type.equals("NEED")) {
