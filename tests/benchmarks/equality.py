@@ -1,6 +1,10 @@
 """Greedy text with speculation against plain decoding, token for token, on Spec-Bench questions.
 
     python -m tests.benchmarks.equality question.dev.jsonl NAME TARGET [DRAFT] [--batch-invariant]
+        [--spec-type NAME] [--depth N] [--skip N] [--only N]
+
+With --spec-type of a drafter of trees (recycling, runner_ups) and a depth of some nodes a tree is
+verified at every step. --skip and --only take a part of the 30 questions.
 
 Wherever two texts part, the plain run's log-probability gap between the two tokens stands
 beside the noise: how much the same gap (of the plain run's two best tokens) differs between
@@ -9,8 +13,10 @@ the two runs at all positions where they still agree.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
+from itertools import islice
 
 import numpy as np
 
@@ -31,20 +37,39 @@ def noise_of(plain, drafted, n):
             yield abs((p - q) - other)
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("file", "name", "target"):
+        parser.add_argument(name)
+    parser.add_argument("draft", nargs="?")
+    parser.add_argument("--batch-invariant", action="store_true")
+    parser.add_argument("--spec-type", default="")
+    parser.add_argument("--depth", type=int, default=DEPTH)
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    return parser.parse_args()
+
+
 def main() -> None:
-    file, name, target, *draft = [word for word in sys.argv[1:] if word != "--batch-invariant"]
-    invariant = True if "--batch-invariant" in sys.argv else None
+    given = arguments()
+    invariant = given.batch_invariant
+    only = None if given.only is None else given.skip + given.only
+    options = {"spec_type": given.spec_type, "depth": given.depth, "batch_invariant": invariant}
+    n_siblings = 0
     differences, noise, n_questions, n_accepted = [], [], 0, 0
-    with load_fixed(target, *draft, batch_invariant=invariant) as engine:
-        for question, category, text in spread(file):
+    with load_fixed(given.target, given.draft, **options) as engine:
+        for question, category, text in islice(spread(given.file), given.skip, only):
             prompt = chat_prompt(engine, text)
-            options = {"max_tokens": N_TOKENS, "logprobs": 5}
             engine.generate(prompt, max_tokens=1, disable_spec_decode=True)
-            plain = engine.generate(prompt, **options, disable_spec_decode=True)
+            plain = engine.generate(
+                prompt, max_tokens=N_TOKENS, logprobs=5, disable_spec_decode=True
+            )
             engine.generate(prompt, max_tokens=1, disable_spec_decode=True)
-            drafted = engine.generate(prompt, **options)
+            drafted = engine.generate(prompt, max_tokens=N_TOKENS, logprobs=5)
             n_questions += 1
             n_accepted += drafted.stats.num_accepted_draft_tokens
+            per_position = drafted.stats.drafted_per_position
+            n_siblings += sum(per_position[:1]) - drafted.stats.num_draft_steps
             pairs = list(zip(plain.token_ids, drafted.token_ids, strict=False))
             part = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
             noise += noise_of(plain, drafted, part)
@@ -57,9 +82,9 @@ def main() -> None:
             assert part < len(pairs) or plain.token_ids == drafted.token_ids
             print(question, category, part, file=sys.stderr)
     largest = max(noise)
-    save(f"equality_{name}", {
-        "target": target, "draft": draft[0] if draft else "prompt lookup", "depth": DEPTH,
-        "batch_invariant": invariant,
+    save(f"equality_{given.name}", {
+        "target": given.target, "draft": given.draft or given.spec_type or "prompt lookup",
+        "depth": given.depth, "batch_invariant": invariant, "siblings_at_depth_1": n_siblings,
         "questions": n_questions, "tokens": N_TOKENS, "accepted_draft_tokens": n_accepted,
         "equal": n_questions - len(differences),
         "differences": differences,

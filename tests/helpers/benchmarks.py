@@ -44,15 +44,18 @@ def spread(file: str) -> Iterator[tuple[int, str, str]]:
                 yield question["question_id"], name, question["turns"][0]
 
 
-def load_fixed(target: str, draft: str | None = None, **options) -> Engine:
-    """Drafts of DEPTH tokens whenever there is anything to draft; with draft "auto" what
-    `edgespec.load` does by default. options: fields of EngineConfig.
+def load_fixed(
+    target: str, draft: str | None = None, spec_type: str = "", depth: int = DEPTH, **options
+) -> Engine:
+    """Drafts of `depth` tokens whenever there is anything to draft; with draft "auto" what
+    `edgespec.load` does by default. spec_type: by default the draft model or else "suffix".
+    options: fields of EngineConfig.
     """
     if draft == "auto":
         return known(lambda: load(model(target), n_ctx=4096, **options))
     config = {
-        "method": "draft_model" if draft else "suffix",
-        "num_speculative_tokens": DEPTH,
+        "method": spec_type or ("draft_model" if draft else "suffix"),
+        "num_speculative_tokens": depth,
         "draft_p_min": 0.0,
     }
     draft_path = model(draft) if draft else None
