@@ -136,10 +136,10 @@ def depths_of(parents: Sequence[int]) -> list[int]:
     depths: list[int] = []
     line = [-1]  # from the root to the last node
     for node, parent in enumerate(parents):
-        while line and line[-1] != parent:
-            line.pop()
-        if not line:
-            raise ValueError(f"node {node} has parent {parent}: the order is not depth-first")
+        if parent != node - 1:
+            if parent not in line:
+                raise ValueError(f"node {node} has parent {parent}: the order is not depth-first")
+            del line[line.index(parent) + 1 :]
         depths.append(len(line))
         line.append(node)
     return depths
@@ -173,8 +173,10 @@ def first_nodes(draft: Draft, n: int, max_leaves: int) -> Draft:
 
 def widths_of(parents: Sequence[int]) -> Path:
     """Return the number of nodes at each depth."""
-    depths = depths_of(parents)
-    return tuple(depths.count(depth) for depth in range(1, max(depths, default=0) + 1))
+    depths = [0]  # the root's comes first
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    return tuple(map(depths.count, range(1, max(depths) + 1)))
 
 
 def path_to(parents: Sequence[int], node: int) -> Path:

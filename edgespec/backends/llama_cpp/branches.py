@@ -111,15 +111,15 @@ def leaf_spans(parents: Sequence[int]) -> list[range]:
 
     parents: in depth-first order, the children of a node ascending.
     """
-    n = len(parents)
-    below = [0] * (n + 1)  # the root comes first
-    for node in range(n, -1, -1):
-        below[node] = below[node] or 1
-        if node:
-            below[parents[node - 1] + 1] += below[node]
-    spans, n_leaves = [], 0
-    for node in range(n + 1):
-        spans.append(range(n_leaves, n_leaves + below[node]))
-        is_leaf = node == n or parents[node] != node - 1  # nothing follows it in the order
-        n_leaves += is_leaf
-    return spans
+    starts, n_leaves = [0], 0  # the root comes first
+    for node, parent in enumerate(parents):
+        if parent != node - 1:
+            n_leaves += 1  # the node before has no children
+        starts.append(n_leaves)
+    stops = [0] * len(starts)
+    for node in range(len(parents), 0, -1):
+        stops[node] = stops[node] or starts[node] + 1
+        above = parents[node - 1] + 1
+        stops[above] = stops[above] or stops[node]
+    stops[0] = stops[0] or 1
+    return list(map(range, starts, stops))
