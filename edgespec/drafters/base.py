@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..backends.base import Model, Tokenizer
 from ..config import SpeculativeConfig
@@ -53,6 +53,24 @@ class DraftsAhead(Drafter, Protocol):
         """Draft on after `context` and the whole of `draft` until `until` returns True.
 
         limit: most tokens to find after the one that the target adds.
+        """
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A drafter, or a part of one, that goes on in another process with what it has learned.
+
+    What is kept holds no text: rates by kind of evidence.
+    """
+
+    def learned(self) -> Mapping[str, Any]:
+        """Return what was learned so far as plain data for JSON, under names of its own."""
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned in an earlier process.
+
+        It may hold names that this one does not know. Raises ValueError, TypeError or KeyError for
+        values that cannot be, and is then as before.
         """
 
 

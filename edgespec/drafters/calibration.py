@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+_MOST_KINDS = 4096
 
 
 class Calibration:
@@ -14,6 +18,7 @@ class Calibration:
 
     def __init__(self, strength: float = 8, memory: float = 150) -> None:
         self._strength = strength
+        self._memory = memory
         self._keep = 1 - 1 / memory
         self._seen: dict[Hashable, tuple[float, float]] = {}
 
@@ -26,3 +31,29 @@ class Calibration:
         """Learn from one outcome."""
         hits, n = self._seen.get(kind, (0.0, 0.0))
         self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
+
+    def learned(self) -> list[tuple[Hashable, float, float]]:
+        """Return (kind, hits, observations) for JSON, of the kinds that were observed most."""
+        found = sorted(self._seen.items(), key=lambda entry: -entry[1][1])
+        return [(kind, hits, n) for kind, (hits, n) in found[:_MOST_KINDS]]
+
+    def relearn(self, state: Sequence[Sequence[Any]]) -> None:
+        """Take what `learned` returned: older than all that is observed from now on.
+
+        Raises ValueError or TypeError for what cannot be, and is then as before.
+        """
+        seen: dict[Hashable, tuple[float, float]] = {}
+        for kind, hits, n in state[:_MOST_KINDS]:
+            if not 0 <= hits <= n < math.inf:
+                raise ValueError(f"{hits!r:.20} hits of {n!r:.20}")
+            share = min(1.0, self._memory / n) if n else 0.0
+            seen[_hashable(kind)] = share * hits, share * n
+        self._seen = seen
+
+
+def _hashable(kind: Any) -> Hashable:
+    """Return a kind of evidence that went through JSON as it was: lists were tuples."""
+    if isinstance(kind, list | tuple):
+        return tuple(map(_hashable, kind))
+    hash(kind)
+    return kind  # type: ignore[no-any-return]

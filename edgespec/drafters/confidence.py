@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .calibration import Calibration
 
@@ -40,6 +42,23 @@ class Confidence:
         counts = zip(_DRAFTS, self._all, strict=True)
         self._recent = [prior * n + learned * seen for n, seen in counts]
         self._histogram = ()
+
+    def learned(self) -> dict[str, Any]:
+        """Return outcomes by class, and how many drafts began with each, for JSON."""
+        return {"outcomes": self._calibration.learned(), "drafts": self._all}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned. Raises ValueError, TypeError or KeyError for what cannot
+        be, and is then as before.
+        """
+        drafts = [float(n) for n in state["drafts"]]
+        if len(drafts) != len(_DRAFTS) or not all(0 < n < math.inf for n in drafts):
+            raise ValueError(f"drafts by class: {drafts}")
+        self._calibration.relearn(state["outcomes"])
+        self._all = drafts
+        self.probs = list(map(self._calibration.estimate, range(len(_ACCEPTED)), _ACCEPTED))
+        self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
+        self.begin()
 
     @property
     def histogram(self) -> tuple[tuple[float, float], ...]:

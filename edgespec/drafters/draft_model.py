@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..backends.base import Model
 from ..cache.token_cache import TokenCache, common_prefix
@@ -196,6 +197,15 @@ class ModelDrafter:
             if guess != token:
                 break
         self._guesses = []
+
+    def learned(self) -> dict[str, Any]:
+        """Return the outcomes of drafts, as Learns has it."""
+        return {self.name: self._confidence.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        if self.name in state:
+            self._confidence.relearn(state[self.name])
 
     def close(self) -> None:
         """Free the model."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from ..sampling.base import Request
 from ..sampling.sampler import candidates
@@ -67,6 +69,14 @@ class RunnerUpBranches:
                 (token, (rank, bisect.bisect(_LIKELY, below)))
                 for rank, (token, below) in enumerate(others)
             )
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {"runner_ups": self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get("runner_ups", ()))
 
 
 @register("runner_ups", "prompt lookup and what was nearly said, as a tree")

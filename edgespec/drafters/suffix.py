@@ -9,7 +9,8 @@ occurred, so the drafter can say how sure it is.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
@@ -197,6 +198,14 @@ class SuffixDrafter:
             self._automaton.append(token)
         self._n_context += len(verified.tokens)
         self._found = None
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {self.name: self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get(self.name, ()))
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

@@ -6,7 +6,8 @@ The counts of the automaton say how often each token followed, as in SuffixDecod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..sampling.base import Request
 from ..types import Verified
@@ -91,6 +92,14 @@ class SuffixBranches:
                     yield token, (*evidence, len(known), state[1] < longest), prior
                 known.add(token)
             state = self._automaton.shorter(state[0])
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {"suffix_tree": self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get("suffix_tree", ()))
 
 
 @register("suffix_tree", "prompt lookup, as a tree")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..sampling.base import Request
 from ..sampling.trees import children_of
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
-from .base import DrafterContext
+from .base import DrafterContext, Learns
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
@@ -143,6 +143,19 @@ class TreeDrafter:
             source.accept(verified)
         self._n_context += len(verified.tokens)
         self._found = None
+
+    def learned(self) -> dict[str, Any]:
+        """Return what its sources learned, as Learns has it."""
+        found: dict[str, Any] = {}
+        for source in self._sources:
+            found |= source.learned() if isinstance(source, Learns) else {}
+        return found
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        for source in self._sources:
+            if isinstance(source, Learns):
+                source.relearn(state)
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
