@@ -172,6 +172,7 @@ class SamplingParams:
 
 
 Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
+Remember = Literal["all", "rates", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,9 @@ class SpeculativeConfig:
     "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
     draft model propose its likeliest token instead of drawing one.
+    remember: what is kept on this disk for later processes, unless depths are fixed: the "rates" at
+    which drafts came true, by kind of evidence, "all" the tokens that likely follow one as well, or
+    "nothing".
     """
 
     method: str = "auto"
@@ -203,6 +207,7 @@ class SpeculativeConfig:
     draft_p_min: float | None = None
     prompt_lookup_min: int | None = None
     acceptance: Acceptance = "block"
+    remember: Remember = "all"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -224,6 +229,11 @@ class SpeculativeConfig:
             raise ConfigError(
                 f"unknown acceptance rule {self.acceptance!r}; "
                 f"known: {', '.join(Acceptance.__args__)}"  # type: ignore[attr-defined]
+            )
+        if self.remember not in Remember.__args__:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"unknown value {self.remember!r} of remember; "
+                f"known: {', '.join(Remember.__args__)}"  # type: ignore[attr-defined]
             )
         _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
         _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)

@@ -43,6 +43,7 @@ _SPECULATION = {
     "spec_draft_n_min": "min_speculative_tokens",
     "spec_draft_p_min": "draft_p_min",
     "acceptance": "acceptance",
+    "spec_remember": "remember",
 }
 
 

@@ -196,6 +196,12 @@ speculation_options = cloup.option_group(
         "--acceptance", type=click.Choice(["block", "rejection", "coupled", "deterministic"]),
         show_default="block", help="Acceptance rule for drafts at a temperature above 0.",
     ),
+    option(
+        "--spec-remember", type=click.Choice(["all", "rates", "nothing"]),
+        show_default="all, with serve rates",
+        help="What of drafts is kept on this disk for later starts: all, only the rates at which "
+        "they came true, or nothing. No text is kept.",
+    ),
 )  # fmt: skip
 
 system_option = option("--system", help="System prompt.")

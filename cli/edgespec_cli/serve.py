@@ -126,6 +126,7 @@ def serve(ctx: click.Context) -> int:
     """
     params = ctx.params
     settings = _settings(params)
+    params["spec_remember"] = _remembered(params["spec_remember"])
     from edgespec.server import app  # raises if the extra `server` is not installed
 
     _log_as_json(quiet=params["quiet"])
@@ -177,6 +178,16 @@ def _sessions(
             raise
         return None, str(error)
     return found, ""
+
+
+def _remembered(given: str | None) -> str:
+    """Return what of drafts is kept. Raises UsageError for tokens: clients do not share them."""
+    if given == "all":
+        raise click.UsageError(
+            "--spec-remember all would keep tokens of one client for drafts of another; choose "
+            "rates or nothing"
+        )
+    return given or "rates"
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:

@@ -47,16 +47,18 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
 
     MODEL is a name that `edgespec list` shows, or its path. Only models that edgespec fetched or
     made are deleted, and none that lie elsewhere. The copy of a draft model in a faster format goes
-    with it.
+    with it, and what was learned of drafts.
     """
     from edgespec import hub
     from edgespec.loading.drafts import discard_copy_of
+    from edgespec.loading.kept import forget_learned
 
     for model in [hub.find(reference) for reference in references]:
         what = f"{name(model.reference)} ({name(str(model.path))}, {size(model.size)})"
         if not yes and not is_terminal(sys.stdin):
             raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
         if yes or click.confirm(f"delete {what}?", err=True):
+            forget_learned(model.path)
             copy = discard_copy_of(model.path)  # while the file tells which one is its own
             also = " and its copy in a faster format" if copy else ""
             click.echo(f"deleted {what}{also}, {size(copy + hub.remove(model))} freed")

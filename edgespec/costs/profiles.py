@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,17 @@ def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
 
 def kept(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values kept under this fingerprint, or {} if there are none to read."""
+    path = _path(fingerprint)
     try:
-        found = json.loads(_path(fingerprint).read_text("utf-8"))
-        return found if found["fingerprint"] == dict(fingerprint) else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if found["fingerprint"] == dict(fingerprint):
+            return found
+    except OSError:
         return {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    logger.warning("%s is damaged; what it held is learned or measured anew", path)
+    return {}
 
 
 def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | None:
@@ -87,6 +93,14 @@ def forget(fingerprint: Mapping[str, Any]) -> None:
     """Delete what was kept under this fingerprint: the next load measures anew."""
     with contextlib.suppress(OSError):
         _path(fingerprint).unlink()
+
+
+def forget_all(matches: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Delete all that was kept under fingerprints that `matches` returns True for."""
+    for path in folder().glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            if matches(json.loads(path.read_text("utf-8"))["fingerprint"]):
+                path.unlink()
 
 
 def _path(fingerprint: Mapping[str, Any]) -> Path:

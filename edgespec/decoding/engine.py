@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
-from .idle_work import IdleWork, Work
+from .idle_work import IdleWork, Keeping, Work
 from .output import Output
 from .prompts import check_size
 from .request_lock import Interrupt, RequestLock
@@ -38,6 +39,7 @@ class Engine:
     target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
     idle_work: what is done between requests, on a thread of its own, for later ones: costs are
     measured, a draft model is copied in a faster format. A request that comes does not wait for it.
+    kept: keeps what was learned, between requests now and then, and at the end.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Engine:
         description: dict[str, Any] | None = None,
         target: Model | None = None,
         works: Sequence[Work] = (),
+        kept: Keeping | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -57,8 +60,10 @@ class Engine:
         self._session = session
         self._speculation = speculation
         self._description = description or {}
-        self._lock = RequestLock(on_busy, session.close)
-        self.idle_work = IdleWork(self._lock, works)
+        self._lock = RequestLock(on_busy, functools.partial(_free, session, kept))
+        self.idle_work = IdleWork(self._lock, works, kept)
+        if kept:
+            weakref.finalize(self, kept.save)
         weakref.finalize(self, self.idle_work.close)  # at the latest when the program ends
 
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
@@ -145,7 +150,7 @@ class Engine:
         try:
             completion, rest = yield from self._held(prompt, params, earlier, interrupt)
         finally:
-            self.idle_work.start()
+            self.idle_work.start(answered=True)
         yield Event("done", text=rest, completion=completion)
 
     def _held(
@@ -221,6 +226,13 @@ class Engine:
 
     def _speculation_of(self, params: SamplingParams) -> str:
         return self._speculation if params.may_draft else "off: disabled by request"
+
+
+def _free(session: Session, kept: Keeping | None) -> None:
+    """Free the models, once what was learned with them is kept."""
+    if kept:
+        kept.save()
+    session.close()
 
 
 def _token_ids(prompt: Any) -> list[int]:

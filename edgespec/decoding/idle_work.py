@@ -14,6 +14,7 @@ from .request_lock import Interrupt, RequestLock
 logger = logging.getLogger("edgespec.idle")
 
 PAUSE_S = 0.5  # after a request, before work begins: the next one may follow at once
+KEEP_EVERY = 8  # answers
 AGAIN_S = 5.0  # after which work goes on that could not be done, if no request has ended before
 
 
@@ -29,19 +30,31 @@ class Work(Protocol):
         """
 
 
+class Keeping(Work, Protocol):
+    """A work that keeps what was learned so far."""
+
+    def save(self) -> None:
+        """Do it at once."""
+
+
 class IdleWork:
     """Does works on a thread of its own, one after the other, some moments after a request.
 
     It holds the lock of requests meanwhile, and gives way as soon as one comes. A work that fails
     is logged and left out. In a forked process nothing is done: what it has is the parent's.
 
+    kept: is done again after every KEEP_EVERY answers.
     busy: returns True while somebody else uses the models, and it gives way to them as well.
     """
 
-    def __init__(self, lock: RequestLock, works: Sequence[Work] = ()) -> None:
+    def __init__(
+        self, lock: RequestLock, works: Sequence[Work] = (), kept: Keeping | None = None
+    ) -> None:
         self.busy: Callable[[], bool] = lambda: False
         self._lock = lock
         self._works = list(works)
+        self._kept = kept
+        self._n_answers = 0
         self._changed = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -56,8 +69,11 @@ class IdleWork:
         """Do another work as well, after the others."""
         self._works.append(work)
 
-    def start(self) -> None:
-        """Begin or go on in a moment: a request has ended, or none is expected now."""
+    def start(self, *, answered: bool = False) -> None:
+        """Begin or go on in a moment: a request was answered, or none is expected now."""
+        self._n_answers += answered
+        if self._kept and answered and self._n_answers % KEEP_EVERY == 0:
+            self._works += [self._kept] if self._kept not in self._works else []
         if not self._works or self._closed or not self._lock.is_open:
             return
         self._changed.set()

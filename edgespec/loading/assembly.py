@@ -16,7 +16,7 @@ from ..costs.profiles import Profile
 from ..costs.threads import governor_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
-from ..drafters.base import Drafter, DrafterContext, Source
+from ..drafters.base import Drafter, DrafterContext, Learns, Source
 from ..drafters.cascade import cascades
 from ..errors import ConfigError
 from ..policies.adaptive import Adaptive
@@ -24,6 +24,7 @@ from ..policies.base import Policy
 from ..policies.fixed import FixedDepth
 from ..verifiers.base import Verifier
 from ..verifiers.local import LocalVerifier
+from .kept import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class Speculation:
     sources: Sequence[Source]
     policy: Policy
     summary: str
+
+    @property
+    def learners(self) -> list[Learns]:
+        """The parts that go on in another process with what they have learned."""
+        return [part for part in (*self.drafters, self.policy) if isinstance(part, Learns)]
 
     def session(self, verifier: Verifier, **options: Any) -> Session:
         """Return the loop with a verifier; `options` as in Session."""
@@ -118,6 +124,7 @@ def assemble(
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
     *,
     profile: Profile | Costs | None = None,
+    kept: Kept | None = None,
     **options: Any,
 ) -> Engine:
     """Make an engine from models that are loaded: the toy backend, or one of your own.
@@ -125,6 +132,7 @@ def assemble(
     draft_model: closed with the engine, at once if the method uses none.
     profile: costs of evaluations; None measures them now, if each step decides by them. Costs may
     become known later: until then it decodes plainly.
+    kept: what was learned in earlier processes, and keeps it for later ones; None for nothing.
     options: `on_busy`, `description` and `works` of Engine.
     """
     config = configured(speculative_config)
@@ -138,6 +146,8 @@ def assemble(
     )
     if isinstance(made.policy, Adaptive):
         made.policy.costs.follow(governor)
+    if kept:
+        kept.recall(made.learners)
     drafts = bool(made.drafters)
     verifier = LocalVerifier(target, config.acceptance, governor=governor, drafts=drafts)
     return Engine(
@@ -145,6 +155,7 @@ def assemble(
         tokenizer,
         speculation=made.summary,
         target=target,
+        kept=kept,
         **options,
     )
 

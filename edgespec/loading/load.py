@@ -20,6 +20,7 @@ from ..decoding.idle_work import Work
 from ..device import processor
 from .assembly import assemble, configured
 from .drafts import copying, draft_path, load_draft
+from .kept import Kept
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
 
@@ -72,6 +73,7 @@ def load(
             draft_model,
             spec,
             profile=costs,
+            kept=None if spec.fixed or spec.remember == "nothing" else Kept(path, wanted),
             on_busy=config.on_busy,
             description=_describe(target, draft_model),
             works=works + copying(draft_model),

@@ -10,6 +10,7 @@ LOSS_BUDGET = 3.5  # tokens that an answer may lose, in proportion to its length
 LEAST_LOSS_BUDGET = 1.5  # the same where the last ones lost
 MOST_REFUND = 3.0  # that an answer may lose besides, if forbidden drafts would have won as much
 EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
+MOST_SPEED = 32.0  # tokens in the time of a plain step
 _LENGTH = 100.0  # tokens of an answer that these limits are meant for
 _SHORTEST, _LONGEST = 20.0, 125.0  # beyond that the length does not count
 _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
@@ -24,7 +25,7 @@ class Accounts:
     have won lately. refunded: to this answer. exploration_budget: what trying a draft model may
     cost. usual: tokens of an answer, and won: tokens that one won; both are running means. lengths:
     of the last two answers. catch_up_penalty: what catching up of a draft model has to win, by its
-    cost.
+    cost. speed: tokens emitted lately in the time of a plain step.
     """
 
     loss_budget: float = LOSS_BUDGET
@@ -34,6 +35,7 @@ class Accounts:
     won: float = 1.0
     lengths: tuple[int, int] = (0, 0)
     catch_up_penalty: float = 1.0
+    speed: float = 1.0
     _won_now: float = 0.0
     _caught_up: float = 0.0  # tokens of this answer lost by catching up
     _won_by_model: float = 0.0
@@ -79,7 +81,9 @@ class Accounts:
 
     def learned(self) -> dict[str, Any]:
         """Return what is known of the answers that have ended."""
-        return {field.name: getattr(self, field.name) for field in fields(self)[:7]}
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name[0] != "_"
+        }
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned. Raises ValueError for what cannot be."""
@@ -93,6 +97,7 @@ class Accounts:
             and abs(found.won) < 1e9
             and min(before, last) >= 0
             and 1 <= found.catch_up_penalty <= 2
+            and 1 <= found.speed <= MOST_SPEED
         )
         if not sane:
             raise ValueError(f"no accounts of answers: {state}")

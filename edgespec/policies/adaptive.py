@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ..costs.online import LOOK_AHEAD, MEMORY, Costs, FurtherTokens
 from ..sampling.base import Request
 from ..types import PLAIN, Budget, DraftEstimate, Extension, Plan, StepStats
-from .accounts import EXPLORE, Accounts
+from .accounts import EXPLORE, MOST_SPEED, Accounts
 from .base import Ask
 
 logger = logging.getLogger("edgespec.adaptive")
@@ -133,9 +133,12 @@ class Adaptive:
         self._forget_stale_costs()
         if self.costs.regime != self._regime:
             self._regime, self._price = self.costs.regime, 0.0
-        rate = step.n_emitted / max(step.total_s, 1e-9)
-        self._price += MEMORY * (rate - self._price) if self._price else rate
         plain = self.costs.plain_s(n_past)
+        rate = step.n_emitted / max(step.total_s, 1e-9)
+        if not self._price and step.n_evaluated == 1:
+            rate *= self.accounts.speed  # what other steps make of it
+        self._price += MEMORY * (rate - self._price) if self._price else rate
+        self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
         charged = step.n_drafted or step.draft_evaluated
         lost = max(0.0, step.total_s - catch_up_s - plain) / plain if charged else 0.0
         if step.draft_evaluated:
@@ -147,13 +150,14 @@ class Adaptive:
         return self.costs.seen_plain_s(n_past)
 
     def learned(self) -> dict[str, Any]:
-        """Return what was learned from the answers so far, as Learns has it."""
+        """Return the accounts of the answers so far, as drafters.base.Learns has it."""
         self._end()
-        return self.accounts.learned()
+        return {"accounts": self.accounts.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned. Raises ValueError for what cannot be."""
-        self.accounts.relearn(state)
+        """Take what `learned` returned."""
+        if "accounts" in state:
+            self.accounts.relearn(state["accounts"])
 
     def _end(self) -> None:
         """Learn from an answer that has ended, once."""

@@ -356,6 +356,8 @@ def test_another_policy_goes_on_where_one_ended():
         begin(made)
     assert new.accounts == old.accounts
     assert new.accounts.usual != Accounts().usual
+    new.relearn({"accounts of another": 1})
+    assert new.accounts == old.accounts
 
 
 @pytest.mark.parametrize("damaged", [
@@ -365,7 +367,7 @@ def test_another_policy_goes_on_where_one_ended():
 def test_damaged_accounts_are_refused_as_a_whole(damaged):
     made = policy()
     before = made.learned()
-    state = before | damaged if damaged else [1]
+    state = before["accounts"] | damaged if damaged else [1]
     with pytest.raises((ValueError, TypeError)):
-        made.relearn(state)
+        made.relearn({"accounts": state})
     assert made.learned() == before

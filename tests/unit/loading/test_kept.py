@@ -1,0 +1,278 @@
+"""The memory of what was learned of drafts, over processes and engines."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import ToyModel, ToyTokenizer
+from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
+from edgespec.decoding import idle_work
+from edgespec.loading.kept import Kept, forget_learned
+
+VOCAB = ["a", "b", "c", "d", "<end>"]
+COSTS = Profile(Curve((1,), (1, 33), ((1e-3, 1.1e-3),)))
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """No pause before idle work, an empty folder of profiles."""
+    monkeypatch.setattr(idle_work, "PAUSE_S", 0.0)
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    return tmp_path / "profiles"
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(b"weights")
+    return path
+
+
+def engine(path, draft=None, method="auto"):
+    table = np.full((5, 5), 0.02)
+    table[np.arange(4), (np.arange(4) + 1) % 4] = 0.94
+    table[4] = 0.2
+    table[:4, 4] = 0
+    table /= table.sum(axis=1, keepdims=True)
+    return edgespec.assemble(
+        ToyModel(table, n_ctx=4096), ToyTokenizer(VOCAB, eog=[4]), profile=COSTS,
+        speculative_config={"method": method}, kept=Kept(path, draft),
+    )  # fmt: skip
+
+
+def answer(made, n=1):
+    for seed in range(n):
+        made.generate("abcdabcd", max_tokens=40, temperature=1.0, seed=seed)
+
+
+def on_disk(folder):
+    """Return what is kept by name, {} for nothing."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    learned = [values["learned"] for values in found if values["fingerprint"]["kind"] == "learned"]
+    assert len(learned) <= 1
+    return learned[0] if learned else {}
+
+
+def observed(learned, name="suffix"):
+    return sum(n for _, _, n in learned[name])
+
+
+def test_an_engine_begins_where_the_last_one_ended(model, folder):
+    with engine(model) as made:
+        answer(made)
+    first = on_disk(folder)
+    assert observed(first) > 20
+    assert first["accounts"]["usual"] < 100
+    with engine(model):
+        pass
+    assert on_disk(folder) == first
+    with engine(model) as made:
+        answer(made)
+    assert observed(on_disk(folder)) > 1.5 * observed(first)
+
+
+def test_what_is_kept_is_bounded(model, folder):
+    for _ in range(3):
+        with engine(model) as made:
+            answer(made, 60)
+    (_, _, most), *_ = on_disk(folder)["suffix"]
+    assert most <= 150
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1 << 16
+
+
+def test_the_next_step_is_estimated_as_in_the_same_process():
+    """In virtual time: answers of several processes are drafted as those of one."""
+    traces = shipped_traces()[:3]
+
+    def learners(made):
+        return [*made.session._drafters, made.policy]
+
+    profile = shipped_profiles()["cpu-f16"]
+    made = Replay(profile, "auto")
+    for trace in traces:
+        made.run(trace)
+    state = {}
+    for learner in learners(made):
+        state |= json.loads(json.dumps(learner.learned()))
+    new, fresh = Replay(profile, "auto"), Replay(profile, "auto")
+    for learner in learners(new):
+        learner.relearn(state)
+    text = [1, 2, 3, 1, 2, 3, 1, 2]
+    found = []
+    for replay in (made, new, fresh):
+        request = edgespec.sampling.base.Request(text, edgespec.SamplingParams(), None)
+        replay.policy.begin(request)
+        estimates = []
+        for drafter in replay.session._drafters:
+            drafter.begin(request)
+            estimates.append(drafter.estimate(text, 8).acceptance_probs)
+        found.append((estimates, replay.policy.accounts.loss_budget))
+    assert found[0] == found[1] != found[2]
+
+
+def test_nothing_is_kept_without_files(folder):
+    made = edgespec.assemble(ToyModel(np.full((5, 5), 0.2)), ToyTokenizer(VOCAB), profile=COSTS)
+    with made:
+        answer(made)
+    assert not folder.exists()
+
+
+def test_other_models_learn_apart(model, folder, tmp_path):
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(b"small")
+    for small in (None, draft):
+        with engine(model, small) as made:
+            answer(made)
+    one, other = (json.loads(path.read_text())["learned"] for path in folder.glob("*.json"))
+    assert observed(one) == observed(other)
+
+
+def test_a_changed_model_file_is_another_model(model, folder):
+    with engine(model) as made:
+        answer(made)
+    before = observed(on_disk(folder))
+    model.write_bytes(b"other weights")
+    with engine(model) as made:
+        answer(made)
+    assert observed(on_disk(folder)) == pytest.approx(before, rel=0.2)
+
+
+@pytest.mark.parametrize("damage", [
+    b"", b"{", b"[]", b"\xff\xff", b'{"fingerprint": 1}', b"[" * 100_000,
+])  # fmt: skip
+def test_a_damaged_file_is_told_once_and_replaced(model, folder, damage, caplog):
+    with engine(model) as made:
+        answer(made)
+    (path,) = folder.glob("*.json")
+    path.write_bytes(damage)
+    with engine(model) as made:
+        answer(made)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "damaged" in caplog.text
+    assert observed(on_disk(folder)) > 20
+
+
+@pytest.mark.parametrize("value", [
+    [[[1, 3, 1], 5, 2]], [[[1, 3, 1], -1, 2]], [[[1, 3, 1], float("nan"), 2]], [[1, 2]], 7, None,
+    [[{}, 1, 2]], [["x", "y", "z"]], [[[1, 3, 1], 1, 1e999]],
+])  # fmt: skip
+def test_impossible_rates_are_left_out(model, folder, value, caplog):
+    with engine(model) as made:
+        answer(made)
+    (path,) = folder.glob("*.json")
+    found = json.loads(path.read_text())
+    found["learned"]["suffix"] = value
+    path.write_text(json.dumps(found))
+    with engine(model) as made:
+        answer(made)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert observed(on_disk(folder)) > 20
+
+
+def test_another_version_is_ignored(model, folder, caplog):
+    with engine(model) as made:
+        answer(made)
+    (path,) = folder.glob("*.json")
+    before = observed(on_disk(folder))
+    found = json.loads(path.read_text()) | {"version": 99, "learned": "what it may be"}
+    path.write_text(json.dumps(found))
+    with engine(model) as made:
+        answer(made)
+    assert not caplog.records
+    assert observed(on_disk(folder)) == pytest.approx(before, rel=0.2)
+
+
+def test_what_other_drafters_learned_stays(model, folder):
+    with engine(model) as made:
+        answer(made)
+    before = on_disk(folder)["suffix"]
+    with engine(model, method="suffix_tree") as made:
+        answer(made)
+    assert on_disk(folder)["suffix"] == before
+    assert observed(on_disk(folder), "suffix_tree") > 20
+
+
+def test_a_learner_that_fails_harms_nobody(model, folder, caplog):
+    class Broken:
+        def learned(self):
+            return {"broken": object()}
+
+        def relearn(self, state):
+            raise RuntimeError("no")
+
+    kept = Kept(model, None)
+    kept.recall([Broken()])
+    kept.save()
+    assert "cannot be kept" in caplog.text
+    assert on_disk(folder) == {}
+
+
+@pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid"), reason="needs modes")
+def test_a_folder_that_cannot_be_written_is_no_news(model, folder, caplog, monkeypatch):
+    folder.parent.joinpath("file").write_text("")
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(folder.parent / "file" / "profiles"))
+    with engine(model) as made:
+        answer(made)
+    assert not caplog.records
+
+
+def test_it_is_kept_between_answers_too(model, folder):
+    made = engine(model)
+    answer(made, idle_work.KEEP_EVERY - 1)
+    assert on_disk(folder) == {}
+    answer(made, 1)
+    for thread in threading.enumerate():
+        if thread.name == "edgespec-idle":
+            thread.join(20)
+    assert observed(on_disk(folder)) > 20
+    assert not made.idle_work.left
+    made.close()
+
+
+def test_who_writes_last_is_remembered(model, folder):
+    one, other = engine(model), engine(model)
+    answer(one, 2)
+    answer(other, 1)
+    one.close()
+    both = observed(on_disk(folder))
+    other.close()
+    assert 0 < observed(on_disk(folder)) < both
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+
+
+def test_a_program_that_closes_nothing(model, folder):
+    code = (
+        "import sys; from pathlib import Path; from tests.unit.loading.test_kept import *;"
+        "made = engine(Path(sys.argv[1])); answer(made)"
+    )
+    for _ in range(2):
+        before = observed(on_disk(folder)) if on_disk(folder) else 0
+        subprocess.run([sys.executable, "-c", code, str(model)], check=True, env=os.environ)
+        assert observed(on_disk(folder)) > 1.5 * before
+    assert observed(on_disk(folder)) > 20
+
+
+def test_forgetting_a_model(model, folder, tmp_path):
+    for draft in (None, model):
+        target = model if draft is None else tmp_path / "other.gguf"
+        target.write_bytes(b"weights")
+        with engine(target, draft) as made:
+            answer(made)
+    assert len(list(folder.glob("*.json"))) == 2
+    forget_learned(tmp_path / "third.gguf")
+    assert len(list(folder.glob("*.json"))) == 2
+    forget_learned(model)
+    assert not list(folder.glob("*.json"))
+
+
+def test_what_may_be_remembered_is_named():
+    with pytest.raises(edgespec.ConfigError, match="known: all, rates, nothing"):
+        edgespec.SpeculativeConfig(remember="everything")
