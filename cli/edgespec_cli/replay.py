@@ -65,6 +65,7 @@ def replay(
     """
     from edgespec.bench import replay as replays
     from edgespec.bench import traces as recorded
+    from edgespec.bench.trace_model import dense
     from edgespec.config import did_you_mean
 
     known = replays.shipped_profiles()
@@ -72,7 +73,7 @@ def replay(
         if name not in known:
             raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, list(known))}")
     chosen = {name: known[name] for name in profile or known}
-    answers = recorded.load(traces) if traces else replays.shipped_traces()
+    answers = dense(recorded.load(traces)) if traces else replays.shipped_traces()
     with status() as line:
         progress = progress_of(line, "settings")
         rows = replays.table(answers, chosen, method=spec_type, fixed=fixed, progress=progress)
@@ -109,7 +110,7 @@ def _matrix(rows: list[dict[str, Any]]) -> None:
 @model_options
 @pass_params
 def record(ctx: click.Context) -> int:
-    """Record answers, and what a draft model would draft at each of their tokens.
+    """Record answers, with the likeliest tokens of both models at each of theirs.
 
     OUTPUT is the file to write, for `edgespec bench replay --traces`. -m and -md name the two
     models. The answers are those of temperature 0.

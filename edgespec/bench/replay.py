@@ -11,7 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from typing import Any
 
@@ -84,16 +84,20 @@ class FirstSource(FixedDepth):
 def shipped_traces() -> list[Trace]:
     """Return answers of Qwen2.5-Coder-1.5B, drafted by the 0.5B, to Spec-Bench and our own."""
     with as_file(files(__package__).joinpath("data/traces.jsonl.gz")) as path:
-        return load(path)
+        return dense(load(path))
 
 
 def shipped_profiles() -> dict[str, Profile]:
-    """Return devices to replay on by their names: measured CPUs, and made-up GPUs."""
+    """Return devices to replay on by their names: measured CPUs, and made-up GPUs.
+
+    Each comes with a draft model, and as NAME-lookup without.
+    """
     text = files(__package__).joinpath("data/profiles.json").read_text("utf-8")
-    return {
-        name: Profile(_curve(fields["target"]), fields["draft"] and _curve(fields["draft"]))
+    pairs = {
+        name: Profile(_curve(fields["target"]), _curve(fields["draft"]))
         for name, fields in json.loads(text).items()
     }
+    return pairs | {f"{name}-lookup": replace(pair, draft=None) for name, pair in pairs.items()}
 
 
 def _curve(fields: dict[str, Any]) -> Curve:
@@ -112,23 +116,25 @@ class Replay:
         self, profile: Profile, setting: Fixed | str, believed: Profile | None = None
     ) -> None:
         self.clock = clock = Clock()
-        self._target = TraceModel(clock, profile.target, is_draft=False, overhead=profile.overhead)
-        self._draft = TraceModel(clock, profile.draft, is_draft=True) if profile.draft else None
+        self._target = TraceModel(clock, profile.target, overhead=profile.overhead)
+        draft = profile.draft
+        self._draft = TraceModel(clock, draft, source="draft_model") if draft else None
         made = self._speculation(setting, believed or profile)
         self.policy = made.policy
         self.session = made.session(LocalVerifier(self._target, clock=clock), clock=clock)
 
     def run(self, trace: Trace) -> Stats:
-        """Replay one answer and return its statistics."""
-        made = dense(trace)
+        """Replay one answer and return its statistics. Raises ValueError if `dense` did not number
+        its tokens.
+        """
         for model in filter(None, (self._target, self._draft)):
-            model.tell(made)
+            model.tell(trace)
         params = SamplingParams(max_tokens=len(trace.output))
         output, stats = Output(Pieceless(), params), Stats()  # type: ignore[arg-type]
-        request = Request(made.prompt, params, None)  # type: ignore[arg-type]
+        request = Request(trace.prompt, params, None)  # type: ignore[arg-type]
         for _ in self.session.generate(request, output, stats):
             pass
-        if output.token_ids != made.output:
+        if output.token_ids != trace.output:
             raise AssertionError("a replay gave another text than its trace")
         return stats
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,15 @@ import numpy.typing as npt
 from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
 from ..costs.curves import Curve
+from ..errors import ConfigError
 from ..sampling.trees import path_to
 from ..types import Abort, Outputs
-from .traces import Trace
+from .traces import N_TOP, Drafts, Ranked, Trace
 
-VOCAB = 4096
+VOCAB = 1 << 14
+_N_NEVER = 128  # ids of no recorded token, the first: models say them where nothing is known
+_UNKNOWN: Ranked = [(0, 0.5)]
+_LEAST = 1e-6  # probability of a recorded token whose own was rounded to 0
 
 
 class Clock:
@@ -29,10 +35,15 @@ class Clock:
 
 
 class TraceModel:
-    """A model that repeats what was recorded.
+    """A model that repeats what was recorded, of traces that `dense` numbered.
 
-    Token ids are a trace's own, made dense, so that rows are short. A row holds the recorded token
-    with its probability, and as few others as make it the likeliest.
+    A row holds the recorded tokens with their probabilities, and others that are never right with
+    what is left. Behind tokens that the answer does not have, a target says what it said when it
+    last evaluated the same token: nothing new is to be learnt from rejected tokens. A draft model
+    knows what it drafts itself behind its first wrong token; behind other wrong ones it says
+    wrong tokens, as sure as it is of its own at that depth.
+
+    source: the name of the draft model in traces; None for the target.
     """
 
     capabilities = Capabilities(32, 512, max_leaves=31)
@@ -40,14 +51,17 @@ class TraceModel:
     vocab_size = VOCAB
 
     def __init__(
-        self, clock: Clock, curve: Curve, *, is_draft: bool, overhead: float = 0.0
+        self, clock: Clock, curve: Curve, *, source: str | None = None, overhead: float = 0.0
     ) -> None:
         self._clock = clock
         self._curve = curve
-        self._is_draft = is_draft
+        self._source = source
         self._overhead = overhead
         self._tokens: list[int] = []
         self._same = 0  # so many of them are the answer's own
+        self._seen: dict[int, Ranked] = {}  # by token: what the target said behind it
+        self._rows = np.full((0, VOCAB), -np.inf, np.float32)
+        self._written: list[list[int]] = []  # by row: logits that are not -inf
         self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, behind so many
 
     @property
@@ -56,9 +70,12 @@ class TraceModel:
         return len(self._tokens)
 
     def tell(self, trace: Trace) -> None:
-        """Set the answer that comes next."""
+        """Set the answer that comes next. Raises ValueError unless `dense` numbered its tokens."""
         self._trace = trace
+        self._drafts = trace.drafts[self._source] if self._source else None
         self._text = [*trace.prompt, *trace.output]
+        if not _N_NEVER <= min(self._text) <= max(self._text) < VOCAB:
+            raise ValueError(f"the tokens of trace {trace.id} were not numbered by `dense`")
         self.evaluated = []
         self._same = common_prefix(self._tokens, self._text)
 
@@ -67,7 +84,7 @@ class TraceModel:
     ) -> Outputs:
         """Return rows [n_logits, vocab_size] and let the clock run."""
         self._take_time(len(tokens))
-        rows = np.full((n_logits, self.vocab_size), -np.inf)
+        rows = self._blank(n_logits)
         for i, token in enumerate(tokens, start=n_logits - len(tokens)):
             self._append(token)
             if i >= 0:
@@ -83,7 +100,7 @@ class TraceModel:
         for token in tokens[:n_before]:
             self._append(token)
         self._nodes, root = list(tokens[n_before:]), len(self._tokens)
-        rows = np.full((len(parents) + 1, self.vocab_size), -np.inf)
+        rows = self._blank(len(parents) + 1)
         for node in range(-1, len(parents)):
             self.keep(path_to(parents, node))
             self._fill(rows[node + 1])
@@ -113,7 +130,7 @@ class TraceModel:
 
     def _take_time(self, n_tokens: int) -> None:
         n_past, timed = len(self._tokens), n_tokens
-        if not self._is_draft:  # its prefill costs every policy the same, and counts for none
+        if not self._drafts:  # its prefill costs every policy the same, and counts for none
             timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
         if timed > 0:
             self.evaluated.append((timed, n_past))
@@ -124,43 +141,87 @@ class TraceModel:
             self._same += self._text[self._same] == token
         self._tokens.append(token)
 
-    def _fill(self, row: npt.NDArray[np.float64]) -> None:
+    def _blank(self, n: int) -> npt.NDArray[np.float32]:
+        """Return `n` rows of -inf, the same ones at each call."""
+        for row, ids in zip(self._rows, self._written, strict=False):
+            row[ids] = row[:_N_NEVER] = -np.inf
+        self._written = []
+        if n > len(self._rows):
+            self._rows = np.full((n, VOCAB), -np.inf, np.float32)
+        return self._rows[:n]
+
+    def _fill(self, row: npt.NDArray[np.float32]) -> None:
         """Write the logits behind the tokens so far."""
-        best, sure = self._next()
-        position = len(self._tokens) - len(self._trace.prompt)
-        on_text = self._same == len(self._tokens) and not self._is_draft
-        if on_text and 0 <= position < len(self._trace.top):
-            for token, prob in self._trace.top[position]:
-                row[token] = np.log(max(prob, 1e-6))
-            row[best] = max(row.max() + 1e-3, np.log(sure))
-            return
-        row[best] = np.log(sure)
-        n_others = min(1 + int((1 - sure) / (0.9 * sure)), 62)
-        others = (best + 64 * np.arange(1, n_others + 1)) % VOCAB
-        row[others] = np.log((1.0001 - sure) / len(others))
+        ranked = self._known_row()
+        left, least = 1.0, 1.0
+        for token, prob in ranked:
+            left, least = left - prob, max(prob, _LEAST)
+            row[token] = math.log(least)
+        if left > 0:  # goes to tokens that are never right, each less likely than the recorded
+            n = min(1 + int(left / (0.9 * least)), _N_NEVER - N_TOP)
+            row[N_TOP : N_TOP + n] = math.log(min(left / n, 0.9 * least))
+        self._written.append([token for token, _ in ranked])
 
-    def _next(self) -> tuple[int, float]:
-        position, behind = self._same - len(self._trace.prompt), len(self._tokens) - self._same
+    def _known_row(self) -> Ranked:
+        position, wrong = self._same - len(self._trace.prompt), self._tokens[self._same :]
         if not 0 <= position < len(self._trace.output):
-            return 0, 0.5
-        if not self._is_draft:
-            return (0 if behind else self._text[self._same]), 0.9
-        chain = self._trace.chains[position]
-        drafted = [token for token, _ in chain[:behind]]
-        known = behind < len(chain) and drafted == self._tokens[self._same :]
-        return chain[behind] if known else (0, chain[-1][1])
+            return _UNKNOWN
+        if self._drafts:
+            return _drafted(self._drafts, position, wrong)
+        if not wrong:
+            self._seen[self._tokens[-1]] = self._trace.top[position]
+        return self._seen.get(self._tokens[-1], _UNKNOWN)
 
 
-def dense(trace: Trace) -> Trace:
-    """Return the trace over few token ids, from 1. Raises ValueError for too many of them."""
+def _drafted(drafts: Drafts, position: int, wrong: Sequence[int]) -> Ranked:
+    """Return a draft model's row behind `wrong` tokens after the text before `position`."""
+    if not wrong:
+        return drafts.rows[position]
+    line = [drafts.rows[position], *drafts.tails.get(position, drafts.rows[position + 1 :])]
+    row = line[min(len(wrong), len(line) - 1)]
+    own = [best for (best, _), *_ in line[: len(wrong)]]
+    if own == wrong and len(wrong) < len(line):
+        return row
+    return [(token, prob) for token, (_, prob) in enumerate(row)]
+
+
+def dense(traces: Iterable[Trace]) -> list[Trace]:
+    """Return traces over few token ids, the same ones for the same tokens in all of them.
+
+    Where ids run short, likely tokens of the target are left out that are in no text.
+    Raises ConfigError where there are too few for texts and drafts.
+    """
+    traces = list(traces)
     ids: dict[int, int] = {}
+    for token in itertools.chain(*map(_needed, traces)):
+        ids.setdefault(token, _N_NEVER + len(ids))
+    if len(ids) > VOCAB - _N_NEVER:
+        raise ConfigError(
+            f"{len(traces)} answers with {len(ids)} different tokens are too many to replay "
+            f"together, at most {VOCAB - _N_NEVER} can be; record fewer"
+        )
+    for token, _ in itertools.chain(*itertools.chain(*(trace.top for trace in traces))):
+        if len(ids) < VOCAB - _N_NEVER:
+            ids.setdefault(token, _N_NEVER + len(ids))
+    return [_renumbered(trace, ids) for trace in traces]
 
-    def short(token: int) -> int:
-        return ids.setdefault(token, len(ids) + 1)
 
-    chains = [[(short(t), min(p, 0.9999)) for t, p in chain] for chain in trace.chains]
-    prompt, output = list(map(short, trace.prompt)), list(map(short, trace.output))
-    if len(ids) >= VOCAB:
-        raise ValueError(f"trace {trace.id} has more than {VOCAB} different tokens")
-    top = [[(short(t), p) for t, p in row if t in ids or len(ids) < VOCAB - 1] for row in trace.top]
-    return Trace(trace.id, trace.category, prompt, output, chains, top)
+def _needed(trace: Trace) -> Iterator[int]:
+    """Yield the tokens of a trace that a replay cannot do without."""
+    yield from trace.prompt
+    yield from trace.output
+    for drafts in trace.drafts.values():
+        for row in itertools.chain(drafts.rows, *drafts.tails.values()):
+            yield from (token for token, _ in row)
+
+
+def _renumbered(trace: Trace, ids: dict[int, int]) -> Trace:
+    def rows(found: Iterable[Ranked]) -> list[Ranked]:
+        return [[(ids[token], p) for token, p in row if token in ids] for row in found]
+
+    drafts = {
+        name: Drafts(rows(drafts.rows), {i: rows(tail) for i, tail in drafts.tails.items()})
+        for name, drafts in trace.drafts.items()
+    }
+    prompt, output = ([ids[token] for token in text] for text in (trace.prompt, trace.output))
+    return Trace(trace.id, trace.category, prompt, output, rows(trace.top), drafts)

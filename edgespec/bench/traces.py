@@ -1,4 +1,4 @@
-"""Recorded answers: the target's greedy tokens, and what a draft model drafts at every position.
+"""Recorded answers: the target's greedy tokens, and what a draft model says at every position.
 
 Replaying policies over them needs no model and has no noise.
 """
@@ -6,6 +6,7 @@ Replaying policies over them needs no model and has no noise.
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,28 +23,40 @@ from ..sampling.sampler import candidates
 from ..types import Row
 from .workloads import Question, prompt_of
 
-DEPTH = 16  # of the recorded chains
-AFTER_A_MISS = 7  # tokens recorded after the first wrong one: they cost time, nothing else
-N_TOP = 4
+N_TOP = 8  # of the target's tokens, at each position
+N_DRAFTED = 4  # of a draft model's
+AFTER_A_MISS = 7  # rows recorded behind the first wrong token: what they say costs time, no more
 
-Chain = list[tuple[int, float]]  # tokens with their probabilities
+Ranked = list[tuple[int, float]]
+"""The likeliest tokens of a row with their probabilities at temperature 1, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What a draft model says along an answer.
+
+    rows: one for every output position, by the text before it. tails: by each position where its
+    likeliest token is not the output's: the rows behind that token and those that it drafts then.
+    """
+
+    rows: list[Ranked]
+    tails: dict[int, list[Ranked]]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One greedy answer.
 
-    chains: for every output position, what the draft model would draft there: (token, its
-    probability at temperature 1). Chains are right up to their first difference from `output`.
-    top: for every output position the target's likeliest tokens with their probabilities.
+    top: for every output position the target's likeliest tokens, that of `output` first. drafts:
+    by the name of what drafts.
     """
 
     id: str
     category: str
     prompt: list[int]
     output: list[int]
-    chains: list[Chain]
-    top: list[Chain]
+    top: list[Ranked]
+    drafts: dict[str, Drafts]
 
 
 def record_question(target: Any, draft: Model, question: Question, n_tokens: int) -> list[Trace]:
@@ -54,7 +67,7 @@ def record_question(target: Any, draft: Model, question: Question, n_tokens: int
     for i, turn in enumerate(question.turns):
         messages.append({"role": "user", "content": turn})
         prompt = prompt_of(tokenizer, messages)
-        if len(prompt) + n_tokens > min(target.n_ctx, draft.n_ctx):
+        if len(prompt) + n_tokens + AFTER_A_MISS > min(target.n_ctx, draft.n_ctx):
             break
         answer = record(target, draft, prompt, n_tokens, tokenizer.is_eog)
         found.append(Trace(f"{question.id}.{i + 1}", question.category, prompt, *answer))
@@ -65,77 +78,74 @@ def record_question(target: Any, draft: Model, question: Question, n_tokens: int
 
 def record(
     target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
-) -> tuple[list[int], list[Chain], list[Chain]]:
-    """Return the output, chains and top tokens of a greedy answer of at most `n_tokens`."""
+) -> tuple[list[int], list[Ranked], dict[str, Drafts]]:
+    """Return output, top and drafts of a greedy answer of at most `n_tokens`."""
     output, top = _answer(target, prompt, n_tokens, is_eog)
-    return output, _chains(draft, list(prompt), output), top
+    rows = _forced(draft, prompt, output)
+    return output, top, {"draft_model": Drafts(rows, _tails(draft, len(prompt), output, rows))}
 
 
 def _answer(
     target: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
-) -> tuple[list[int], list[Chain]]:
+) -> tuple[list[int], list[Ranked]]:
     cache = TokenCache(target)
     output: list[int] = []
-    top: list[Chain] = []
+    top: list[Ranked] = []
     target.truncate(0)
     pending = list(prompt)
     while len(output) < n_tokens:
-        row = cache.decode(pending).logits[0]
-        ids, logits, _ = candidates(row, N_TOP)
-        mass = float(np.exp(row - row.max()).sum(dtype=np.float64))
-        top.append(
-            [
-                (t, round(float(np.exp(x - logits[0])) / mass, 4))
-                for t, x in zip(ids, logits, strict=True)
-            ]
-        )
-        output.append(int(row.argmax()))
+        top.append(_ranked(cache.decode(pending).logits[0], N_TOP))
+        output.append(top[-1][0][0])
         pending = output[-1:]
         if is_eog(output[-1]):
             break
     return output, top
 
 
-def _chains(draft: Model, prompt: list[int], output: list[int]) -> list[Chain]:
-    """Return what the draft model drafts at every position of the output.
-
-    Made backwards: a right token is followed by the next position's chain.
-    """
-    forced = _forced(draft, prompt, output)
-    chains: list[Chain] = [[] for _ in output]
-    for i in reversed(range(len(output))):
-        token, prob = forced[i]
-        if token == output[i]:
-            following = chains[i + 1] if i + 1 < len(output) else []
-        else:
-            draft.truncate(len(prompt) + i)
-            following = []
-            last = token
-            for _ in range(min(AFTER_A_MISS, DEPTH - 1)):
-                last, sure = _best(draft.decode([last]).logits[0])
-                following.append((last, sure))
-        chains[i] = [(token, prob), *following][:DEPTH]
-    return chains
-
-
-def _forced(draft: Model, prompt: list[int], output: list[int]) -> Chain:
-    """Return the draft model's own choice at every position of the target's text."""
+def _forced(draft: Model, prompt: Sequence[int], output: Sequence[int]) -> list[Ranked]:
+    """Return the draft model's rows at every position of the target's text."""
     draft.truncate(0)
     text, step = [*prompt, *output[:-1]], draft.capabilities.max_rows
-    best: Chain = []
+    found: list[Ranked] = []
     head = len(prompt) - 1
     for i in range(0, head, draft.capabilities.max_batch):
         draft.decode(text[i : min(head, i + draft.capabilities.max_batch)], n_logits=0)
     for i in range(head, len(text), step):
         chunk = text[i : i + step]
         rows = draft.decode(chunk, n_logits=len(chunk)).logits
-        best.extend(_best(rows[j]) for j in range(len(chunk)))
-    return best
+        found.extend(_ranked(rows[j], N_DRAFTED) for j in range(len(chunk)))
+    return found
 
 
-def _best(row: Row) -> tuple[int, float]:
-    token = int(row.argmax())
-    return token, round(1 / float(np.exp(row - row[token]).sum(dtype=np.float64)), 4)
+def _tails(
+    draft: Model, n_prompt: int, output: Sequence[int], rows: Sequence[Ranked]
+) -> dict[int, list[Ranked]]:
+    """Return the rows behind each wrong token, from the last to the first."""
+    found: dict[int, list[Ranked]] = {}
+    for i in reversed(range(len(output))):
+        token = rows[i][0][0]
+        if token != output[i]:
+            draft.truncate(n_prompt + i)
+            found[i] = []
+            for _ in range(AFTER_A_MISS):
+                found[i].append(_ranked(draft.decode([token]).logits[0], N_DRAFTED))
+                token = found[i][-1][0][0]
+    return found
+
+
+def _ranked(row: Row, n: int) -> Ranked:
+    ids, logits, _ = candidates(row, n)
+    best = int(row.argmax())  # of equally likely tokens the one that decoding takes
+    ids = [best, *(token for token in ids if token != best)]
+    mass = float(np.exp(row - row.max()).sum(dtype=np.float64))
+    probs = [_rounded(math.exp(logit - logits[0]) / mass) for logit in logits]
+    return [(t, p) for t, p in zip(ids, probs, strict=False) if p]
+
+
+def _rounded(prob: float) -> float:
+    """Return a probability with two digits of it or of what it lacks to 1, three at least."""
+    rare = max(min(prob, 1 - prob), 1e-6)
+    return round(prob, max(3, 1 - math.floor(math.log10(rare))))
 
 
 def save(path: str | Path, traces: Iterable[Trace]) -> None:

@@ -226,7 +226,7 @@ def test_replay(edgespec_cli):
 
 
 def test_recording_keeps_what_it_has(edgespec_cli, monkeypatch):
-    one = traces.Trace("1.1", "qa", [1], [2, 3], [[(2, 0.5)], []], [])
+    one = traces.Trace("1.1", "qa", [1], [2, 3], [[(2, 0.5)], [(3, 0.5)]], {})
 
     def record_question(target, draft, question, n_tokens):
         if question.id != first[0].id:

@@ -7,6 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from edgespec.bench import traces
+from edgespec.bench.traces import N_DRAFTED, N_TOP
 from edgespec_cli.main import cli
 from tests.helpers import libllama
 
@@ -57,3 +59,28 @@ def test_log_probabilities(real):
 def test_inspect(real, smollm2):
     data = json.loads(real("inspect", str(smollm2), "--json").stdout)
     assert (data["architecture"], data["vocab_size"]) == ("llama", 49152)
+
+
+def test_a_recording_is_replayed(real, smollm2, small_draft, tmp_path):
+    models = ("-m", str(smollm2), "-md", str(small_draft), "--no-requantize-draft")
+    questions = ("--category", "file_editing", "--per-category", "1", "-n", "24")
+    real("bench", "record", "out.gz", *models, *questions)
+    for trace in traces.load(tmp_path / "out.gz"):
+        drafts = trace.drafts["draft_model"]
+        assert len(trace.output) == len(trace.top) == len(drafts.rows) <= 24
+        assert [row[0][0] for row in trace.top] == trace.output
+        assert all(len(row) == N_TOP and _falls(row) for row in trace.top)
+        assert all(len(row) == N_DRAFTED and _falls(row) for row in drafts.rows)
+        first = [row[0][0] for row in drafts.rows]
+        assert set(drafts.tails) == {i for i, t in enumerate(trace.output) if t != first[i]}
+        assert 0 < len(drafts.tails) < len(trace.output)
+    replay = real(
+        "bench", "replay", "--traces", "out.gz", "--no-fixed", "--json", "--profile", "gpu-flat"
+    )
+    speed = {row["policy"]: row["speedup"] for row in map(json.loads, replay.stdout.splitlines())}
+    assert speed["auto"] > speed["plain"] == 1
+
+
+def _falls(row):
+    probs = [prob for _, prob in row]
+    return probs == sorted(probs, reverse=True) and sum(probs) <= 1.01

@@ -16,6 +16,7 @@ from edgespec import Engine, EngineMissing, backends, load
 from edgespec.decoding import templates
 
 MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
+RESULTS = Path(__file__).parents[2] / "docs/results"
 
 
 def model(name: str) -> Path:
@@ -115,7 +116,7 @@ def save(name: str, result: dict) -> None:
         "cpu": cpu(),
     } | result
     text = json.dumps(result, indent=1)
-    Path(__file__).parents[2].joinpath("docs/results", f"{name}.json").write_text(text + "\n")
+    (RESULTS / f"{name}.json").write_text(text + "\n")
     print(text)
 
 
