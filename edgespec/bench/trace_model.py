@@ -14,11 +14,10 @@ from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
 from ..costs.curves import Curve
 from ..errors import ConfigError
-from ..sampling.trees import path_to
 from ..types import Abort, Outputs
 from .traces import N_TOP, Drafts, Ranked, Trace
 
-VOCAB = 1 << 14
+VOCAB = 1 << 15
 _N_NEVER = 128  # ids of no recorded token, the first: models say them where nothing is known
 _UNKNOWN: Ranked = [(0, 0.5)]
 _LEAST = 1e-6  # probability of a recorded token whose own was rounded to 0
@@ -99,12 +98,15 @@ class TraceModel:
         n_before = len(tokens) - len(parents)
         for token in tokens[:n_before]:
             self._append(token)
-        self._nodes, root = list(tokens[n_before:]), len(self._tokens)
+        self._nodes, ends = list(tokens[n_before:]), {-1: len(self._tokens)}
         rows = self._blank(len(parents) + 1)
-        for node in range(-1, len(parents)):
-            self.keep(path_to(parents, node))
+        self._fill(rows[0])
+        for node, parent in enumerate(parents):  # depth-first: its parent's path is still there
+            self.truncate(ends[parent])
+            self._append(self._nodes[node])
+            ends[node] = len(self._tokens)
             self._fill(rows[node + 1])
-            self.truncate(root)
+        self.truncate(ends[-1])
         return Outputs(rows)
 
     def keep(self, path: Sequence[int]) -> None:
@@ -157,6 +159,7 @@ class TraceModel:
         for token, prob in ranked:
             left, least = left - prob, max(prob, _LEAST)
             row[token] = math.log(least)
+        row[ranked[0][0]] += 1e-4  # it was the likeliest, also where rounding made others equal
         if left > 0:  # goes to tokens that are never right, each less likely than the recorded
             n = min(1 + int(left / (0.9 * least)), _N_NEVER - N_TOP)
             row[N_TOP : N_TOP + n] = math.log(min(left / n, 0.9 * least))

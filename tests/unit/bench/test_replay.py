@@ -281,6 +281,14 @@ def test_nodes_of_a_tree_get_the_rows_of_their_paths(model):
     assert model.decode([TEXT[4]]).logits[0].argmax() == TEXT[5]
 
 
+@pytest.mark.parametrize("source", [None, "draft_model"])
+def test_of_tokens_that_are_equal_when_rounded_the_first_is_the_likeliest(source):
+    tie = [(1001, 0.4), (1000, 0.4)]
+    made = TraceModel(Clock(), PROFILE.draft, source=source)
+    made.tell(Trace("b", "c", [999], [1001], [tie], drafts([tie])))
+    assert made.decode([999]).logits[0].argmax() == 1001
+
+
 def test_a_wrong_token_costs_time():
     stats = Replay(PROFILE, Fixed(8, 0, 0.0)).run(dense([TRACE])[0])
     assert stats.num_emitted_tokens == len(TEXT)
