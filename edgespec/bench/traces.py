@@ -33,7 +33,7 @@ Ranked = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What a draft model says along an answer.
+    """A draft model's rows along an answer.
 
     rows: one for every output position, by the text before it. tails: by each position where its
     likeliest token is not the output's: the rows behind that token and those that it drafts then.

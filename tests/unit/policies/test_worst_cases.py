@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
-from edgespec.bench.traces import Trace
+from edgespec.bench.traces import AFTER_A_MISS, Drafts, Trace
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 
-WRONG = 50
-TEXT = list(range(100, 400))
+WRONG = 150
+TEXT = list(range(200, 500))
 
 
 def line(first, each):
@@ -23,19 +23,25 @@ def device(each, draft=None):
     return Profile(line(1.0, each), draft and line(draft, draft / 10), overhead=0.0)
 
 
+def answer(name, prompt, output, drafted, sure):
+    """Return an answer along which a draft model says these tokens, and then nothing right."""
+    rows = [[(token, sure)] for token in drafted]
+    pairs = enumerate(zip(drafted, output, strict=True))
+    tails = {i: [[(WRONG, sure)]] * AFTER_A_MISS for i, (guess, token) in pairs if guess != token}
+    top = [[(token, 0.9)] for token in output]
+    return Trace(name, "made", prompt, output, top, {"draft_model": Drafts(rows, tails)})
+
+
 def drafted(agreement, sure, seed, n=128):
     """Text without repetitions; the draft model is always equally sure."""
     rng, output = random.Random(seed), list(range(1000, 1000 + n))
-    chains = [[]]
-    for token in reversed(output):
-        right = rng.random() < agreement
-        chains.append([(token, sure), *chains[-1]][:16] if right else [(WRONG, sure)] * 8)
-    return Trace("drafted", "made", [1, 2, 3], output, chains[:0:-1], [])
+    guesses = [token if rng.random() < agreement else WRONG for token in reversed(output)]
+    return answer("drafted", [501, 502, 503], output, guesses[::-1], sure)
 
 
 def copied(seed, n=128):
     at = random.Random(seed).randrange(len(TEXT) - n)
-    return Trace("copied", "made", TEXT, TEXT[at : at + n], [[(WRONG, 0.9)]] * n, [])
+    return answer("copied", TEXT, TEXT[at : at + n], [WRONG] * n, 0.9)
 
 
 def teasing(seed, matching, n=128):
@@ -44,7 +50,7 @@ def teasing(seed, matching, n=128):
     while len(output) < n:
         at = rng.randrange(len(TEXT) - matching)
         output += [*TEXT[at : at + matching], 1000 + len(output)]
-    return Trace("teasing", "made", TEXT, output[:n], [[(WRONG, 0.9)]] * n, [])
+    return answer("teasing", TEXT, output[:n], [WRONG] * n, 0.9)
 
 
 def speedup(profile, traces, before=()):
