@@ -48,6 +48,12 @@ if TYPE_CHECKING:
         help="Another option of onnxruntime-genai's model builder; can be given several times.",
     ),
     option(
+        "--trees",
+        is_flag=True,
+        help="Only let the ONNX graph SOURCE verify token trees, as converted ones do; it is "
+        "changed in place.",
+    ),
+    option(
         "--python",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="PATH",
@@ -59,7 +65,7 @@ if TYPE_CHECKING:
 @json_option
 def convert(
     source: str, out: Path | None, offline: bool, as_json: bool, builder_options: tuple[Any, ...],
-    **options: Any,
+    trees: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Convert a model to ONNX and compare it with its source.
 
@@ -72,6 +78,9 @@ def convert(
 
     if not Path(source).is_dir():
         fetched(source, offline=offline)
+    if trees:
+        _add_trees(source, out, options["python"])
+        return
     with status() as line:
         made = edgespec.convert(
             source, out, builder_options=dict(builder_options), progress=line.show, **options
@@ -80,6 +89,16 @@ def convert(
         click.echo(json.dumps(made.to_dict(), indent=2))
     else:
         _show(made)
+
+
+def _add_trees(source: str, out: Path | None, python: Path | None) -> None:
+    import edgespec
+
+    if out:
+        raise click.UsageError("--trees changes SOURCE in place; leave OUT out.")
+    with status() as line:
+        path = edgespec.add_tree_inputs(source, python=python, progress=line.show)
+    click.echo(f"{names(str(path))} evaluates token trees")
 
 
 def _show(made: edgespec.Conversion) -> None:

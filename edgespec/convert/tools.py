@@ -22,6 +22,7 @@ TOOLS = (
     "transformers==5.23.0", "accelerate", "gguf", "sentencepiece", "safetensors",
 )  # fmt: skip
 WORKER = Path(__file__).with_name("worker.py")
+TREE_INPUTS = Path(__file__).with_name("tree_inputs.py")
 
 
 def interpreter(progress: Callable[[str], None]) -> Path:
@@ -56,8 +57,9 @@ def run_worker(
     folder: Path,
     progress: Callable[[str], None],
     times: dict[str, float],
+    program: Path = WORKER,
 ) -> tuple[str, ...]:
-    """Run a job (see worker.py) and return its warnings.
+    """Run a job (see worker.py, tree_inputs.py) and return its warnings.
 
     times: gets the seconds of each step. Raises ConversionError where a step fails, ConfigError
     where `python` cannot be started.
@@ -66,7 +68,7 @@ def run_worker(
     with log.open("w") as errors:
         try:
             process = subprocess.Popen(
-                [str(python), "-I", str(WORKER), json.dumps(job)],
+                [str(python), "-I", str(program), json.dumps(job)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,

@@ -46,6 +46,7 @@ def decoder(
     half=False,
     scalar=False,
     alone=0.0,
+    window=-1,
     seed=0,
 ) -> onnx.ModelProto:
     """Return a small Llama. shared: with GroupQueryAttention, whose cache can be appended to in
@@ -53,6 +54,7 @@ def decoder(
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
     beside the other one, and positions. half: all of it in fp16. scalar: num_logits_to_keep is one.
     alone: the state of a token that is evaluated alone is another by so much, and so are its keys.
+    window: tokens that the second of a shared graph's two layers sees.
     """
     b = _Builder(seed, half)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
@@ -73,7 +75,7 @@ def decoder(
         single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=b.kind)
         state = b.op("Add", state, b.op("Mul", single, b.const(b.dtype(alone))))
     attention = (
-        _grouped(b, ("position_ids", "attention_bias") if bias else ())
+        _grouped(b, ("position_ids", "attention_bias") if bias else (), window)
         if shared
         else _plain(b, "attention_bias" if bias else "attention_mask" if mask else "")
     )
@@ -158,7 +160,7 @@ def _value(name, kind, shape):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _grouped(b, more):
+def _grouped(b, more, window):
     axis = b.const(np.array([1]))
     length = b.op("ReduceSum", "attention_mask", axis, keepdims=0)
     last = b.op("Cast", b.op("Sub", length, b.const(np.array([1]))), to=TensorProto.INT32)
@@ -175,6 +177,7 @@ def _grouped(b, more):
             "GroupQueryAttention", q, k, v, *past, last, total, cos, sin, *more,
             outputs=[out, *present], domain="com.microsoft",
             num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1,
+            local_window_size=window if layer else -1,
         )  # fmt: skip
         return out
 

@@ -1,14 +1,20 @@
 """ONNX graphs of real models, where $EDGESPEC_TEST_MODELS has them, and GPUs where there are any.
 
-`edgespec convert smollm2-135m $EDGESPEC_TEST_MODELS/smollm2-135m-onnx-int4` makes the first.
+`edgespec convert smollm2-135m $EDGESPEC_TEST_MODELS/smollm2-135m-onnx-int4` makes the first; with
+`--precision fp32` it makes smollm2-135m-onnx-fp32.
 """
+
+import random
+import shutil
 
 import numpy as np
 import pytest
 
 import edgespec
 from edgespec import EngineConfig, EngineMissing
+from edgespec.convert.tree_inputs import add_tree_inputs
 from edgespec.decoding.templates import render
+from tests.helpers.trees import differences
 from tests.helpers.weights import FOLDER
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -32,6 +38,19 @@ def prompt_of(engine, text=TEXT):
     message = [{"role": "user", "content": text}]
     rendered = render(tokenizer.chat_template, message, tokenizer.special())
     return tokenizer.encode(rendered, add_special=False)
+
+
+@pytest.fixture(scope="module", params=["fp32", "int4"])
+def tree_graph(request, tmp_path_factory):
+    """Return a graph that evaluates trees, and how far rows of nodes may be from their paths'."""
+    source = FOLDER / f"smollm2-135m-onnx-{request.param}"
+    if not source.exists():
+        pytest.skip(f"{source.name} is not in $EDGESPEC_TEST_MODELS")
+    folder = tmp_path_factory.mktemp("trees") / source.name
+    shutil.copytree(source, folder)
+    add_tree_inputs(folder / "model.onnx", folder / "model.onnx")  # if it has none yet
+    yield folder / "model.onnx", 1e-4 if request.param == "fp32" else 4.0
+    shutil.rmtree(folder)
 
 
 def text_of(target, draft, **config):
@@ -72,6 +91,33 @@ def test_chunks_of_a_prompt_give_the_row_of_the_whole(graph):
         rows.append(model.decode(tokens).logits[0].copy())
         model.close()
     assert np.allclose(*rows, atol=1e-3)
+
+
+def test_rows_of_nodes_are_those_of_their_paths(tree_graph):
+    path, rounding = tree_graph
+    model = backend.OnnxModel(path, EngineConfig(n_ctx=1024))
+    model.decode([100 + 7 * i % 5000 for i in range(300)], 0)
+    found = sorted(differences(model, random.Random(0), 30000, rounds=2))
+    assert found[len(found) // 2] < 1e-4  # the median
+    assert found[-1] < rounding
+    model.close()
+
+
+def test_text_with_a_tree_at_every_step_is_plain_text(tree_graph):
+    config = {"method": "recycling", "num_speculative_tokens": 9, "draft_p_min": 0.0}
+    path, rounding = tree_graph
+    n_siblings = 0
+    with edgespec.load(
+        path, None, n_ctx=1024, batch_invariant=True, speculative_config=config
+    ) as engine:
+        for text in (TEXT, "Count from one to twenty.") if rounding < 1 else (TEXT,):
+            prompt = prompt_of(engine, text)
+            plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True).token_ids
+            done = engine.generate(prompt, max_tokens=64)
+            n_siblings += done.stats.drafted_per_position[0] - done.stats.num_draft_steps
+            same = [a == b for a, b in zip(plain, done.token_ids, strict=False)]
+            assert all(same if rounding < 1 else same[:16])  # later ones may be near ties
+    assert n_siblings > 10
 
 
 @cuda

@@ -10,21 +10,9 @@ from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
+from tests.helpers.trees import random_tree
 
 libllama.require()
-
-
-def random_tree(rng, n, leaves):
-    """Return the parents of n nodes in depth-first order, with at most so many leaves."""
-    while True:
-        line, parents = [-1], []
-        for node in range(n):
-            while len(line) > 1 and rng.random() < 0.4:
-                line.pop()
-            parents.append(line[-1])
-            line.append(node)
-        if n - len({parent for parent in parents if parent >= 0}) <= leaves:
-            return parents
 
 
 @pytest.fixture(params=[("smollm2", 300), ("gemma", 700)], ids=str)

@@ -36,7 +36,14 @@ class Buffers:
         self._logits = np.empty((self.n_rows, graph.vocab_size), graph.logits_dtype)
         n_hidden = chunk + 1 if graph.hidden else 0
         self._hidden = np.empty((n_hidden, graph.hidden), graph.hidden_dtype)
-        self._square: npt.NDArray[Any] | None = None
+        self._square: npt.NDArray[Any] | None = None  # bound by address: it outlives the call
+        self._depths: npt.NDArray[Any] | None = None
+        defaults = {graph.mask: np.zeros((1, 1, 1, 1)), "position_ids": np.array([[-1]])}
+        self._defaults = {
+            name: value.astype(graph.inputs[name])
+            for name, value in defaults.items()
+            if name in graph.optional
+        }
         self._top: TopRows | None = None
         self._n_top = 0
         self.renew()
@@ -64,11 +71,12 @@ class Buffers:
         self._ids[0, :n] = tokens
         self._ids[0, n:width] = tokens[-1]
         n_rows = max(1, n_wanted) if self._keeps else width
-        if graph.mask:
-            self._bind_input(graph.mask, self._causal(width, n_past))
+        if graph.mask and graph.mask not in graph.optional:
+            self._square = self._causal(width, n_past)
+            self._bind_input(graph.mask, self._square)
         if "attention_mask" in graph.inputs and graph.mask != "attention_mask":
             self._bind_input("attention_mask", self._mask[:, :total])
-        if "position_ids" in graph.inputs:
+        if "position_ids" in graph.inputs and "position_ids" not in graph.optional:
             self._bind_input("position_ids", self._positions[:, n_past:total])
         if self._bound != (width, n_rows) or isinstance(cache, GrownCache):
             self._bind_shapes(width, n_rows, cache)
@@ -78,14 +86,18 @@ class Buffers:
         """Let the tokens that `bind` has bound, but for the first, be the nodes of a tree behind
         it: each sees the nodes on its own path, and has the position of its depth.
         """
-        assert self._square is not None
-        sees = np.eye(len(parents) + 1, dtype=bool)
+        n, graph = len(parents) + 1, self._graph
+        sees = np.eye(n, dtype=bool)
         for node, parent in enumerate(parents, start=1):
             sees[node] |= sees[parent + 1]
-        lowest = np.finfo(self._square.dtype).min
-        self._square[0, 0, :, n_past:] = np.where(sees, 0, lowest)
-        self._depths = (n_past + sees.sum(axis=1) - 1).astype(self._positions.dtype)[None]
+        mask = np.zeros((1, 1, n, n_past + n), graph.inputs[graph.mask])
+        mask[0, 0, :, n_past:] = np.where(sees, 0, np.finfo(mask.dtype).min)
+        depths = sees.sum(axis=1) - 1
+        self._square = mask
+        self._depths = (n_past + depths).astype(graph.inputs["position_ids"])[None]
+        self._bind_input(graph.mask, self._square)
         self._bind_input("position_ids", self._depths)
+        self._bound = 0, 0  # a chain binds its own again
 
     def rows(self, n_logits: int, end: int, n_rows: int) -> Rows:
         """Return the `n_logits` rows before row `end` of the `n_rows` that a call has given."""
@@ -104,6 +116,8 @@ class Buffers:
         graph, binding = self._graph, self.native
         cache.bind(binding)
         self._bind_input("input_ids", self._ids[:, :width])
+        for name, default in self._defaults.items():
+            self._bind_input(name, default)
         if self._keeps:
             self._n_kept[...] = n_rows
             self._bind_input(KEEP, self._n_kept)
@@ -126,5 +140,4 @@ class Buffers:
         mask: npt.NDArray[Any] = np.zeros((1, 1, width, total), dtype)
         lowest = np.full((width, width), np.finfo(dtype).min, dtype)
         mask[0, 0, :, n_past:] = np.triu(lowest, 1)
-        self._square = mask  # bound by its address: it must outlive the call
         return mask

@@ -16,6 +16,7 @@ KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
+_FOR_TREES = {"attention_bias", "position_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class Graph:
     """Names, types and sizes of a decoder's inputs and outputs.
 
     inputs: name → type of all but the past. mask: the input that says for every token which
-    others it sees, [1, 1, n, total], added to scores; "" where there is none. hidden: width of
-    the final hidden states, 0 where the graph does not give them. keep_shape: of the number of
-    rows that are wanted: newer exports take a scalar.
+    others it sees, [1, 1, n, total], added to scores; "" where there is none. optional: those of
+    `inputs` that chains of tokens do without. hidden: width of the final hidden states, 0 where
+    the graph does not give them. keep_shape: of the number of rows that are wanted: newer exports
+    take a scalar.
     """
 
     past: tuple[str, ...]
@@ -37,6 +39,7 @@ class Graph:
     vocab_size: int
     inputs: dict[str, Any]
     mask: str
+    optional: frozenset[str]
     hidden: int
     hidden_dtype: Any
     keep_shape: tuple[int, ...]
@@ -49,8 +52,7 @@ def read_graph(path: Path, session: Any) -> Graph:
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
     optional = {node.name: node for node in session.get_overridable_initializers()}
-    if KEEP in optional:
-        inputs[KEEP] = optional[KEEP]
+    inputs |= {name: node for name, node in optional.items() if name in _KNOWN}
     past, present = _cache_names(path.parent, inputs)
     unknown = [name for name in inputs if name not in _KNOWN and name not in past]
     missing = [name for name in ("logits", *present) if name not in outputs]
@@ -74,7 +76,7 @@ def read_graph(path: Path, session: Any) -> Graph:
         tuple(past), tuple(present), *_cache_shape(path.parent, inputs[past[0]].shape),
         _type(path, inputs[past[0]], _FLOATS), _type(path, outputs["logits"], _FLOATS),
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
-        hidden if isinstance(hidden, int) else 0,
+        frozenset(_FOR_TREES & optional.keys()), hidden if isinstance(hidden, int) else 0,
         _type(path, states, _FLOATS) if states else np.float32,
         (1,) * len(inputs[KEEP].shape) if KEEP in inputs else (1,),
     )  # fmt: skip

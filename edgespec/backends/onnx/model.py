@@ -24,7 +24,7 @@ from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
-from .probes import Padding, choose_cache, evaluates_trees, measure_noise
+from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, identity, open_session, ort, plainly
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
@@ -50,6 +50,7 @@ class OnnxModel:
     n_ctx: as asked for, at most what the graph was made for: its rotations are a table.
     placement: the provider that really runs it, and how its cache is kept ("shared": one
     buffer that the graph appends to in place; "grown": a longer one every time).
+    windows: "positions" where sliding windows count those, not places in the cache.
     pads: single tokens are evaluated as two now, because this graph's kernels give another row
     for one alone (`probes.Padding` says when).
 
@@ -64,6 +65,8 @@ class OnnxModel:
         self.n_threads = self.n_threads_batch = self.config.threads(physical_cores())[0]
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.windows: str = metadata.get("edgespec.windows", "")
         self.tokenizer = HfTokenizer(self.path.parent)
         self.vocab_size = self.graph.vocab_size
         self.n_ctx_train = longest = n_ctx_train(self.path.parent)
@@ -79,7 +82,8 @@ class OnnxModel:
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
         noise = measure_noise(self)
-        if evaluates_trees(self):
+        obstacle = obstacle_to_trees(self)
+        if not obstacle:
             self.capabilities = replace(self.capabilities, max_leaves=MAX_ROWS - 1)
         self._padding: Padding = noise.padding(self.config.batch_invariant)
         self.pads = self._padding != "never"
@@ -90,7 +94,7 @@ class OnnxModel:
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, SharedCache) else "grown",
             "single tokens": noise.in_words(self._padding),
-            "trees": "yes" if self.capabilities.max_leaves > 1 else "no",
+            "trees": f"no: {obstacle}" if obstacle else "yes",
         }
 
     @property

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ...errors import DecodeError
 from .cache import GrownCache, SharedCache
+from .companions import settings
 from .session import logger
 
 if TYPE_CHECKING:
@@ -116,24 +117,37 @@ def measure_noise(model: OnnxModel) -> RowNoise:
     return RowNoise(float(abs(several - alone).max()), together, float(several.std()))
 
 
-def evaluates_trees(model: OnnxModel) -> bool:
-    """Return True if the rows of a tree's nodes are those of their paths, and the path that is
-    kept goes on as a chain does. The cache is empty afterwards.
+def obstacle_to_trees(model: OnnxModel) -> str:
+    """Return "" if the rows of a tree's nodes are those of their paths, and the path that is kept
+    goes on as a chain does; else why trees are not evaluated. The cache is empty afterwards.
 
     It takes a graph with a mask of every token against every other and with positions, and a cache
     that can be read and written to here. A kernel that looks at neither gives other rows.
     """
-    inputs, n_ctx = model.graph.inputs, model.n_ctx
-    masked = model.graph.mask and "position_ids" in inputs and model.device == "cpu"
-    if not masked or n_ctx < len(_TREE) + 3:
-        return False
+    inputs, window = model.graph.inputs, _window(model)
+    if not model.graph.mask or "position_ids" not in inputs:
+        return "the graph takes no attention_bias and position_ids (edgespec convert --trees)"
+    if model.device != "cpu":
+        return f"accepted paths cannot be moved in a cache on {model.device}"
+    if model.n_ctx < len(_TREE) + 3:
+        return "the context is too short"
+    if 0 < window < model.n_ctx:
+        return f"its window of {window} tokens may count places in the cache"
     try:
-        return _tree_equals_paths(model)
+        return "" if _tree_equals_paths(model) else "rows of nodes are not those of their paths"
     except DecodeError as error:
         logger.debug("%s takes no trees: %s", model.path, error)
-        return False
+        return "the kernel refuses them"
     finally:
         model.truncate(0)
+
+
+def _window(model: OnnxModel) -> int:
+    """Return how many tokens a sliding window has, 0 where there is none, or one of positions."""
+    config = settings(model.path.parent)
+    if model.windows == "positions" or config.get("use_sliding_window") is False:
+        return 0
+    return int(config.get("sliding_window") or 0)
 
 
 def _tree_equals_paths(model: OnnxModel) -> bool:

@@ -56,7 +56,10 @@ def tools(tmp_path, body):
         "print(json.dumps({'step': 'building'}), flush=True)\nprint('native noise')\n" + body
     )
     path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$3"\n')
+    path.write_text(
+        f'#!/bin/sh\ncase "$2" in *tree_inputs.py) exec {sys.executable} "$2" "$3";; esac\n'
+        f'exec {sys.executable} {script} "$3"\n'
+    )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -80,7 +83,8 @@ def test_what_is_made_is_checked_and_noted(tmp_path, source, made):
     assert (found.agreement, found.greedy_equal, found.n_greedy) == (1.0, 48, 48)
     assert found.divergence < 1e-6
     assert found.warnings == ("beware",)
-    assert steps == ["building", "checking the result against the source"]
+    adding = "adding attention_bias and position_ids"
+    assert steps == ["building", adding, "checking the result against the source"]
     job = json.loads(log.read_text())
     assert job["precision"] == "int8"
     assert job["accuracy_level"] == 1
@@ -88,7 +92,9 @@ def test_what_is_made_is_checked_and_noted(tmp_path, source, made):
     assert job["builder_options"] == {"block_size": "64"}
     assert not (out / "reference.npz").exists()
     assert json.loads((out / "edgespec.json").read_text())["source"] == {"folder": "source"}
-    assert edgespec.inspect(out).quantisation == "int8"
+    info = edgespec.inspect(out)
+    assert info.quantisation == "int8"
+    assert info.engine["trees"] == "yes"
     assert sorted(p.name for p in tmp_path.iterdir() if "partial" in p.name) == []
 
 
