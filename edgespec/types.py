@@ -118,9 +118,9 @@ class Draft(NamedTuple):
 
     probs: the distribution that each token was drawn from, or None for a draft that is
     deterministic, or drawn with the request's shared Gumbel noise. acceptance_prob: estimated
-    probability that all of them are accepted. evaluated: how many tokens a draft model evaluated
-    for it, one entry for each evaluation. parents: of a tree, as in sampling.trees; empty for a
-    chain.
+    probability that all of them are accepted; of a tree, those of its first path. evaluated: how
+    many tokens a draft model evaluated for it, one entry for each evaluation. parents: of a tree,
+    as in sampling.trees; empty for a chain.
     """
 
     tokens: tuple[int, ...] = ()
@@ -141,10 +141,14 @@ class Thresholds(NamedTuple):
     reaches this. extend[i]: a draft model evaluates another token behind the first i only if
     their acceptance probability reaches this. The last entries hold for all deeper tokens; an
     empty tuple sets no threshold.
+    price, seconds: for trees, whose nodes cost no drafting: tokens that a second costs, and the
+    seconds of the target's evaluation of 0, 1, 2, … drafted tokens; empty where nodes cost nothing.
     """
 
     keep: tuple[float, ...] = ()
     extend: tuple[float, ...] = ()
+    price: float = 0.0
+    seconds: Sequence[float] = ()
 
     def keeps(self, i: int, acceptance_prob: float) -> bool:
         """Return whether token i + 1 may be in the draft."""
@@ -154,14 +158,19 @@ class Thresholds(NamedTuple):
         """Return whether a draft model should evaluate another token behind i tokens."""
         return not self.extend or acceptance_prob >= self.extend[min(i, len(self.extend) - 1)]
 
+    def node_cost(self, i: int) -> float:
+        """Return the tokens that node i + 1 of a tree costs the target."""
+        i = min(i, len(self.seconds) - 2)
+        return self.price * (self.seconds[i + 1] - self.seconds[i]) if i >= 0 else 0.0
+
     def after(self, n: int, acceptance_prob: float) -> Thresholds:
         """Return the thresholds for what follows n tokens of that acceptance probability."""
         acceptance_prob = max(acceptance_prob, 1e-9)
-        shifted = (
-            tuple(x / acceptance_prob for x in thresholds[n:] or thresholds[-1:])
+        keep, extend = (
+            tuple([x / acceptance_prob for x in thresholds[n:] or thresholds[-1:]])
             for thresholds in (self.keep, self.extend)
         )
-        return Thresholds(*shifted)
+        return Thresholds(keep, extend, self.price / acceptance_prob, self.seconds[n:])
 
 
 NO_THRESHOLDS = Thresholds()

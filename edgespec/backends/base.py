@@ -196,6 +196,24 @@ class TreeModel(Model, Protocol):
         """
 
 
+@runtime_checkable
+class GrowingModel(TreeModel, Protocol):
+    """A model that evaluates a tree a few nodes at a time, for a drafter that chooses each by the
+    rows before it.
+    """
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree whose root is the cache's last token, appended by `decode`.
+
+        Nodes are numbered in the order in which they are appended; parents: of each new one, the
+        number of a node of an earlier call, -1 for the root. `keep` or `truncate` ends the tree.
+        Outputs.logits: [len(tokens), vocab_size], of the new nodes. Raises as `decode_tree`; then
+        no node is left.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class BatchItem:
     """Tokens to append to one slot; logits are wanted of the last `n_logits` of them."""

@@ -57,6 +57,7 @@ class ToyModel:
         self.n_evaluated = 0
         self._tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`
+        self._parents: list[int] = []
 
     @property
     def n_past(self) -> int:
@@ -72,6 +73,7 @@ class ToyModel:
         if abort and len(tokens) > 1 and abort():
             raise Aborted("stopped by the caller")
         rows = np.empty((n_logits, self.vocab_size))
+        self._nodes, self._parents = [], []
         for i, token in enumerate(tokens, start=n_logits - len(tokens)):
             self._tokens.append(int(token))
             if i >= 0:
@@ -87,19 +89,31 @@ class ToyModel:
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
         first = self.decode(tokens[:n_before], 1, abort).logits
-        nodes = [int(token) for token in tokens[n_before:]]
-        paths = [path_to(parents, node) for node in range(len(nodes))]
-        rows = [self._row([*self._tokens, *(nodes[i] for i in path)]) for path in paths]
-        self._tokens += nodes
-        self._nodes = nodes
-        self.n_evaluated += len(nodes)
-        return Outputs(np.stack([first[0], *rows]))
+        rows = self.grow(tokens[n_before:], parents).logits
+        return Outputs(np.concatenate([first, rows]))
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree; float64 [len(tokens), vocab_size]."""
+        if self.n_past + len(tokens) > self.n_ctx:
+            self.keep(())
+            raise ContextFull(f"no room for {len(tokens)} nodes, n_ctx is {self.n_ctx}")
+        text = self._tokens[: len(self._tokens) - len(self._nodes)]
+        new = range(len(self._nodes), len(self._nodes) + len(tokens))
+        self._nodes += [int(token) for token in tokens]
+        self._parents += parents
+        self._tokens = [*text, *self._nodes]
+        self.n_evaluated += len(tokens)
+        paths = [path_to(self._parents, node) for node in new]
+        rows = [self._row([*text, *(self._nodes[i] for i in path)]) for path in paths]
+        return Outputs(np.stack(rows))
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the nodes of a path of the last tree."""
         del self._tokens[len(self._tokens) - len(self._nodes) :]
         self._tokens += [self._nodes[node] for node in path]
-        self._nodes = []
+        self._nodes, self._parents = [], []
 
     def _row(self, tokens: Sequence[int]) -> npt.NDArray[np.float64]:
         with np.errstate(divide="ignore"):
@@ -111,6 +125,7 @@ class ToyModel:
             if n_past and not self.capabilities.truncate:
                 raise CannotTruncate("this toy model was made with truncate=False")
             del self._tokens[n_past:]
+            self._nodes, self._parents = [], []
 
     def checkpoint(self) -> Any:
         """Return the tokens so far."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..backends.base import Model, TreeModel
+from ..backends.base import GrowingModel, Model, TreeModel
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
 
@@ -90,6 +90,20 @@ class TokenCache:
             self._forget_failed()
             raise
         self._nodes = list(tokens[n_before:])
+        return outputs
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Call `GrowingModel.grow`; if it fails, all nodes are gone."""
+        model = cast(GrowingModel, self.model)
+        try:
+            outputs = model.grow(tokens, parents, abort)
+        except BaseException:
+            self._nodes = []
+            self._forget_failed()
+            raise
+        self._nodes.extend(tokens)
         return outputs
 
     def _forget_failed(self) -> None:

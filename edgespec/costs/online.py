@@ -127,7 +127,12 @@ class FurtherTokens:
         keep, extend = self._least
         keeps = [price * seconds for seconds in keep[n_known:depth]]
         extends = [price * seconds for seconds in extend[n_known + 1 : depth]]
-        return Thresholds((0.0,) * n_known + tuple(keeps), (0.0,) * (n_known + 1) + tuple(extends))
+        return Thresholds(
+            (0.0,) * n_known + tuple(keeps),
+            (0.0,) * (n_known + 1) + tuple(extends),
+            price,
+            self._seconds[1:],
+        )
 
     @functools.cached_property
     def _least(self) -> tuple[list[float], list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..sampling.trees import n_first_path
 from ..types import NO_THRESHOLDS, Distribution, Draft, DraftEstimate, Thresholds
 from .base import Drafter, Source
 from .trees import TreeDrafter
@@ -39,16 +40,39 @@ class Cascade:
         name = f"{head.source}+{self._second.name}"
         if not n or n == limit:
             return head._replace(source=name)
+        end = n_first_path(head.parents) or n
         after = thresholds.after(n, head.acceptance_prob)
-        tail = self._second.propose([*context, *head.tokens], limit - n, after)
+        tail = self._second.propose([*context, *head.tokens[:end]], limit - n, after)
         evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
             return head._replace(source=self._first.name, evaluated=evaluated)
-        probs = None
-        if head.probs is not None or tail.probs is not None:
-            probs = (*_probs(head), *_probs(tail))
-        acceptance_prob = head.acceptance_prob * tail.acceptance_prob
-        return Draft((*head.tokens, *tail.tokens), name, probs, acceptance_prob, evaluated)
+        return joined(head, tail)._replace(source=name, evaluated=evaluated)
+
+
+def joined(head: Draft, tail: Draft) -> Draft:
+    """Return a draft whose first path is continued by another draft."""
+    n = len(head.tokens)
+    end = n_first_path(head.parents) or n
+    probs = None
+    if head.probs is not None or tail.probs is not None:
+        ours = _probs(head)
+        probs = (*ours[:end], *_probs(tail), *ours[end:])
+    return head._replace(
+        tokens=(*head.tokens[:end], *tail.tokens, *head.tokens[end:]),
+        probs=probs,
+        acceptance_prob=head.acceptance_prob * tail.acceptance_prob,
+        parents=_joined_parents(head, tail, end),
+    )
+
+
+def _joined_parents(head: Draft, tail: Draft, end: int) -> tuple[int, ...]:
+    if not (head.parents or tail.parents):
+        return ()
+    ours = head.parents or range(-1, len(head.tokens) - 1)
+    theirs = tail.parents or range(-1, len(tail.tokens) - 1)
+    n = len(theirs)
+    others = [parent + n if parent >= end else parent for parent in ours[end:]]
+    return (*ours[:end], *(end + parent for parent in theirs), *others)
 
 
 def _probs(draft: Draft) -> tuple[Distribution, ...]:

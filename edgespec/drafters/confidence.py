@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .calibration import Calibration
 
@@ -17,7 +17,24 @@ _CONDITIONAL = 0.85  # prior of a token behind accepted ones
 _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
 _RECENT = 24  # drafts that the recent past consists of
 _PRIOR_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
+_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # of what likelier tokens leave: classes of others
+_OTHERS = (0.05, 0.15, 0.24, 0.33, 0.42, 0.5, 0.6, 0.7)  # prior: right if likelier ones are wrong
 _REMEMBERED = 40  # outcomes of a class: how often it agrees depends on what the text is about
+
+
+Kind = tuple[str, int, int]
+"""The class of a token that is not a row's likeliest: how it was chosen, rank, share."""
+
+
+class Choices(NamedTuple):
+    """What a draft model would say next, the likeliest first.
+
+    confidence: class of the first. kinds: of the others.
+    """
+
+    tokens: tuple[int, ...]
+    confidence: int
+    kinds: tuple[Kind, ...] = ()
 
 
 class Confidence:
@@ -73,6 +90,25 @@ class Confidence:
         """Return the acceptance probability up to each token of a draft with these classes."""
         return tuple(itertools.accumulate([self.probs[c] for c in classes], operator.mul))
 
+    def split(self, choices: Choices) -> list[float]:
+        """Return the acceptance probability of each of the choices behind one text."""
+        found = [self.probs[choices.confidence]]
+        left = 1 - found[0]
+        for kind in choices.kinds:
+            found.append(left * self._calibration.estimate(kind, _OTHERS[kind[2]]))
+            left -= found[-1]
+        return found
+
+    def observe_choices(self, choices: Choices, token: int, *, behind_accepted: bool) -> None:
+        """Learn from the token that came, drafted or not."""
+        hit = choices.tokens[0] == token
+        self.observe(choices.confidence, hit, behind_accepted=behind_accepted)
+        for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
+            if hit:
+                return
+            hit = choice == token
+            self._calibration.observe(kind, hit)
+
     def count_draft(self, confidence: int) -> None:
         """Count a draft by the class of its first token."""
         self._all = [(1 - 1 / (8 * _RECENT)) * n for n in self._all]
@@ -94,3 +130,15 @@ class Confidence:
 def confidence_class(prob: float) -> int:
     """Return the class of a row whose largest probability is `prob`."""
     return bisect.bisect_left(_CLASSES, prob)
+
+
+def choices_of(kind: str, found: Sequence[tuple[int, float]], sure: float) -> Choices:
+    """Return the choices of a row whose largest probability is `sure`.
+
+    found: tokens, each with its share of what likelier ones leave; kind: how they were chosen.
+    """
+    kinds = [
+        (kind, rank, bisect.bisect_left(_SHARES, share))
+        for rank, (_, share) in enumerate(found[1:], start=1)
+    ]
+    return Choices(tuple([token for token, _ in found]), confidence_class(sure), tuple(kinds))

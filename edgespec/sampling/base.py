@@ -22,6 +22,11 @@ class Randomness(Protocol):
     def gumbel(self, position: int, distribution: Distribution) -> int:
         """Draw a token from `distribution`, with the same noise for the same absolute position."""
 
+    def smallest(
+        self, position: int, distribution: Distribution, k: int
+    ) -> list[tuple[int, float]]:
+        """Return the k tokens that `gumbel` would draw first, each with its race E_t / p_t."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..types import Distribution
+from ..types import Distribution, Probs
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -56,9 +56,27 @@ class SeededRandomness:
             return int(ids[0])
         if isinstance(ids, list) and isinstance(probs, list):
             return _gumbel_of_few(self.seed, position, ids, probs)
-        clocks = exponentials(self.seed, position, np.asarray(ids))
+        return int(ids[int(self._races(position, distribution).argmin())])
+
+    def smallest(
+        self, position: int, distribution: Distribution, k: int
+    ) -> list[tuple[int, float]]:
+        """Return the tokens of the k least E_t / p_t, the least first, each with it.
+
+        Tokens of no probability are left out.
+        """
+        races = self._races(position, distribution)
+        few = races.argpartition(k - 1)[:k] if k < len(races) else np.arange(len(races))
+        best = few.take(races.take(few).argsort(kind="stable")).tolist()
+        found = [(int(distribution.ids[i]), float(races[i])) for i in best]
+        return [(token, race) for token, race in found if race < math.inf]
+
+    def _races(self, position: int, distribution: Distribution) -> Probs:
+        """Return E_t / p_t of each token; where it cannot be drawn, infinity."""
+        clocks = exponentials(self.seed, position, np.asarray(distribution.ids))
         with np.errstate(divide="ignore"):
-            return int(ids[int((clocks / probs).argmin())])
+            races: Probs = clocks / np.asarray(distribution.probs)
+        return races
 
 
 def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:

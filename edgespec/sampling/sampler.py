@@ -67,6 +67,18 @@ class Sampler:
         near = row.take((row > top - _NEAR).nonzero()[0])
         return best, 1 / float(np.exp(near - row.dtype.type(top)).sum(dtype=np.float64))
 
+    def likeliest_few(self, row: Row, k: int, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
+        """Return the k likeliest tokens with their probabilities as `likeliest` does, or fewer."""
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        top = row.max()
+        _check(float(top))
+        ids = (row > top - _NEAR).nonzero()[0]
+        weights = np.exp(row.take(ids) - top)
+        best = (-weights).argsort(kind="stable")[:k]
+        probs = weights.take(best) / weights.sum(dtype=np.float64)
+        return list(zip(ids.take(best).tolist(), probs.tolist(), strict=True))
+
     def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
         """Return the distribution that the request samples from, with `ahead` after the history.
 

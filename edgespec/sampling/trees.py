@@ -171,6 +171,11 @@ def first_nodes(draft: Draft, n: int, max_leaves: int) -> Draft:
     return draft._replace(tokens=draft.tokens[:n], parents=parents, probs=probs)
 
 
+def n_first_path(parents: Sequence[int]) -> int:
+    """Return the number of nodes on the first path of a tree in depth-first order."""
+    return next((n for n, parent in enumerate(parents) if parent != n - 1), len(parents))
+
+
 def widths_of(parents: Sequence[int]) -> Path:
     """Return the number of nodes at each depth."""
     depths = [0]  # the root's comes first

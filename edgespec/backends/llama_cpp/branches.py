@@ -37,6 +37,7 @@ class Branches:
         self.n_parked = self.reach = 0
         self._n_past = 0  # where the last tree begins: the position of its root
         self._spans: list[range] = []  # of its root and nodes: the leaves below each
+        self._grown: list[tuple[int, int]] = []  # of the nodes of a grown tree: sequence, position
 
     def enter(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
         """Return the sequences and the positions of the root, at `n_past`, and of all nodes.
@@ -48,16 +49,65 @@ class Branches:
         if n_leaves > MAX_LEAVES:
             raise ValueError(f"a tree of {n_leaves} leaves; at most {MAX_LEAVES} are possible")
         for sequence in range(1, n_leaves):
-            known = self._synced[sequence]
-            if known < n_past:
-                lib.llama_memory_seq_cp(self._memory, 0, sequence, known, n_past)
-                self._synced[sequence] = n_past
+            self._sync(sequence, n_past)
         self._n_past, self._spans = n_past, spans
         self.reach = n_past + 1 + len(parents)
         return spans, [n_past, *(n_past + depth for depth in depths_of(parents))]
 
+    def _sync(self, sequence: int, n_past: int) -> None:
+        """Let a sequence hold the text up to `n_past`."""
+        known = self._synced[sequence]
+        if known < n_past:
+            lib.llama_memory_seq_cp(self._memory, 0, sequence, known, n_past)
+            self._synced[sequence] = n_past
+
+    def grow(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
+        """Return the sequences and the positions of further nodes, as `enter` does.
+
+        n_past: where a tree begins, behind its root. A node continues the sequence of its parent;
+        behind one that is continued already it takes a new one, with the cells of its path.
+        """
+        line = [(0, n_past - 1), *self._grown]  # the root comes first
+        ends = dict(line)
+        for parent in parents:
+            sequence, position = line[parent + 1]
+            if ends[sequence] > position:
+                sequence = len(ends)
+            ends[sequence] = position + 1
+            line.append((sequence, position + 1))
+        if len(ends) > MAX_LEAVES:
+            raise ValueError(f"a tree of {len(ends)} leaves; at most {MAX_LEAVES} are possible")
+        known = {0, *dict(self._grown)}
+        new = line[len(self._grown) + 1 :]
+        for parent, (sequence, position) in zip(parents, new, strict=True):
+            if sequence not in known:
+                known.add(sequence)
+                self._sync(sequence, n_past)
+                source, _ = line[parent + 1]
+                lib.llama_memory_seq_cp(self._memory, source, sequence, n_past, position)
+        self._n_past, self._grown = n_past, line[1:]
+        return [range(s, s + 1) for s, _ in new], [position for _, position in new]
+
+    def _keep_grown(self, path: Sequence[int]) -> None:
+        """Make a path of a grown tree the end of the text. Nothing is parked: what a draft model's
+        rows differ by in rounding changes no text.
+        """
+        start, memory = self._n_past, self._memory
+        mine, end = self._grown[path[-1]][0] if path else 0, start + len(path)
+        if mine:
+            lib.llama_memory_seq_rm(memory, 0, start, -1)
+            lib.llama_memory_seq_cp(memory, mine, 0, start, end)
+        for sequence in {0, *dict(self._grown)}:
+            kept = end if sequence in (0, mine) else start
+            lib.llama_memory_seq_rm(memory, sequence, kept, -1)
+            self._synced[sequence] = kept
+        self._grown = []
+
     def keep(self, path: Sequence[int]) -> None:
         """Make root and path the end of the text; all other nodes leave it."""
+        if self._grown:
+            self._keep_grown(path)
+            return
         remove, copy, memory = lib.llama_memory_seq_rm, lib.llama_memory_seq_cp, self._memory
         start, end = self._n_past, self._n_past + 1 + len(path)
         last = path[-1] if path else -1
@@ -80,10 +130,10 @@ class Branches:
     def truncate(self, n_past: int) -> None:
         """Let no sequence but the text's hold anything from `n_past` on."""
         for sequence in range(1, MAX_LEAVES):
-            if self._spans or self._synced[sequence] > n_past:
+            if self._spans or self._grown or self._synced[sequence] > n_past:
                 lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
                 self._synced[sequence] = min(self._synced[sequence], n_past)
-        self._spans, self.reach = [], n_past
+        self._spans, self._grown, self.reach = [], [], n_past
         if self.n_parked and not n_past:
             lib.llama_memory_seq_rm(self._memory, _PARKED, -1, -1)
             self.n_parked = 0

@@ -128,14 +128,37 @@ class LlamaCppModel:
         try:
             self._evaluate(batch, n_nodes + 1, abort)
         except BaseException:
-            self._branches.truncate(start)  # the engine has cleaned one sequence at most
-            self.n_past = min(self.n_past, start + 1)
-            self.truncate(start)
+            self._drop_tree(start)
             raise
         finally:
             self._batch.clear_tree()
         self._n_nodes = n_nodes
         return self._rows.first(n_nodes + 1)
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree; float32 [len(tokens), vocab_size]."""
+        start, n = self.n_past - self._n_nodes, len(tokens)
+        try:
+            chunk_ends(self, n, n)
+            sequences, positions = self._branches.grow(parents, start)
+            self._evaluate(self._batch.fill_tree(tokens, positions, sequences), n, abort)
+        except BaseException:
+            self._drop_tree(start)
+            raise
+        finally:
+            self._batch.clear_tree()
+        self._n_nodes += n
+        return self._rows.first(n)
+
+    def _drop_tree(self, start: int) -> None:
+        """Forget what a tree that failed has left behind `start`: the engine has cleaned one
+        sequence at most.
+        """
+        self._branches.truncate(start)
+        self.n_past = min(self.n_past, start + 1)
+        self.truncate(start)
 
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""

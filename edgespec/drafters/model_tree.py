@@ -1,0 +1,253 @@
+"""A draft model whose second and third choices are drafted as well, as a tree.
+
+They cost the draft model nothing, for its rows are there. What follows them costs it evaluations:
+the likeliest node that was not evaluated yet comes next, as in EAGLE-2 (arXiv 2406.16858), and
+others beside it where that takes hardly longer. Of all nodes the likeliest are drafted, as many as
+are worth their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..backends.base import GrowingModel, Model
+from ..sampling.base import Request
+from ..sampling.trees import path_to
+from ..types import NO_THRESHOLDS, Draft, Row, Rows, Thresholds, Verified
+from .confidence import Choices, choices_of
+from .draft_model import Guess, ModelDrafter
+from .trees import Tree
+
+_TOGETHER = 4  # nodes evaluated together
+
+
+class GuessTree:
+    """The nodes that a draft model has guessed behind a text, which is node -1.
+
+    parents[i] and probs[i] are those of tokens[i]: the node before it, and the probability that all
+    of its path is accepted. evaluated: nodes in the order of evaluation. choices: of the text and
+    of each evaluated node. n_leaves: of the tree of evaluated nodes.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.probs: list[float] = []
+        self.evaluated: list[int] = []
+        self.choices: dict[int, Choices] = {}
+        self.n_leaves = 1
+        self._continued: set[int] = set()  # nodes before evaluated ones
+        self._open: set[int] = set()  # nodes that were not evaluated
+
+    def add(self, node: int, choices: Choices, probs: Iterable[float]) -> None:
+        """Add the choices behind a node, which was evaluated just now."""
+        self.choices[node], before = choices, 1.0
+        if node >= 0:
+            before, parent = self.probs[node], self.parents[node]
+            self._open.remove(node)
+            self.evaluated.append(node)
+            self.n_leaves += parent in self._continued
+            self._continued.add(parent)
+        for token, prob in zip(choices.tokens, probs, strict=False):
+            self._open.add(len(self.tokens))
+            self.tokens.append(token)
+            self.parents.append(node)
+            self.probs.append(before * prob)
+
+    def waiting(self, max_leaves: int) -> list[int]:
+        """Return the nodes that may be evaluated next, the likeliest first."""
+        nodes = self._open
+        if self.n_leaves >= max_leaves:
+            nodes = {node for node in nodes if self.parents[node] not in self._continued}
+        return sorted(nodes, key=lambda node: (-self.probs[node], node))
+
+    def last(self) -> list[int]:
+        """Return the first choice behind the node that was evaluated last, if there is one."""
+        last = self.evaluated[-1] if self.evaluated else -1
+        return [node for node in sorted(self._open) if self.parents[node] == last][:1]
+
+    def path(self, node: int) -> list[int]:
+        """Return the tokens from the text to a node."""
+        return [self.tokens[i] for i in path_to(self.parents, node)]
+
+    def follow(self, tokens: Sequence[int]) -> list[int]:
+        """Return the nodes from -1 on that `tokens` run through, as far as they were evaluated."""
+        line = [-1]
+        for token in tokens:
+            found = [
+                node
+                for node in self.evaluated
+                if self.parents[node] == line[-1] and self.tokens[node] == token
+            ]
+            if not found:
+                break
+            line += found
+        return line
+
+    def best(self, limit: int, thresholds: Thresholds, max_leaves: int) -> Tree:
+        """Return the likeliest nodes, at most `limit`, as many as gain most."""
+        order: list[int] = []
+        parents: set[int] = set()
+        gain = most = 0.0
+        n_best, n_leaves = 0, 1
+        for node in sorted(range(len(self.tokens)), key=lambda node: (-self.probs[node], node)):
+            n, prob, parent = len(order), self.probs[node], self.parents[node]
+            if n == limit or not (thresholds.seconds or thresholds.keeps(n, prob)):
+                break
+            if n_leaves == max_leaves and parent in parents:
+                continue
+            if parent >= 0 and parent not in order:
+                continue
+            n_leaves += parent in parents
+            parents.add(parent)
+            order.append(node)
+            gain += prob - thresholds.node_cost(n)
+            if gain > most:
+                most, n_best = gain, n + 1
+        return self._tree(order[:n_best])
+
+    def _tree(self, nodes: Sequence[int]) -> Tree:
+        places = {node: place for place, node in enumerate(nodes)} | {-1: -1}
+        return Tree(
+            tuple([self.tokens[node] for node in nodes]),
+            tuple([places[self.parents[node]] for node in nodes]),
+            tuple([self.probs[node] for node in nodes]),
+        )
+
+
+class TreeOptions(NamedTuple):
+    """The most choices behind one text, and the most leaves that the target evaluates."""
+
+    top_k: int
+    max_leaves: int
+
+
+class ModelTreeDrafter(ModelDrafter):
+    """Drafts trees of a model's likeliest tokens; by coupled sampling, of the tokens that win their
+    races first. Where tokens are drawn it drafts chains: what is drafted beside a token may not
+    depend on what was drawn.
+
+    A model that cannot grow trees in its context is evaluated along its first choices only.
+    """
+
+    def __init__(
+        self, model: Model, target_vocab_size: int, tree: TreeOptions, **options: Any
+    ) -> None:
+        super().__init__(model, target_vocab_size, **options)
+        self._shape = tree
+        self._grows = isinstance(model, GrowingModel) and model.capabilities.max_leaves > _TOGETHER
+        self._tree: GuessTree | None = None  # of the last draft
+
+    def begin(self, request: Request) -> None:
+        """Begin a request."""
+        super().begin(request)
+        self._tree = None
+
+    def propose(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
+    ) -> Draft:
+        """Draft the likeliest nodes, at most `limit`."""
+        self._tree = None
+        if not (self._greedy or self._coupled):
+            return super().propose(context, limit, thresholds)
+        self._guesses, self._position = [], len(context)
+        pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
+        if pending is None:
+            return Draft(source=self.name)
+        evaluated = [len(context) - self._start - self._known]
+        tree = self._tree = GuessTree()
+        self._add(tree, -1, self._evaluate(pending))
+        self._known = len(context) - self._start
+        self._confidence.count_draft(tree.choices[-1].confidence)
+        while nodes := self._next(tree, limit, thresholds):
+            for node, row in zip(nodes, self._rows(tree, nodes), strict=True):
+                self._add(tree, node, row)
+            evaluated.append(len(nodes))
+        found = tree.best(limit, thresholds, self._shape.max_leaves)
+        return found.draft(len(found.tokens), self.name)._replace(
+            acceptance_prob=found.first_path_prob(), evaluated=tuple(evaluated)
+        )
+
+    def look_ahead(
+        self, context: Sequence[int], limit: int, until: Callable[[], bool]
+    ) -> list[Guess]:
+        """Return the draft after a `context` whose end is not accepted yet."""
+        self._keep(context[self._position :])
+        return super().look_ahead(context, limit, until)
+
+    def accept(self, verified: Verified) -> None:
+        """Learn from all that was emitted, drafted or not."""
+        tree = self._tree
+        if tree:
+            tokens = verified.tokens[self._position - self._n_context :]
+            for i, (node, token) in enumerate(zip(tree.follow(tokens), tokens, strict=False)):
+                choices = tree.choices[node]
+                self._confidence.observe_choices(choices, token, behind_accepted=i > 0)
+            self._keep(tokens)
+        super().accept(verified)
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        """Let the model keep what it evaluated of `tokens`, which follow the tree's root."""
+        if self._tree and self._tree.evaluated and self._grows:
+            places = {node: place for place, node in enumerate(self._tree.evaluated)}
+            self._cache.keep([places[node] for node in self._tree.follow(tokens)[1:]])
+        self._tree = None
+
+    def _next(self, tree: GuessTree, limit: int, thresholds: Thresholds) -> list[int]:
+        """Return the nodes that are worth evaluating next, together; none if the tree ends."""
+        n = len(tree.evaluated) + 1  # nodes that are likelier than what comes
+        most = self._model.capabilities.max_leaves - _TOGETHER + 1
+        nodes = tree.waiting(most) if self._grows else tree.last()
+        if n >= limit or not nodes:
+            return []
+        prob = tree.probs[nodes[0]]
+        if not (thresholds.keeps(n - 1, prob) and thresholds.extends(n, prob)):
+            return []
+        n_together = 1
+        while n_together < min(len(nodes), _TOGETHER, limit - n):
+            prob = tree.probs[nodes[n_together]] * self._confidence.conditional_rate
+            if prob <= self._cost(n, n_together, thresholds):
+                break
+            n_together += 1
+        return nodes[:n_together]
+
+    def _cost(self, n: int, n_together: int, thresholds: Thresholds) -> float:
+        """Return the tokens that it costs to evaluate one more node beside `n_together`, and to
+        draft what follows it behind n + n_together nodes.
+        """
+        if not (self._costs and thresholds.price):
+            return 1.0
+        draft, at = self._costs.draft, self._position
+        more_s = draft(n_together + 1, at) - draft(n_together, at)
+        return thresholds.price * more_s + thresholds.node_cost(n + n_together)
+
+    def _rows(self, tree: GuessTree, nodes: Sequence[int]) -> Iterable[Row]:
+        """Evaluate nodes and return their rows."""
+        tokens = [tree.tokens[node] for node in nodes]
+        if not self._grows:
+            return [self._evaluate(tokens)]
+        places = {node: place for place, node in enumerate(tree.evaluated)} | {-1: -1}
+        parents = [places[tree.parents[node]] for node in nodes]
+        rows: Rows = self._cache.grow(tokens, parents, self._request.abort).logits
+        return rows[:, : self._vocab]
+
+    def _add(self, tree: GuessTree, node: int, row: Row) -> None:
+        """Add what the model would say behind a node; nothing where it is not sure enough."""
+        choices, sure = self._choose(row, tree.path(node))
+        probs = self._confidence.split(choices) if sure >= self._p_min else ()
+        tree.add(node, choices, probs)
+
+    def _choose(self, row: Row, ahead: Sequence[int]) -> tuple[Choices, float]:
+        """Return the choices behind a row, and its largest probability."""
+        k = self._shape.top_k
+        if not self._greedy:
+            q = self._sampler.distribution(row, ahead)
+            races = self._request.randomness.smallest(self._position + len(ahead), q, k)
+            shares = [(token, races[0][1] / race) for token, race in races]
+            return choices_of("race", shares, q.largest()), q.largest()
+        shares, left = [], 1.0
+        for token, prob in (found := self._sampler.likeliest_few(row, k, ahead)):
+            shares.append((token, prob / left))
+            left = max(left - prob, 1e-9)
+        return choices_of("likeliest", shares, found[0][1]), found[0][1]
