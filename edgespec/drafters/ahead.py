@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..sampling.base import Request
 from ..sampling.trees import first_nodes
 from ..types import NO_DRAFT, NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
+from .cascade import joined
 
 if TYPE_CHECKING:
     from .draft_model import Guess, ModelDrafter
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 class AheadDrafter:
     """Drafts on from a draft whose verification is under way (SpecEdge, arXiv 2505.17052).
 
-    It guesses that the whole draft is accepted, and which token the target adds. If the guess
-    comes true, the next draft, or its beginning, is there already; otherwise it drafts as the
-    model does.
+    It guesses that the whole draft is accepted (of a tree, its first path), and which token the
+    target adds. If the guess comes true, the next draft, or its beginning, is there already;
+    otherwise it drafts as the model does.
     """
 
     name = "draft_model"
@@ -67,8 +68,8 @@ class AheadDrafter:
         if n == len(self._found) < limit:
             tail = self._model.propose([*context, *tokens], limit - n, thresholds.after(n, prob))
         self._model.adopt(len(context), self._found[:n], continued=bool(tail.tokens))
-        tokens = (*tokens, *tail.tokens)
-        return Draft(tokens, "ahead", None, prob * tail.acceptance_prob, tail.evaluated)
+        known = Draft(tokens, "ahead", None, prob, tail.evaluated)
+        return joined(known, tail) if tail.tokens else known
 
     def accept(self, verified: Verified) -> None:
         """Tell the model what was emitted."""

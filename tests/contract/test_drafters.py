@@ -11,6 +11,7 @@ from edgespec import EngineConfig, SamplingParams, SpeculativeConfig, ToyModel, 
 from edgespec.drafters.base import DrafterContext
 from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
@@ -64,6 +65,16 @@ MAKERS = {
     "model, deterministic": lambda: ModelDrafter(toy(), 3, acceptance="deterministic"),
     "model without truncation": lambda: ModelDrafter(toy(truncate=False), 3),
     "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
+    "model tree": lambda: ModelTreeDrafter(toy(), 3, TreeOptions(2, 8)),
+    "model tree, coupled": lambda: ModelTreeDrafter(
+        toy(), 3, TreeOptions(3, 8), acceptance="coupled"
+    ),
+    "model tree without truncation": lambda: ModelTreeDrafter(
+        toy(truncate=False), 3, TreeOptions(2, 8)
+    ),
+    "model tree, then suffix": lambda: Joined(
+        ModelTreeDrafter(toy(), 3, TreeOptions(2, 8)), SuffixDrafter(1)
+    ),
     "onnx": lambda: ModelDrafter(table(), 3),
     "onnx, coupled": lambda: ModelDrafter(table(), 3, acceptance="coupled"),
     "model, then suffix": lambda: Joined(ModelDrafter(toy(), 3), SuffixDrafter(1)),

@@ -13,6 +13,7 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.cascade import Cascade, cascades
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.runner_ups import RunnerUpBranches
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.drafters.suffix_tree import SuffixBranches
@@ -49,7 +50,10 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     lookup = SuffixDrafter(1)
     tree = TreeDrafter("tree", [SuffixBranches(1), RunnerUpBranches()], 8 if truncate else 1)
     costs = Costs(CHEAP, depth) if "auto" in kind else None
-    model = ModelDrafter(toy(2), 3, acceptance=acceptance, p_min=p_min, costs=costs)
+    options = {"acceptance": acceptance, "p_min": p_min, "costs": costs}
+    model = ModelDrafter(toy(2), 3, **options)
+    if "model tree" in kind:
+        model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
     sources = {
         "none": [],
         "suffix": [lookup],
@@ -61,9 +65,11 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "tree": [tree],
         "auto": cascades([lookup], model),
         "trees, auto": cascades([tree, lookup], model),
+        "model tree": [model],
+        "model tree, auto": cascades([lookup], model),
     }[kind]
     drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
-        kind, [tree, lookup, model]
+        kind, [tree, lookup, model] if kind != "model tree" else [model]
     )
     other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
     policy = Adaptive(costs) if costs else other
@@ -99,7 +105,7 @@ def loop_law(kind, params, **options):
 
 KINDS = [
     "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
-    "tree", "trees, auto",
+    "tree", "trees, auto", "model tree", "model tree, auto",
 ]  # fmt: skip
 
 
@@ -142,9 +148,17 @@ class GridNoise:
         self.noise = noise
 
     def gumbel(self, position, distribution):
+        return int(distribution.ids[int(self.races(position, distribution).argmin())])
+
+    def smallest(self, position, distribution, k):
+        races = self.races(position, distribution)
+        found = [(int(distribution.ids[i]), races[i]) for i in races.argsort(kind="stable")[:k]]
+        return [(token, race) for token, race in found if race < np.inf]
+
+    def races(self, position, distribution):
         noise = np.array([self.noise[position - len(PROMPT)][t] for t in distribution.ids])
         with np.errstate(divide="ignore"):
-            return int(distribution.ids[int((noise / distribution.probs).argmin())])
+            return noise / distribution.probs
 
     def bernoulli(self, probability):
         raise AssertionError("coupled sampling uses no other randomness")

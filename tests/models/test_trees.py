@@ -62,6 +62,28 @@ def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatc
         assert np.array_equal(model.decode(chain, len(chain)).logits[-1], rows[node + 1])
 
 
+def test_rows_of_grown_trees_are_those_of_their_paths(model):
+    """Its parts are evaluated one after the other, and a path of each tree is kept."""
+    rng, n_past, kept = random.Random(2), model.n_past, []
+    for _ in range(6):
+        root, nodes, parents, rows = rng.randrange(500, 30000), [], [], []
+        model.decode([root])
+        for n in (2, 3, 1, 4):
+            more = [rng.randrange(-1, len(nodes)) for _ in range(n)]
+            tokens = [rng.randrange(500, 30000) for _ in range(n)]
+            rows += list(model.grow(tokens, more).logits.copy())
+            nodes, parents = nodes + tokens, parents + more
+        path = path_to(parents, rng.randrange(-1, len(nodes)))
+        model.keep(path)
+        kept.append((root, [(nodes[node], rows[node]) for node in path]))
+    assert model.n_past == n_past + sum(1 + len(path) for _, path in kept)
+    model.truncate(n_past)
+    for root, path in kept:
+        model.decode([root])
+        for token, row in path:
+            assert np.array_equal(model.decode([token]).logits[0], row)
+
+
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
     config = {"method": "runner_ups", "num_speculative_tokens": 7, "draft_p_min": 0.0}

@@ -86,6 +86,7 @@ class Branches:
                 source, _ = line[parent + 1]
                 lib.llama_memory_seq_cp(self._memory, source, sequence, n_past, position)
         self._n_past, self._grown = n_past, line[1:]
+        self.reach = n_past + len(self._grown)
         return [range(s, s + 1) for s, _ in new], [position for _, position in new]
 
     def _keep_grown(self, path: Sequence[int]) -> None:
@@ -101,7 +102,7 @@ class Branches:
             kept = end if sequence in (0, mine) else start
             lib.llama_memory_seq_rm(memory, sequence, kept, -1)
             self._synced[sequence] = kept
-        self._grown = []
+        self._grown, self.reach = [], end
 
     def keep(self, path: Sequence[int]) -> None:
         """Make root and path the end of the text; all other nodes leave it."""
