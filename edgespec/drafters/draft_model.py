@@ -12,7 +12,6 @@ from ..backends.base import Model
 from ..cache.token_cache import TokenCache, common_prefix
 from ..config import Acceptance
 from ..costs.online import Costs
-from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.sampler import Sampler
 from ..types import (
@@ -25,13 +24,8 @@ from ..types import (
     Thresholds,
     Verified,
 )
-from . import register
-from .ahead import AheadDrafter
-from .base import Drafter, DrafterContext
 from .confidence import Confidence, confidence_class
-from .trees import max_leaves
 
-MOST_CHOICES = 8  # that a model may draft behind one text
 _UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
 
 Guess = tuple[int, int]
@@ -277,34 +271,3 @@ class ModelDrafter:
         if self._coupled:
             return randomness.gumbel(position, q)
         return randomness.draw(q)
-
-
-@register("draft_model", "draft model", uses_model=True, automatic=True)
-def make(context: DrafterContext, *, top_k: int = 1) -> Drafter:
-    """Make the drafter of method "draft_model".
-
-    top_k: choices of the model behind one text; with more than one it drafts trees where the
-    target evaluates them. With a target on another machine it drafts by coupled sampling, since
-    only ids travel, and uses the time in which a draft is under way.
-    """
-    from .model_tree import ModelTreeDrafter, TreeOptions
-
-    if context.draft_model is None:
-        raise ConfigError(
-            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
-            "this disk; name one (draft=…, or -md on the command line)"
-        )
-    _, p_min = context.config.fixed or (0, 0.0)
-    if not (isinstance(top_k, int) and 1 <= top_k <= MOST_CHOICES):
-        raise ConfigError(f"top_k must be 1 to {MOST_CHOICES}, got {top_k!r}")
-    shape = TreeOptions(top_k, max_leaves(context))
-    trees = min(shape) > 1
-    make = functools.partial(ModelTreeDrafter, tree=shape) if trees else ModelDrafter
-    model = make(
-        context.draft_model,
-        context.vocab_size,
-        p_min=p_min,
-        acceptance="coupled" if context.is_remote else context.config.acceptance,
-        costs=context.costs,
-    )
-    return AheadDrafter(model) if context.is_remote else model

@@ -8,17 +8,23 @@ are worth their time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..backends.base import GrowingModel, Model
+from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.trees import path_to
 from ..types import NO_THRESHOLDS, Draft, Row, Rows, Thresholds, Verified
+from . import register
+from .ahead import AheadDrafter
+from .base import Drafter, DrafterContext
 from .confidence import Choices, choices_of
 from .draft_model import Guess, ModelDrafter
-from .trees import Tree
+from .trees import Tree, max_leaves
 
+_MOST_CHOICES = 8  # that a model may draft behind one text
 _TOGETHER = 4  # nodes evaluated together
 
 
@@ -251,3 +257,32 @@ class ModelTreeDrafter(ModelDrafter):
             shares.append((token, prob / left))
             left = max(left - prob, 1e-9)
         return choices_of("likeliest", shares, found[0][1]), found[0][1]
+
+
+@register("draft_model", "draft model", uses_model=True, automatic=True)
+def make(context: DrafterContext, *, top_k: int = 1) -> Drafter:
+    """Make the drafter of method "draft_model".
+
+    top_k: choices of the model behind one text; with more than one it drafts trees where the
+    target evaluates them. With a target on another machine it drafts by coupled sampling, since
+    only ids travel, and uses the time in which a draft is under way.
+    """
+    if context.draft_model is None:
+        raise ConfigError(
+            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
+            "this disk; name one (draft=…, or -md on the command line)"
+        )
+    _, p_min = context.config.fixed or (0, 0.0)
+    if not (isinstance(top_k, int) and 1 <= top_k <= _MOST_CHOICES):
+        raise ConfigError(f"top_k must be 1 to {_MOST_CHOICES}, got {top_k!r}")
+    shape = TreeOptions(top_k, max_leaves(context))
+    trees = min(shape) > 1
+    make = functools.partial(ModelTreeDrafter, tree=shape) if trees else ModelDrafter
+    model = make(
+        context.draft_model,
+        context.vocab_size,
+        p_min=p_min,
+        acceptance="coupled" if context.is_remote else context.config.acceptance,
+        costs=context.costs,
+    )
+    return AheadDrafter(model) if context.is_remote else model
