@@ -27,7 +27,7 @@ Kind = tuple[str, int, int]
 
 
 class Choices(NamedTuple):
-    """What a draft model would say next, the likeliest first.
+    """The tokens that a draft model would say next, the likeliest first.
 
     confidence: class of the first. kinds: of the others.
     """
