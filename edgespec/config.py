@@ -72,6 +72,15 @@ def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
     return found
 
 
+def _paths(name: str, values: Any) -> tuple[str, ...]:
+    """Return one or several paths as texts. Raises ConfigError for anything else."""
+    one = isinstance(values, (str, os.PathLike)) or not isinstance(values, Iterable)
+    try:
+        return tuple(os.fsdecode(value) for value in ((values,) if one else values))
+    except TypeError:
+        raise ConfigError(f"{name} must be paths, got {values!r:.80}") from None
+
+
 def _check_kinds(settings: Any) -> None:
     """Raise ConfigError for a field that takes a bool or a text and has none, or a number and has
     None.
@@ -171,6 +180,7 @@ class SamplingParams:
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
 
+DraftMemory = Literal["off", "process", "disk"]
 Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 Remember = Literal["all", "rates", "nothing"]
 
@@ -198,6 +208,11 @@ class SpeculativeConfig:
     remember: what is kept on this disk for later processes, unless depths are fixed: the "rates" at
     which drafts came true, by kind of evidence, "all" the tokens that likely follow one as well, or
     "nothing".
+    draft_corpus: files and folders to draft from as well; None takes what `edgespec corpus add` has
+    added for the model's vocabulary, () nothing. draft_memory: earlier answers to draft from: "off"
+    for those of the conversation only, "process" for all that this engine gave, "disk" for those
+    of earlier processes as well, and then answers are kept on this disk. Answers for an `owner`
+    are used for that one only, and are not kept on disk.
     """
 
     method: str = "auto"
@@ -208,7 +223,14 @@ class SpeculativeConfig:
     prompt_lookup_min: int | None = None
     acceptance: Acceptance = "block"
     remember: Remember = "all"
+    draft_corpus: tuple[str, ...] | None = None
+    draft_memory: DraftMemory = "process"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def remembers(self) -> bool:
+        """True if there may be documents or earlier answers to draft from."""
+        return self.draft_memory != "off" or self.draft_corpus != ()
 
     @property
     def fixed(self) -> tuple[int, float] | None:
@@ -235,6 +257,13 @@ class SpeculativeConfig:
                 f"unknown value {self.remember!r} of remember; "
                 f"known: {', '.join(Remember.__args__)}"  # type: ignore[attr-defined]
             )
+        if self.draft_memory not in DraftMemory.__args__:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"unknown draft_memory {self.draft_memory!r}; "
+                f"known: {', '.join(DraftMemory.__args__)}"  # type: ignore[attr-defined]
+            )
+        if self.draft_corpus is not None:
+            object.__setattr__(self, "draft_corpus", _paths("draft_corpus", self.draft_corpus))
         _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
         _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)
         _require("draft_p_min", self.draft_p_min, 0, 1)

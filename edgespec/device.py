@@ -31,6 +31,17 @@ def cache_folder(kind: str) -> Path:
     return user_cache_path("edgespec", appauthor=False) / kind
 
 
+def data_folder(kind: str) -> Path:
+    """Return the folder of what the user has given us to keep: $EDGESPEC_<KIND>, or else in the
+    user's data.
+    """
+    if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
+        return Path(given).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("edgespec", appauthor=False) / kind
+
+
 def state_folder() -> Path:
     """Return the user's folder for what programs remember, such as the history of a prompt."""
     from platformdirs import user_state_path

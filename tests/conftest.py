@@ -16,9 +16,12 @@ from tests.helpers.weights import FOLDER, coarse_copy
 
 @pytest.fixture(scope="session", autouse=True)
 def profiles(tmp_path_factory):
-    """Measured costs of test models, and copies of drafts, do not mix with the user's own."""
+    """Measured costs of test models, copies of drafts, and what is kept to draft from do not mix
+    with the user's own.
+    """
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
     os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
+    os.environ["EDGESPEC_CORPUS"] = str(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session", autouse=True)

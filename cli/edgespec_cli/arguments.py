@@ -44,6 +44,7 @@ _SPECULATION = {
     "spec_draft_p_min": "draft_p_min",
     "acceptance": "acceptance",
     "spec_remember": "remember",
+    "draft_memory": "draft_memory",
 }
 
 
@@ -61,6 +62,8 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     edgespec.EngineConfig(**draft_engine)
     draft, method = _draft_and_method(options)
     speculation = _renamed(options, _SPECULATION) | {"method": method}
+    if paths := options.get("draft_corpus"):
+        speculation["draft_corpus"] = () if paths == ("none",) else paths
     if given := options.get("spec_options"):
         speculation["options"] = {name: _literal(text) for name, text in given}
     # checked without its draft model, whose name belongs to `draft`
@@ -70,6 +73,12 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "draft_options": draft_engine or None,
         "speculative_config": speculation,
     }
+
+
+def forget_by_default(options: dict[str, Any]) -> None:
+    """Draft from no documents and no earlier answers unless the options ask for that."""
+    options["draft_memory"] = options.get("draft_memory") or "off"
+    options["draft_corpus"] = options.get("draft_corpus") or ("none",)
 
 
 def _literal(text: str) -> Any:

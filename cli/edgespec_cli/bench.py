@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
+from .arguments import forget_by_default
 from .loading import opened
 from .measuring import (
     beside_others,
@@ -73,6 +74,7 @@ def bench(ctx: click.Context) -> int:
     from edgespec.bench import reports, runner, summary
 
     params = ctx.params
+    forget_by_default(params)
     questions, picture = chosen_questions(params), params["plot"]
     if picture:
         check_writable(picture)

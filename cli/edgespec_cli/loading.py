@@ -41,7 +41,8 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
         return
     model = model_reference(options)
     fetch_all(options, model, arguments["draft"])
-    with status(f"loading {model}") as line:
+    reading = " and reading what to draft from" if options.get("draft_corpus") else ""
+    with status(f"loading {model}{reading}") as line:
         engine = edgespec.load(model, **arguments)
         if measured and engine.idle_work.left:
             with engine:

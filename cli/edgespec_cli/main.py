@@ -13,6 +13,7 @@ from click.shell_completion import get_completion_class
 from .bench import bench
 from .chat import chat
 from .convert import convert
+from .corpus import corpus
 from .habits import HabitGroup
 from .models import inspect, models, pull
 from .options import option
@@ -97,7 +98,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-cli.section("Answer", chat, run, serve)
+cli.section("Answer", chat, run, serve, corpus)
 cli.section("Models", models, pull, list_, rm, inspect, convert)
 cli.section("This device", doctor, tune, bench)
 cli.section("Shell", completion)

@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 import click
 import cloup
 
-from .parameters import KeyValueType, LogitBiasType, ModelType, SpecType, StopType
+from .parameters import (
+    KeyValueType,
+    LogitBiasType,
+    ModelType,
+    PathsType,
+    SpecType,
+    StopType,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,6 +198,17 @@ speculation_options = cloup.option_group(
     option(
         "--spec-option", "spec_options", type=KeyValueType(), multiple=True, metavar="NAME=VALUE",
         help="An option of a drafter; can be given several times.",
+    ),
+    option(
+        "--draft-corpus", multiple=True, metavar="PATH", type=PathsType(),
+        help="Draft from this text file, folder or saved chat as well, in place of what "
+        "`edgespec corpus add` has added; 'none' for nothing. Can be given several times.",
+    ),
+    option(
+        "--draft-memory", type=click.Choice(["off", "process", "disk"]),
+        show_default="process; off for serve and bench",
+        help="Draft from earlier answers: those of this process, or those of earlier ones too, "
+        "which are kept on this disk.",
     ),
     option(
         "--acceptance", type=click.Choice(["block", "rejection", "coupled", "deterministic"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,19 @@ class StopType(click.ParamType):  # type: ignore[type-arg]
             if isinstance(values, list) and all(isinstance(v, str) for v in values):
                 return values
         return [rv]
+
+
+class PathsType(click.ParamType):  # type: ignore[type-arg]
+    """A path; the environment variable holds several as PATH does."""
+
+    name = "path"
+    envvar_list_splitter = os.pathsep
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Ask for files."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 class LogitBiasType(click.ParamType):  # type: ignore[type-arg]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import engine_arguments
+from .arguments import engine_arguments, forget_by_default
 from .loading import model_reference, opened
 from .measuring import (
     chosen_questions,
@@ -57,6 +57,7 @@ def peers(ctx: click.Context) -> int:
 
     params = ctx.params
     questions = chosen_questions(params)
+    forget_by_default(params)
     with opened(params, measured=True) as engine:
         model, draft = _paths(params, engine)
         modes = list(others.modes(model, draft))

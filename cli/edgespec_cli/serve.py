@@ -12,7 +12,7 @@ import click
 import cloup
 from click.core import ParameterSource
 
-from .arguments import sampling_arguments
+from .arguments import forget_by_default, sampling_arguments
 from .loading import model_reference, opened
 from .options import (
     FILE,
@@ -127,6 +127,8 @@ def serve(ctx: click.Context) -> int:
     params = ctx.params
     settings = _settings(params)
     params["spec_remember"] = _remembered(params["spec_remember"])
+    _check_memory(params, len(settings.api_keys))
+    forget_by_default(params)
     from edgespec.server import app  # raises if the extra `server` is not installed
 
     _log_as_json(quiet=params["quiet"])
@@ -146,6 +148,20 @@ def serve(ctx: click.Context) -> int:
         with contextlib.closing(sessions) if sessions is not None else contextlib.nullcontext():
             app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
     return 0
+
+
+def _check_memory(params: dict[str, Any], n_keys: int) -> None:
+    """Raise UsageError where one user's text would be drafted from for another."""
+    if params["draft_memory"] == "disk":
+        raise click.UsageError(
+            "--draft-memory disk keeps the answers of one user; `edgespec serve` takes process, "
+            "which keeps those of each API key apart, or off"
+        )
+    if n_keys > 1 and params["draft_corpus"] not in ((), ("none",)):
+        raise click.UsageError(
+            f"--draft-corpus is for one user, and there are {n_keys} API keys: by the speed of an "
+            "answer each could tell what the documents say; leave it out, or serve one key"
+        )
 
 
 def _sessions(

@@ -154,7 +154,8 @@ class Replay:
             made = self._fixed(setting)
             return Speculation(made, made, FirstSource(setting.depth), str(setting))
         method = "none" if setting == "plain" else setting
-        config = SpeculativeConfig(method)
+        # a trace numbers its tokens in its own way: earlier answers say nothing here
+        config = SpeculativeConfig(method, draft_memory="off", draft_corpus=())
         context = DrafterContext(
             config, VOCAB, self._target, draft_model=self._draft if uses_model(config) else None
         )

@@ -70,20 +70,21 @@ class Engine:
         """Return the whole answer to a prompt.
 
         prompt: text, in which special tokens count, or token ids. sampling: the fields of
-        SamplingParams. Raises ConfigError, ContextFull, EngineBusy.
+        SamplingParams, and `owner` as for `stream`. Raises ConfigError, ContextFull, EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
-    def stream(self, prompt: Prompt, **sampling: Any) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, *, owner: str = "", **sampling: Any) -> Iterator[Event]:
         """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
-        Arguments are checked and time counts at once, the engine is taken with the first `next`.
-        Closing the iterator ends the request.
+        owner: whose answer it is; it is never drafted from for another owner. Arguments are checked
+        and time counts at once, the engine is taken with the first `next`. Closing the iterator
+        ends the request.
         """
-        return self.run(self.encode(prompt), build(SamplingParams, sampling))
+        return self.run(self.encode(prompt), build(SamplingParams, sampling), owner=owner)
 
     def chat(self, system: str | None = None, *, parse_special: bool = False) -> Chat:
         """Return a new conversation, rendered with the model's own template.
@@ -114,7 +115,7 @@ class Engine:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
-    def astream(self, prompt: Prompt, **sampling: Any) -> AsyncStream:
+    def astream(self, prompt: Prompt, *, owner: str = "", **sampling: Any) -> AsyncStream:
         """Return what yields the answer as `stream` does, for asyncio.
 
         It runs in a thread of its own. Cancelling the task that waits for an event cancels the
@@ -124,7 +125,8 @@ class Engine:
 
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
-        return AsyncStream(self.run(self.encode(prompt), params, interrupt=interrupt), interrupt)
+        events = self.run(self.encode(prompt), params, interrupt=interrupt, owner=owner)
+        return AsyncStream(events, interrupt)
 
     def run(
         self,
@@ -133,37 +135,29 @@ class Engine:
         *,
         earlier: Sequence[int] = (),
         interrupt: Interrupt | None = None,
+        owner: str = "",
     ) -> Iterator[Event]:
         """Run one request on token ids, as `stream` does.
 
         earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
         """
-        return self._run(prompt, params, earlier, interrupt or Interrupt(params.time_limit_s))
+        interrupt = interrupt or Interrupt(params.time_limit_s)
+        randomness = SeededRandomness(params.seed)
+        return self._run(Request(prompt, params, randomness, earlier, interrupt, owner), interrupt)
 
-    def _run(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        earlier: Sequence[int],
-        interrupt: Interrupt,
-    ) -> Iterator[Event]:
+    def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
         try:
-            completion, rest = yield from self._held(prompt, params, earlier, interrupt)
+            completion, rest = yield from self._held(request, interrupt)
         finally:
             self.idle_work.start(answered=True)
         yield Event("done", text=rest, completion=completion)
 
     def _held(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        earlier: Sequence[int],
-        interrupt: Interrupt,
+        self, request: Request, interrupt: Interrupt
     ) -> Generator[Event, None, tuple[Completion, str]]:
         """Yield the events of a request but the last; return its completion and the last text."""
+        params = request.params
         with self._lock.held(interrupt) as held:
-            randomness = SeededRandomness(params.seed)
-            request = Request(prompt, params, randomness, earlier, interrupt)
             output = Output(self.tokenizer, params)
             stats = Stats(speculation=self._speculation_of(params))
             logprobs: list[Logprob] = []

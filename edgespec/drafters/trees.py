@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..sampling.base import Request
 from ..sampling.trees import children_of
@@ -41,6 +41,14 @@ class Branches(Protocol):
 
     def accept(self, verified: Verified) -> None:
         """Learn from the emitted tokens, drafted or not."""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A source that has something to do when its drafter is closed."""
+
+    def close(self) -> None:
+        """Free or keep what there is. Calling it twice is harmless."""
 
 
 class Tree(NamedTuple):
@@ -166,7 +174,10 @@ class TreeDrafter:
                 source.relearn(state)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Let sources that keep something for later write it."""
+        for source in self._sources:
+            if isinstance(source, Closing):
+                source.close()
 
     def _tree(self, context: Sequence[int], limit: int) -> Tree:
         """Return a tree of at least `limit` nodes, if there are so many."""

@@ -67,8 +67,11 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
-    """Return the drafters that are asked for, without one that lacks its draft model."""
+    """Return the drafters that are asked for, without one that lacks its draft model or has nothing
+    to remember.
+    """
     found = drafters.chosen(context.config.method)
+    found = [e for e in found if e.name != "memory" or context.config.remembers]
     without = [entry for entry in found if not entry.uses_model]
     return found if context.draft_model or not without else without
 
@@ -87,6 +90,10 @@ def uses_model(config: SpeculativeConfig) -> bool:
     """Return whether a configuration uses a draft model."""
     depth, _ = config.fixed or (1, None)
     return depth > 0 and any(entry.uses_model for entry in drafters.chosen(config.method))
+
+
+def _remembers(method: str) -> bool:
+    return any(entry.name == "memory" for entry in drafters.chosen(method))
 
 
 def configured(
@@ -108,6 +115,11 @@ def configured(
     if config.model and not used:
         raise ConfigError(
             f"method {config.method!r} uses no draft model, but {config.model!r} was given"
+        )
+    if (config.draft_corpus or config.draft_memory == "disk") and not _remembers(config.method):
+        raise ConfigError(
+            f"method {config.method!r} drafts from no documents and no earlier answers, which "
+            "draft_corpus and draft_memory are for; name the method memory as well, or auto"
         )
     if draft is None or draft == "auto" or not used:
         return config

@@ -34,6 +34,7 @@ class Request:
 
     prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
+    owner: whose request it is; what is remembered of answers is never used for another owner.
     """
 
     prompt: Sequence[int]
@@ -41,3 +42,4 @@ class Request:
     randomness: Randomness
     earlier: Sequence[int] = ()
     abort: Abort | None = None
+    owner: str = ""

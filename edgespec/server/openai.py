@@ -163,12 +163,13 @@ class OpenAIEndpoints:
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and count tokens and times."""
         arrived_s, log = time.monotonic(), scope["edgespec.log"]
-        async with self._queue.acquire(scope["edgespec.client"]):
+        client = scope["edgespec.client"]
+        async with self._queue.acquire(client):
             before = time.monotonic()
             self._metrics.queue_time.observe(before - arrived_s)
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prompts):
-                stream = self._engine.astream(prompt, **fields)
+                stream = self._engine.astream(prompt, owner=client, **fields)
                 async with contextlib.aclosing(stream) as events:
                     async for event in events:
                         if event.type == "token":

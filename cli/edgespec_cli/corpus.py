@@ -1,0 +1,112 @@
+"""The commands `edgespec corpus add`, `list` and `clear`: documents to draft from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+import cloup
+
+from .loading import fetched
+from .options import json_option, offline_option, option
+from .parameters import ModelType
+from .render import is_terminal, name, names, size, status, table
+
+
+@cloup.group()
+def corpus() -> None:
+    """Documents that answers are drafted from, on this disk only.
+
+    What stands in them is drafted where an answer says the same; the answer is what it would be
+    without them.
+    """
+
+
+@corpus.command()
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@option(
+    "-m",
+    "--model",
+    type=ModelType(),
+    show_default="smollm2-135m",
+    help="The model whose vocabulary is used; others with the same vocabulary draft from it too.",
+)
+@offline_option
+def add(paths: tuple[Path, ...], model: str | None, offline: bool) -> None:
+    """Add text files, source code, saved chats, and folders of these.
+
+    `run` and `chat` draft from them from now on. What was added before is read again if it has
+    changed.
+    """
+    from edgespec import hub
+    from edgespec.loading import corpora
+
+    path = fetched(model or hub.default_model, offline=offline)
+    with status("reading") as line:
+        made = corpora.add(
+            paths,
+            path,
+            progress=lambda done, total: line.show(f"reading: {size(done)} of {size(total)}"),
+        )
+        collection = made.collection
+    n_files = sum(document.n_tokens > 0 for document in collection.documents)
+    click.echo(
+        f"{n_files} files, {collection.n_tokens} tokens, {size(8 * collection.n_tokens)} on disk, "
+        f"for {name(collection.model)} and models with its vocabulary; "
+        f"{made.n_tokenised} of them tokenised now"
+    )
+    if left_out := _left_out(made.left_out):
+        click.echo(f"left out: {left_out}", err=True)
+
+
+def _left_out(reasons: Counter[str]) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in reasons.items() if n)
+
+
+@corpus.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List what is kept to draft from.
+
+    "added" is used by every run and chat, "named" was named with --draft-corpus, "answers" are kept
+    by --draft-memory disk.
+    """
+    from edgespec.loading import corpora
+
+    found = corpora.stored()
+    if as_json:
+        fields = ("kind", "vocabulary", "model", "roots", "n_documents", "n_tokens", "size")
+        rows = [{field: getattr(entry, field) for field in fields} for entry in found]
+        click.echo(json.dumps(rows, indent=2))
+    elif found:
+        table(
+            ("kind", "for", "tokens", "size", "from"),
+            [
+                (e.kind, e.model or e.vocabulary, str(e.n_tokens), size(e.size), ", ".join(e.roots))
+                for e in found
+            ],
+        )
+    if not found:
+        click.echo("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)
+
+
+@corpus.command()
+@option("-y", "--yes", is_flag=True, help="Delete without being asked.")
+def clear(yes: bool) -> None:
+    """Delete all that is kept to draft from: documents' copies and earlier answers.
+
+    The documents themselves stay.
+    """
+    from edgespec.loading import corpora
+
+    found = corpora.stored()
+    what = f"what is kept to draft from ({size(sum(entry.size for entry in found))})"
+    if not yes and not is_terminal(sys.stdin):
+        raise click.UsageError(f"nobody can be asked whether to delete {names(what)}; add -y")
+    if yes or click.confirm(f"delete {what}?", err=True):
+        click.echo(f"deleted, {size(corpora.clear())} freed")

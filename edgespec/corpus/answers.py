@@ -1,0 +1,130 @@
+"""Earlier answers, to draft from: those of this process, and those kept on disk if wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .folder import replace
+from .suffix_array import SEPARATOR, SuffixArray, indexed
+
+logger = logging.getLogger("edgespec.corpus")
+
+JOURNAL = "answers.i32"  # in the folder of a vocabulary
+MOST_TOKENS = 1 << 18  # of all answers: 2 MB in memory, 1 MB on disk
+_LEAST_FRESH = 4096  # tokens of new answers that are indexed apart, so that each is indexed quickly
+_MAGIC = b"EdgeAns1"  # a file of answers begins with it
+_END = np.array([SEPARATOR], "<i4").tobytes()
+
+
+class Answers:
+    """The last answers, at most `most` tokens of them; the least recently given go first.
+
+    journal: a file that they are read from and written to, None to keep them in memory only.
+    """
+
+    def __init__(self, most: int = MOST_TOKENS, journal: Path | None = None) -> None:
+        self._most = most
+        self._journal = journal
+        self._texts: dict[bytes, None] = {}  # as int32, the least recently given first
+        self._fresh: list[bytes] = []
+        self._old: SuffixArray | None = None
+        self._new: SuffixArray | None = None
+        for text in _read(journal) if journal else []:
+            self._take(text)
+        self._index_all()
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens that are remembered."""
+        return sum(map(len, self._texts)) // 4
+
+    @property
+    def arrays(self) -> list[SuffixArray]:
+        """The indexes to look in, the newest answers first."""
+        return [array for array in (self._new, self._old) if array]
+
+    def write(self, tokens: Sequence[int]) -> None:
+        """Write an answer to the journal, if there is one; it is not looked up before `add`."""
+        if self._journal:
+            _append(self._journal, _bytes(tokens), 4 * self._most)
+
+    def add(self, answers: Iterable[Sequence[int]]) -> None:
+        """Remember answers. One that was given before is now the latest."""
+        texts = [text for text in map(_bytes, answers) if self._take(text)]
+        if not texts:
+            return
+        self._fresh += texts
+        if sum(map(len, self._fresh)) > 4 * max(_LEAST_FRESH, self._most // 16):
+            self._index_all()
+        else:
+            self._new = _index(self._fresh)
+
+    def _take(self, text: bytes) -> bool:
+        """Take an answer as the latest; return False if it was there."""
+        there = text in self._texts
+        self._texts.pop(text, None)
+        self._texts[text] = None
+        while len(self._texts) > 1 and self.n_tokens > self._most:
+            del self._texts[next(iter(self._texts))]
+        return not there
+
+    def _index_all(self) -> None:
+        self._fresh, self._new = [], None
+        self._old = _index(self._texts)
+
+
+def _bytes(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, "<i4").tobytes()
+
+
+def _index(texts: Collection[bytes]) -> SuffixArray | None:
+    return indexed([np.frombuffer(text, "<i4") for text in texts]) if texts else None
+
+
+def _read(path: Path) -> list[bytes]:
+    """Return the answers of a file, the oldest first; none of one that is damaged or foreign."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("earlier answers cannot be read: %s", error)
+        return []
+    if not data.startswith(_MAGIC):
+        logger.warning("%s holds no answers and is begun anew", path)
+        return []
+    values = np.frombuffer(data[len(_MAGIC) : len(data) // 4 * 4], "<i4")
+    *whole, _ = np.split(values, np.flatnonzero(values == SEPARATOR) + 1)
+    return [text[:-1].tobytes() for text in whole if len(text) > 1 and text[:-1].min() >= 0]
+
+
+def _append(path: Path, text: bytes, most: int) -> None:
+    """Add an answer to a file, and shorten that to `most` bytes where it is half as large again."""
+    try:
+        if _is_whole(path) and path.stat().st_size < 3 * most // 2:
+            with path.open("ab") as file:
+                file.write(text + _END)
+            return
+        texts = [text]
+        for earlier in reversed(_read(path)):
+            if sum(map(len, texts)) + len(earlier) <= most and earlier not in texts:
+                texts.append(earlier)
+        replace(path, [_MAGIC, *(part for text in reversed(texts) for part in (text, _END))])
+    except OSError as error:
+        logger.warning("the answer cannot be kept: %s", error)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return True if a file of answers ends behind one."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_MAGIC)) == _MAGIC:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(-4, os.SEEK_END)
+            return size == len(_MAGIC) or (size % 4 == 0 and file.read(4) == _END)
+    return False

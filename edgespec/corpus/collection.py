@@ -1,0 +1,270 @@
+"""Documents on disk: tokenised once, indexed, and mapped into memory to draft from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..backends.base import Tokenizer
+from ..errors import ConfigError
+from .documents import find, texts_of
+from .folder import folder, replace, vocabulary_folder
+from .suffix_array import SEPARATOR, SuffixArray, suffix_order
+
+logger = logging.getLogger("edgespec.corpus")
+
+ADDED = "added"  # the collection of `edgespec corpus add`; others are named for single runs
+_MOST_NAMED = 8  # of those, kept for a vocabulary; what was used least recently goes first
+_VERSION = 1
+_END = np.array([SEPARATOR], np.int32)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are tokenised, and with those that will be."""
+
+
+class Document(msgspec.Struct, frozen=True, array_like=True):
+    """A file: its tokens are `first` … first + n_tokens - 1 of the collection."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    digest: str
+    first: int
+    n_tokens: int
+
+
+class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-corpus"):
+    """Documents that were tokenised with one vocabulary.
+
+    name: ADDED, or another one. model: with whose tokenizer, in words. roots: the files and folders
+    that were named. data: the file of tokens and their order, int32 [2, n_tokens].
+    """
+
+    version: int
+    name: str
+    model: str
+    roots: tuple[str, ...]
+    data: str
+    n_tokens: int
+    documents: tuple[Document, ...]
+
+    def tokens(self, folder: Path) -> np.ndarray:
+        """Return the tokens and their order, int32 [2, n_tokens], mapped from the file in `folder`.
+
+        Raises ValueError or OSError for a file that is damaged.
+        """
+        path = folder / self.data
+        if path.stat().st_size != 8 * self.n_tokens:
+            raise ValueError(f"{path.name} has not the size that it was written with")
+        return np.memmap(path, "<i4", "r", shape=(2, self.n_tokens))
+
+
+class Made(NamedTuple):
+    """What `make` has made. n_tokenised: files that had to be; left_out: files by reason."""
+
+    collection: Collection
+    n_tokenised: int
+    left_out: Counter[str]
+
+
+def make(
+    tokenizer: Tokenizer,
+    name: str,
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    model: str = "",
+    progress: Progress = lambda done, total: None,
+) -> Made:
+    """Tokenise and index the files and folders `paths`, and keep that as the collection `name`.
+
+    A file that was tokenised with this vocabulary before, and has not changed, is not tokenised
+    again. Raises ConfigError if there is no text, or more than is taken.
+    """
+    where, found = vocabulary_folder(tokenizer), find(paths)
+    reader = _Reader(tokenizer, where, found.n_bytes, progress)
+    for path, stat in found.files.items():
+        reader.read(path, stat)
+    if not reader.n_tokens:
+        raise ConfigError(f"there is no text in {', '.join(map(str, paths))}")
+    tokens = np.concatenate(reader.parts)
+    data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
+    replace(where / data, [tokens.data, suffix_order(tokens).data])
+    roots = tuple(str(Path(path).expanduser().absolute()) for path in paths)
+    made = Collection(_VERSION, name, model, roots, data, len(tokens), tuple(reader.documents))
+    replace(_manifest(where, name), [msgspec.json.encode(made)])
+    for old in where.glob(f"{name}-*.i32"):
+        if old.name != data:
+            delete(old)
+    return Made(made, reader.n_tokenised, found.left_out + reader.left_out)
+
+
+class _Reader:
+    """Reads files into arrays of tokens, each text once."""
+
+    def __init__(self, tokenizer: Tokenizer, where: Path, total: int, progress: Progress) -> None:
+        self._tokenizer, self._total, self._progress = tokenizer, total, progress
+        self.parts: list[np.ndarray] = []
+        self.documents: list[Document] = []
+        self.left_out: Counter[str] = Counter()
+        self.n_tokens = self.n_tokenised = self._done = 0
+        self._places: dict[str, tuple[int, int]] = {}  # by digest, of texts that are here already
+        self._kept: dict[str, np.ndarray] = {}  # by digest, of texts that were tokenised before
+        self._digests: dict[tuple[str, int, int], str] = {}
+        for collection in collections(where):
+            with contextlib.suppress(OSError, ValueError):
+                self._know(collection, collection.tokens(where)[0])
+
+    def _know(self, collection: Collection, tokens: np.ndarray) -> None:
+        for known in collection.documents:
+            if known.digest:  # it could be read
+                self._kept[known.digest] = tokens[known.first : known.first + known.n_tokens]
+                self._digests[known.path, known.size, known.mtime_ns] = known.digest
+
+    def read(self, path: Path, stat: os.stat_result) -> None:
+        """Take a file as it is now."""
+        self._done += stat.st_size
+        digest, data = self._digests.get((str(path), stat.st_size, stat.st_mtime_ns)), b""
+        if digest is None:
+            try:
+                data = path.read_bytes()
+            except OSError:
+                self._add(path, stat, "", "unreadable")
+                return
+            digest = hashlib.sha256(data).hexdigest()[:32]
+        if digest not in self._places:
+            tokens = self._kept[digest] if digest in self._kept else self._tokenised(data)
+            self._places[digest] = self.n_tokens, len(tokens)
+            self.parts.append(tokens)
+            self.n_tokens += len(tokens)
+        self._add(path, stat, digest, "" if self._places[digest][1] else "empty or no text")
+        self._progress(self._done, self._total)
+
+    def _add(self, path: Path, stat: os.stat_result, digest: str, left_out: str) -> None:
+        place = self._places.get(digest, (0, 0))
+        document = Document(str(path), stat.st_size, stat.st_mtime_ns, digest, *place)
+        self.documents.append(document)
+        if left_out:
+            self.left_out[left_out] += 1
+
+    def _tokenised(self, data: bytes) -> np.ndarray:
+        """Return the tokens of a file's texts, each with a separator behind it."""
+        found: list[np.ndarray] = []
+        for text in texts_of(data):
+            pieces = self._tokenizer.encode_pieces(text, add_special=False, parse_special=False)
+            found += [np.array(ids, np.int32) for ids in pieces]
+            found.append(_END)
+        self.n_tokenised += bool(found)
+        tokens = np.concatenate(found or [_END])
+        return tokens if (tokens != SEPARATOR).any() else tokens[:0]
+
+
+def add(
+    tokenizer: Tokenizer,
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    model: str = "",
+    progress: Progress = lambda done, total: None,
+) -> Made:
+    """Add files and folders to the collection that is drafted from at all times.
+
+    Those that were added before are read again if they have changed, and leave it if they are gone.
+    Raises ConfigError as `make` does.
+    """
+    before = _opened(vocabulary_folder(tokenizer), ADDED)
+    find(paths)  # which of them are not there is said first
+    roots = [root for root in (before.roots if before else ()) if Path(root).exists()]
+    roots += [str(Path(path).expanduser().absolute()) for path in paths]
+    return make(tokenizer, ADDED, list(dict.fromkeys(roots)), model=model, progress=progress)
+
+
+def added(tokenizer: Tokenizer) -> SuffixArray | None:
+    """Return what `edgespec corpus add` has added for this vocabulary, None for nothing."""
+    if not folder().is_dir():
+        return None
+    where = vocabulary_folder(tokenizer)
+    return _array(where, _opened(where, ADDED))
+
+
+def named(tokenizer: Tokenizer, paths: Sequence[str | os.PathLike[str]]) -> SuffixArray | None:
+    """Return the documents at `paths` as they are now; what has changed is tokenised.
+
+    Raises ConfigError as `make` does.
+    """
+    where = vocabulary_folder(tokenizer)
+    roots = sorted(str(Path(path).expanduser().absolute()) for path in paths)
+    name = "named-" + hashlib.sha256("\0".join(roots).encode()).hexdigest()[:12]
+    collection = _opened(where, name)
+    array = _array(where, collection) if collection and _is_current(collection, roots) else None
+    if array is None:
+        array = _array(where, make(tokenizer, name, roots).collection)
+    with contextlib.suppress(OSError):
+        os.utime(_manifest(where, name))
+    kept = sorted(where.glob("named-*.json"), key=lambda path: -path.stat().st_mtime)
+    for path in kept[_MOST_NAMED:]:
+        delete(path, *where.glob(f"{path.stem}-*.i32"))
+    return array
+
+
+def _is_current(collection: Collection, roots: Sequence[str]) -> bool:
+    """Return True if no file has come, gone or changed since a collection was made."""
+    found = find(roots).files.items()
+    now = {(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found}
+    return now == {(d.path, d.size, d.mtime_ns) for d in collection.documents}
+
+
+def _opened(where: Path, name: str) -> Collection | None:
+    """Return a collection, None if there is none, or none that can be read: that is logged."""
+    try:
+        found = msgspec.json.decode(_manifest(where, name).read_bytes(), type=Collection)
+        if found.version != _VERSION or found.name != name:
+            raise ValueError(f"it was made by another edgespec, as version {found.version}")
+        found.tokens(where)
+    except FileNotFoundError as error:
+        if Path(error.filename) == _manifest(where, name):
+            return None
+        _warn(where, name, error)
+    except (OSError, ValueError) as error:
+        _warn(where, name, error)
+    else:
+        return found
+    return None
+
+
+def _warn(where: Path, name: str, error: Exception) -> None:
+    again = "`edgespec corpus add` makes it again" if name == ADDED else "is made again"
+    logger.warning("the corpus in %s is damaged and left out (%s); %s", where, error, again)
+
+
+def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
+    return SuffixArray(*collection.tokens(where)) if collection else None
+
+
+def collections(where: Path) -> Iterator[Collection]:
+    """Yield the collections in the folder of a vocabulary."""
+    for manifest in sorted(where.glob("*.json")):
+        if found := _opened(where, manifest.stem):
+            yield found
+
+
+def _manifest(where: Path, name: str) -> Path:
+    return where / f"{name}.json"
+
+
+def delete(*paths: Path) -> int:
+    """Delete files and return their size; one that is in use on Windows stays."""
+    freed = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            freed += size
+    return freed

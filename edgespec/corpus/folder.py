@@ -1,0 +1,50 @@
+"""The folder that documents and answers are kept in: private, and written all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..backends.base import Tokenizer
+from ..device import data_folder
+
+_PROBE = 'for i in range(10):  # "Größe", 1.5 km, naïve Café – don\'t\n\treturn {x: 2024}\n\n'
+_ENTRIES = (*range(256), *range(256, 64_000, 37))  # the ids whose texts stand for a vocabulary
+
+
+def folder() -> Path:
+    """Return the folder: $EDGESPEC_CORPUS, or else "corpus" in the user's data."""
+    return data_folder("corpus")
+
+
+def vocabulary_folder(tokenizer: Tokenizer) -> Path:
+    """Return the folder of a vocabulary, which all quantisations of a model share."""
+    found = hashlib.sha256()
+    for token in itertools.takewhile(tokenizer.vocab_size.__gt__, _ENTRIES):
+        text = tokenizer.token_text(token)
+        found.update(len(text).to_bytes(4, "little") + text)
+    with contextlib.suppress(ValueError):  # a vocabulary that does not have these letters
+        ids = tokenizer.encode(_PROBE, add_special=False, parse_special=False)
+        found.update(repr(ids).encode())
+    return folder() / found.hexdigest()[:16]
+
+
+def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file that only this user can read, and put it in its place when it is whole."""
+    for parent in (path.parent.parent, path.parent):
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new.")  # readable by us only
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

@@ -1,0 +1,65 @@
+"""What is kept on this disk to draft from: a list of it, and deleting it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .answers import JOURNAL
+from .collection import ADDED, collections, delete
+from .folder import folder
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Documents or answers on disk, tokenised with one vocabulary.
+
+    kind: "added", "named" (for single runs) or "answers". model: with whose tokenizer, in words;
+    "" for one that nobody named. roots: the files and folders. size: bytes on disk.
+    """
+
+    kind: str
+    vocabulary: str
+    model: str
+    roots: tuple[str, ...]
+    n_documents: int
+    n_tokens: int
+    size: int
+
+
+def stored() -> list[Stored]:
+    """Return all that is kept."""
+    found = []
+    for where in _vocabularies():
+        models = set()
+        for made in collections(where):
+            models.add(made.model)
+            size = 8 * made.n_tokens + (where / f"{made.name}.json").stat().st_size
+            n_documents = sum(document.n_tokens > 0 for document in made.documents)
+            kind = made.name if made.name == ADDED else "named"
+            entry = (kind, where.name, made.model, made.roots, n_documents, made.n_tokens, size)
+            found.append(Stored(*entry))
+        journal = where / JOURNAL
+        if journal.exists():
+            size = journal.stat().st_size
+            model = ", ".join(sorted(models - {""}))
+            found.append(Stored("answers", where.name, model, (), 0, size // 4 - 2, size))
+    return found
+
+
+def clear() -> int:
+    """Delete all that is kept, documents and answers, and return the bytes that are free now."""
+    freed = 0
+    for where in _vocabularies():
+        freed += delete(*where.glob("*.json"), *where.glob("*.i32"), *where.glob(".new.*"))
+        with contextlib.suppress(OSError):
+            where.rmdir()
+    return freed
+
+
+def _vocabularies() -> list[Path]:
+    """Return the folders that are ours: what others put beside them stays."""
+    there = folder().iterdir() if folder().is_dir() else ()
+    return sorted(path for path in there if re.fullmatch(r"[0-9a-f]{16}", path.name))

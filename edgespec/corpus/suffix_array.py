@@ -1,0 +1,174 @@
+"""A suffix array: where every ending of a long text is found, for eight bytes a token.
+
+An automaton (drafters.suffix) grows with a conversation but takes hundreds of bytes a token. A
+suffix array (Manber and Myers 1993) is made once and may stay on disk, mapped into memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SEPARATOR = -1  # behind every text: nothing that is found goes beyond it
+MIN_MATCH = 3  # shortest ending that is looked for, in tokens
+_DEPTH = 16  # tokens that endings are sorted by
+_LENGTHS = (MIN_MATCH, 4, 5, 6, 8, 11, _DEPTH)  # of endings that are looked for
+_CHUNK = 1 << 20  # places that are sorted at once, unless more begin with the same token
+_BITS = 20  # of a token in a sorting key
+_SAMPLE = 64  # places looked at where more match
+
+
+class Match(NamedTuple):
+    """The places low … high - 1 of a suffix array, where the same `length` tokens stand."""
+
+    low: int = 0
+    high: int = 0
+    length: int = 0
+
+
+NO_MATCH = Match()
+
+
+class SuffixArray:
+    """The places of a text in the order of what stands there.
+
+    tokens: int32 [n], ids or SEPARATOR, which is the last one. order: int32 [n], from
+    `suffix_order`. Both may be read-only and mapped from a file; wrong values in it make wrong
+    guesses and no errors.
+    """
+
+    def __init__(self, tokens: np.ndarray, order: np.ndarray) -> None:
+        self._n = len(tokens)
+        # plain ints are read faster from memory views than from arrays
+        self._tokens: Any = np.ascontiguousarray(tokens, np.int32).data
+        self._order: Any = np.ascontiguousarray(order, np.int32).data
+
+    def __len__(self) -> int:
+        return self._n
+
+    def find(self, ending: Sequence[int], most: int = _DEPTH) -> Match:
+        """Return the places of the longest end of `ending` that the text has, of those of 3, 4, 5,
+        6, 8, 11 and 16 tokens and at most `most`; NO_MATCH if it has none of them.
+        """
+        found = NO_MATCH
+        lengths = [length for length in _LENGTHS if length <= min(most, len(ending))]
+        least, end = 0, len(lengths)
+        while least < end:
+            middle = (least + end) // 2
+            wanted = list(ending[len(ending) - lengths[middle] :])
+            if match := self._places(wanted):
+                found, least = match, middle + 1
+            else:
+                end = middle
+        return found
+
+    def narrow(self, match: Match, token: int) -> Match:
+        """Return those places of a match where `token` follows."""
+        low, high, length = match
+        if low == high:
+            return NO_MATCH
+        if length >= _DEPTH:
+            low = high - 1  # behind so many tokens they are in no order: the latest
+        if high - low > 1:
+            tokens, order, n = self._tokens, self._order, self._n
+
+            def following(start: int) -> Any:
+                return tokens[(start + length) % n]
+
+            low = bisect_left(order, token, low, high, key=following)
+            high = bisect_left(order, token + 1, low, high, key=following)
+        elif self._following(low, length) != token:
+            return NO_MATCH
+        return Match(low, high, length + 1) if low < high else NO_MATCH
+
+    def continuations(self, match: Match, limit: int) -> list[tuple[int, int, int]]:
+        """Return up to `limit` (token, hits, times): what follows a match, the most frequent first,
+        `hits` times out of `times`. Of many places a sample counts.
+        """
+        low, high, length = match
+        if low == high:
+            return []
+        if high - low == 1 or length >= _DEPTH:
+            token = self._following(high - 1, length)
+            return [] if token == SEPARATOR else [(token, 1, 1)]
+        step = -(-(high - low) // _SAMPLE)
+        places = range(low, high, step)
+        counts = Counter([self._following(place, length) for place in places])
+        del counts[SEPARATOR]
+        return [(token, hits, len(places)) for token, hits in counts.most_common(limit)]
+
+    def _places(self, wanted: list[int]) -> Match | None:
+        """Return the places of exactly these tokens, None if there are none."""
+        tokens, length = self._tokens, len(wanted)
+
+        def standing(start: int) -> Any:
+            return tokens[start : start + length].tolist()
+
+        low = bisect_left(self._order, wanted, key=standing)
+        if low == self._n or standing(self._order[low]) != wanted:
+            return None
+        after = [*wanted[:-1], wanted[-1] + 1]
+        return Match(low, bisect_left(self._order, after, low, key=standing), length)
+
+    def _following(self, place: int, length: int) -> Any:
+        return self._tokens[(self._order[place] + length) % self._n]
+
+
+def indexed(texts: Sequence[np.ndarray]) -> SuffixArray:
+    """Return a suffix array of texts, int32 arrays of token ids."""
+    end = np.array([SEPARATOR], np.int32)
+    tokens = np.concatenate([part for text in texts for part in (text, end)] or [end])
+    return SuffixArray(tokens, suffix_order(tokens))
+
+
+def suffix_order(tokens: np.ndarray) -> np.ndarray:
+    """Return the places of a text, int32 [n], in the order of the 16 tokens from each on; equal
+    ones as they stand.
+
+    tokens: int32 [n]. Besides these it takes about 100 MB, however long the text is. Raises
+    ValueError for ids of 2**20 and above.
+    """
+    if len(tokens) and not SEPARATOR <= tokens.min() <= tokens.max() < 1 << _BITS:
+        raise ValueError(f"a token id is not in -1 … {(1 << _BITS) - 1}")
+    order = np.empty(len(tokens), np.int32)
+    ends = np.cumsum(np.bincount(tokens + 1))  # how many begin with this token or a smaller one
+    done = first = 0
+    while done < len(tokens):
+        last = max(first + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+        places = np.flatnonzero((tokens >= first - 1) & (tokens < last - 1)).astype(np.int32)
+        order[done : done + len(places)] = _sorted(tokens, places)
+        done, first = done + len(places), last
+    return order
+
+
+def _sorted(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Sort places by two tokens at a time; only those that are alike so far are sorted on."""
+    alike = np.arange(len(places))  # of `places`, in groups
+    group = np.zeros(len(places), np.int64)
+    for depth in range(0, _DEPTH, 2):
+        if not len(alike):
+            break
+        keys = group << 2 * _BITS
+        keys |= _at(tokens, places[alike] + depth) << _BITS
+        keys |= _at(tokens, places[alike] + depth + 1)
+        by_key = np.argsort(keys)
+        places[alike] = places[alike[by_key]]
+        keys = keys[by_key]
+        same = keys[1:] == keys[:-1]
+        begins = np.concatenate([[True], ~same])
+        several = ~begins | np.concatenate([same, [False]])
+        alike, group = alike[several], np.cumsum(begins & several)[several] - 1
+    by_place = np.argsort(group << 32 | places[alike])
+    places[alike] = places[alike[by_place]]
+    return places
+
+
+def _at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the tokens at these places, counted from 0 for SEPARATOR, which follows the end."""
+    inside = places < len(tokens)
+    found = tokens[np.where(inside, places, 0)].astype(np.int64) + 1
+    return np.where(inside, found, 0)

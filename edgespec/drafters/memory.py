@@ -1,0 +1,228 @@
+"""Memory: what stood in earlier answers and in documents behind the same words.
+
+After REST (He et al. 2023, arXiv 2311.08252), which looks a datastore of documents up in a suffix
+array, and SuffixDecoding (arXiv 2411.04975), which remembers earlier answers. What is remembered
+may be stale: its guesses are calibrated apart, and begin with lower estimates than those from the
+conversation itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..backends.base import Tokenizer
+from ..cache.token_cache import common_prefix
+from ..config import SpeculativeConfig
+from ..corpus import collection
+from ..corpus.answers import JOURNAL, MOST_TOKENS, Answers
+from ..corpus.folder import vocabulary_folder
+from ..corpus.suffix_array import MIN_MATCH, Match, SuffixArray
+from ..sampling.base import Request
+from ..types import Verified
+from . import register
+from .base import DrafterContext
+from .calibration import Calibration
+from .suffix import assumed, kind_of
+from .trees import TreeDrafter, max_leaves
+
+_MOST = 4  # guesses behind one text
+_OTHERS = 0.2  # share of what the guesses before a token leave to it, where nothing is known yet
+_CONTEXT = 16  # tokens before an answer that are remembered with it, and that endings may have
+_PREDICTED = 0.1  # what is assumed of an answer that begins: little of it was said before
+_MOST_OWNERS = 32  # whose answers are remembered at the same time
+_SHORTEST = 4  # tokens of an answer that is worth to be remembered
+
+
+class State(NamedTuple):
+    """The end of a text, and where each index has it."""
+
+    ending: tuple[int, ...]
+    matches: tuple[Match, ...]
+
+
+class _Owner:
+    """The answers of one user, and the conversation under way: it is not looked up, since prompt
+    lookup has it.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self._conversation: list[int] = []
+        self._begin = 0  # of the last answer
+        self._waiting: list[list[int]] = []  # answers of this conversation
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Remember the last conversation, unless this prompt continues it."""
+        self.end_answer()
+        n = len(self._conversation)
+        if common_prefix(self._conversation, prompt) < n - 1:  # what ends an answer may differ
+            self.end_conversation()
+        self._conversation, self._begin = list(prompt), len(prompt)
+
+    def end_answer(self) -> None:
+        """Take what was emitted since the prompt as an answer."""
+        if len(self._conversation) - self._begin >= _SHORTEST:
+            answer = self._conversation[max(0, self._begin - _CONTEXT) :]
+            self._waiting.append(answer)
+            self.answers.write(answer)
+        self._begin = len(self._conversation)
+
+    def end_conversation(self) -> None:
+        """Look its answers up from now on."""
+        self.answers.add(self._waiting)
+        self._waiting = []
+
+    def append(self, token: int) -> None:
+        """Add a token to the answer."""
+        self._conversation.append(token)
+
+
+class MemoryBranches:
+    """Guesses from indexes of earlier answers and of documents.
+
+    vocab_size: of the target; other ids are never guessed. documents: indexes of these. answers:
+    makes what remembers the answers of one owner; None to remember none.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        documents: Sequence[SuffixArray] = (),
+        answers: Callable[[str], Answers] | None = None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._documents = list(documents)
+        self._new_answers = answers
+        self._owners: dict[str, _Owner] = {}  # who asked least recently comes first
+        self._owner: _Owner | None = None
+        self._arrays: list[SuffixArray] = []
+        self._calibration = Calibration()
+        self._predicted = _PREDICTED  # share of the answer's last tokens that were the first guess
+        self._state = State((), ())
+
+    def begin(self, request: Request) -> None:
+        """Remember the last answer, and look in what its owner may see."""
+        self._owner = self._owner_of(request)
+        if self._owner:
+            self._owner.begin(request.prompt)
+        remembered = self._owner.answers.arrays if self._owner else []
+        self._arrays = remembered + self._documents
+        ending = tuple(request.prompt[-_CONTEXT:])
+        self._state = State(ending, tuple(array.find(ending) for array in self._arrays))
+        self._predicted = _PREDICTED
+
+    def _owner_of(self, request: Request) -> _Owner | None:
+        if self._new_answers is None:
+            return None
+        name = request.owner
+        owner = self._owners.pop(name, None) or _Owner(self._new_answers(name))
+        self._owners[name] = owner
+        while len(self._owners) > _MOST_OWNERS:
+            del self._owners[next(iter(self._owners))]
+        return owner
+
+    def root(self) -> State:
+        """Return the end of the text so far, and where the indexes have it."""
+        return self._state
+
+    def step(self, state: State, token: int) -> State:
+        """Return the state behind another token: nowhere an index did not have the text before."""
+        return self._stepped(state, token, 0)
+
+    def _stepped(self, state: State, token: int, least: int) -> State:
+        ending = (*state.ending, token)[-_CONTEXT:]
+        found = []
+        for array, match in zip(self._arrays, state.matches, strict=True):
+            longer = array.narrow(match, token)
+            if not longer.length:
+                longer = array.find(ending, max(match.length, least))
+            found.append(longer)
+        return State(ending, tuple(found))
+
+    def children(self, state: State) -> list[tuple[int, float]]:
+        """Return what followed, after the longest match first."""
+        found: list[tuple[int, float]] = []
+        left = 1.0
+        for token, kind, prior in self._guesses(state):
+            prob = self._calibration.estimate(kind, prior * left if found else prior)
+            found.append((token, prob))
+            left = max(left - prob, 0.02)
+        return found
+
+    def accept(self, verified: Verified) -> None:
+        """Read the emitted tokens, and learn which of the guesses were right."""
+        for token in verified.tokens:
+            hit = False
+            for rank, (guess, kind, _) in enumerate(self._guesses(self._state)):
+                self._calibration.observe(kind, guess == token)
+                hit = hit or (not rank and guess == token)
+            self._predicted += (hit - self._predicted) / 20
+            self._state = self._stepped(self._state, token, MIN_MATCH)
+            if self._owner:
+                self._owner.append(token)
+
+    def close(self) -> None:
+        """Write the last answers to disk, if they are kept there."""
+        for owner in self._owners.values():
+            owner.end_answer()
+
+    def _guesses(self, state: State) -> Iterator[tuple[int, object, float]]:
+        """Yield (token, class of its evidence, prior): the first guess's prior is a probability,
+        that of the others a share of what is left.
+        """
+        known: set[int] = set()
+        longest = max((match.length for match in state.matches), default=0)
+        n_remembered = len(self._arrays) - len(self._documents)
+        by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
+        for place, match in by_length:
+            if not match.length:
+                return
+            for token, hits, times in self._arrays[place].continuations(match, _MOST):
+                if token in known or not 0 <= token < self._vocab_size:
+                    continue
+                if len(known) == _MOST:
+                    return
+                evidence = kind_of(match.length, hits, times, self._predicted)
+                kind = (place < n_remembered, *evidence)
+                if not known:
+                    yield token, kind, assumed(match.length, hits, times, self._predicted)
+                else:
+                    prior = _OTHERS * hits / times
+                    yield token, (*kind, len(known), match.length < longest), prior
+                known.add(token)
+
+
+def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[SuffixArray]:
+    """Return the index of the documents that are named, or else of those that were added."""
+    if tokenizer is None:
+        return []
+    paths = config.draft_corpus
+    if paths is None:
+        found = collection.added(tokenizer)
+    else:
+        found = collection.named(tokenizer, paths) if paths else None
+    return [found] if found else []
+
+
+def _answers(
+    config: SpeculativeConfig, tokenizer: Tokenizer | None
+) -> Callable[[str], Answers] | None:
+    """Return what makes the memory of an owner; only that of nobody in particular is on disk."""
+    if config.draft_memory == "off":
+        return None
+    journal: Path | None = None
+    if config.draft_memory == "disk" and tokenizer:
+        journal = vocabulary_folder(tokenizer) / JOURNAL
+    return lambda owner: Answers(MOST_TOKENS // 4) if owner else Answers(journal=journal)
+
+
+@register("memory", "memory", automatic=True)
+def make(context: DrafterContext) -> TreeDrafter:
+    """Make the drafter of method "memory"."""
+    config = context.config
+    _, p_min = config.fixed or (0, 0.0)
+    documents, answers = _documents(config, context.tokenizer), _answers(config, context.tokenizer)
+    branches = MemoryBranches(context.vocab_size, documents, answers)
+    return TreeDrafter("memory", [branches], max_leaves(context), p_min)

@@ -1,0 +1,141 @@
+"""Memory of earlier answers and of documents."""
+
+import numpy as np
+import pytest
+
+from edgespec import SamplingParams
+from edgespec.corpus.answers import Answers
+from edgespec.corpus.suffix_array import indexed
+from edgespec.drafters.memory import MemoryBranches
+from edgespec.drafters.trees import TreeDrafter
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
+from edgespec.types import Verified
+
+QUESTION = [90, 91, 92, 93]
+ANSWER = [10, 11, 12, 13, 14, 15, 16, 17, 18]
+
+
+def document(*tokens):
+    return indexed([np.array(tokens, np.int32)])
+
+
+class Talk:
+    """A drafter with a memory, and requests to it."""
+
+    def __init__(self, documents=(), answers=lambda owner: Answers(), vocab_size=100):
+        branches = MemoryBranches(vocab_size, documents, answers)
+        self.drafter = TreeDrafter("memory", [branches], 4)
+        self.context = []
+
+    def ask(self, prompt, owner=""):
+        request = Request(prompt, SamplingParams(), SeededRandomness(0), owner=owner)
+        self.drafter.begin(request)
+        self.context = list(prompt)
+        return self
+
+    def say(self, *tokens):
+        for token in tokens:
+            self.drafter.accept(Verified((token,)))
+        self.context += tokens
+        return self
+
+    def draft(self, limit=8):
+        estimate = self.drafter.estimate(self.context, limit)
+        draft = self.drafter.propose(self.context, limit)
+        assert len(draft.tokens) == len(estimate.acceptance_probs)
+        return list(draft.tokens)
+
+
+def test_a_document_is_continued():
+    talk = Talk([document(*range(20, 40))]).ask([1, 2, 22, 23, 24])
+    assert talk.draft(4) == [25, 26, 27, 28]
+    talk.say(25, 26)
+    assert talk.draft(3) == [27, 28, 29]
+
+
+def test_two_tokens_are_no_match():
+    assert Talk([document(*range(20, 40))]).ask([1, 22, 23]).draft() == []
+
+
+def test_a_match_is_found_again_after_other_words():
+    talk = Talk([document(*range(20, 40))]).ask([22, 23, 24]).say(5)
+    assert talk.draft() == []
+    talk.say(30, 31, 32)
+    assert talk.draft(2) == [33, 34]
+
+
+def test_a_question_that_is_asked_again():
+    """The question's end is remembered with its answer, so the first token is known already."""
+    talk = Talk().ask(QUESTION).say(*ANSWER)
+    assert talk.ask(QUESTION).draft(4) == ANSWER[:4]
+
+
+def test_a_conversation_is_not_looked_up_in_itself():
+    talk = Talk().ask(QUESTION).say(*ANSWER)
+    follow_up = [*QUESTION, *ANSWER, 80, 81, *QUESTION]
+    assert talk.ask(follow_up).draft() == []
+    talk.say(30, 31, 32, 33)
+    assert set(talk.ask([1, *QUESTION]).draft(2)) == {ANSWER[0], 30}  # another one: now it is
+    assert talk.ask([81, *QUESTION]).draft(2) == [30, 31]
+
+
+def test_owners_do_not_see_each_other():
+    talk = Talk().ask(QUESTION, "alice").say(*ANSWER)
+    assert talk.ask(QUESTION, "bob").draft() == []
+    assert talk.ask(QUESTION).draft() == []
+    assert talk.ask(QUESTION, "alice").draft(2) == ANSWER[:2]
+
+
+def test_the_last_owners_are_remembered():
+    talk = Talk()
+    for i in range(40):
+        talk.ask(QUESTION, f"key {i}").say(*ANSWER)
+    assert talk.ask(QUESTION, "key 39").draft(2) == ANSWER[:2]
+    assert talk.ask(QUESTION, "key 0").draft() == []
+
+
+def test_nothing_is_remembered_where_that_is_off():
+    talk = Talk(answers=None).ask(QUESTION).say(*ANSWER)
+    assert talk.ask(QUESTION).draft() == []
+
+
+def test_ids_beyond_the_vocabulary_are_never_guessed():
+    """A damaged index, or one of a model with more tokens."""
+    assert Talk([document(20, 21, 22, 150, 151)]).ask([20, 21, 22]).draft() == []
+
+
+def test_several_continuations_are_a_tree():
+    texts = [[20, 21, 22, last, 50] for last in (30, 30, 30, 31)]
+    talk = Talk([indexed([np.array(text, np.int32) for text in texts])]).ask([20, 21, 22])
+    draft = talk.drafter.propose(talk.context, 3)
+    assert draft.tokens == (30, 50, 31)
+    assert draft.parents == (-1, 0, -1)
+
+
+def test_what_is_stale_is_trusted_less_and_less():
+    """A text that is begun like a remembered one and always goes on differently."""
+    talk = Talk([document(*range(20, 40))]).ask([1])
+    first = None
+    for _ in range(40):
+        talk.say(25, 26, 27)
+        prob = talk.drafter.estimate(talk.context, 1).acceptance_probs[0]
+        first = first or prob
+        talk.say(60)
+    assert prob < first / 3
+    assert first < 0.5
+
+
+def test_answers_are_written_when_it_is_closed(tmp_path):
+    path = tmp_path / "answers"
+    talk = Talk(answers=lambda owner: Answers(journal=path)).ask(QUESTION).say(*ANSWER)
+    talk.drafter.close()
+    talk.drafter.close()
+    again = Talk(answers=lambda owner: Answers(journal=path))
+    assert again.ask(QUESTION).draft(3) == ANSWER[:3]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_short_answers_are_not_worth_it(n):
+    talk = Talk().ask(QUESTION).say(*ANSWER[:n])
+    assert talk.ask(QUESTION).draft() == []
