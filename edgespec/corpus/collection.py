@@ -69,7 +69,7 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
 
 
 class Made(NamedTuple):
-    """What `make` has made. n_tokenised: files that had to be; left_out: files by reason."""
+    """A collection that was made. n_tokenised: files that had to be. left_out: files by reason."""
 
     collection: Collection
     n_tokenised: int

@@ -1,4 +1,4 @@
-"""What is kept on this disk to draft from: a list of it, and deleting it."""
+"""Lists and deletes what is kept on this disk to draft from."""
 
 from __future__ import annotations
 
