@@ -53,7 +53,8 @@ def load_fixed(
     options: fields of EngineConfig.
     """
     if draft == "auto":
-        return known(lambda: load(model(target), n_ctx=4096, **options))
+        auto = {"draft_memory": "off", "draft_corpus": ()}  # questions are asked more than once
+        return known(lambda: load(model(target), n_ctx=4096, speculative_config=auto, **options))
     config = {
         "method": spec_type or ("draft_model" if draft else "suffix"),
         "num_speculative_tokens": depth,
