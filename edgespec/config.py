@@ -228,7 +228,7 @@ class SpeculativeConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
         """True if there may be documents or earlier answers to draft from."""
         return self.draft_memory != "off" or self.draft_corpus != ()
 

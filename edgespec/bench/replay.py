@@ -16,7 +16,7 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from .. import drafters
-from ..config import SamplingParams, SpeculativeConfig
+from ..config import DraftMemory, SamplingParams, SpeculativeConfig
 from ..costs.curves import Curve
 from ..costs.online import Costs
 from ..costs.profiles import Profile
@@ -154,8 +154,9 @@ class Replay:
             made = self._fixed(setting)
             return Speculation(made, made, FirstSource(setting.depth), str(setting))
         method = "none" if setting == "plain" else setting
-        # a trace numbers its tokens in its own way: earlier answers say nothing here
-        config = SpeculativeConfig(method, draft_memory="off", draft_corpus=())
+        # earlier answers count where that is asked for: they are to other people's questions
+        memory: DraftMemory = "process" if "memory" in method.split(",") else "off"
+        config = SpeculativeConfig(method, draft_memory=memory, draft_corpus=())
         context = DrafterContext(
             config, VOCAB, self._target, draft_model=self._draft if uses_model(config) else None
         )

@@ -8,9 +8,9 @@ conversation itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..backends.base import Tokenizer
 from ..cache.token_cache import common_prefix
@@ -162,6 +162,14 @@ class MemoryBranches:
             self._state = self._stepped(self._state, token, MIN_MATCH)
             if self._owner:
                 self._owner.append(token)
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {"memory": self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get("memory", ()))
 
     def close(self) -> None:
         """Write the last answers to disk, if they are kept there."""

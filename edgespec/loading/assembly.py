@@ -71,7 +71,7 @@ def _entries(context: DrafterContext) -> list[drafters.Entry]:
     to remember.
     """
     found = drafters.chosen(context.config.method)
-    found = [e for e in found if e.name != "memory" or context.config.remembers]
+    found = [e for e in found if e.name != "memory" or context.config.has_memory]
     without = [entry for entry in found if not entry.uses_model]
     return found if context.draft_model or not without else without
 
@@ -92,7 +92,7 @@ def uses_model(config: SpeculativeConfig) -> bool:
     return depth > 0 and any(entry.uses_model for entry in drafters.chosen(config.method))
 
 
-def _remembers(method: str) -> bool:
+def _uses_memory(method: str) -> bool:
     return any(entry.name == "memory" for entry in drafters.chosen(method))
 
 
@@ -116,7 +116,7 @@ def configured(
         raise ConfigError(
             f"method {config.method!r} uses no draft model, but {config.model!r} was given"
         )
-    if (config.draft_corpus or config.draft_memory == "disk") and not _remembers(config.method):
+    if (config.draft_corpus or config.draft_memory == "disk") and not _uses_memory(config.method):
         raise ConfigError(
             f"method {config.method!r} drafts from no documents and no earlier answers, which "
             "draft_corpus and draft_memory are for; name the method memory as well, or auto"

@@ -1,5 +1,7 @@
 """Memory of earlier answers and of documents."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,20 @@ def test_what_is_stale_is_trusted_less_and_less():
         talk.say(60)
     assert prob < first / 3
     assert first < 0.5
+
+
+def test_what_was_learned_goes_on_in_another_process():
+    talk, again = (Talk([document(*range(20, 40))]) for _ in range(2))
+    talk.ask([1])
+    for _ in range(40):
+        talk.say(25, 26, 27, 60)
+    talk.say(25, 26, 27)
+    again.drafter.relearn(json.loads(json.dumps(talk.drafter.learned())))
+    again.ask([1]).say(25, 26, 27)
+    for limit in (1, 3):
+        assert again.drafter.estimate(again.context, limit).acceptance_probs == pytest.approx(
+            talk.drafter.estimate(talk.context, limit).acceptance_probs, abs=0.05
+        )
 
 
 def test_answers_are_written_when_it_is_closed(tmp_path):
