@@ -113,9 +113,13 @@ class TokenCache:
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the nodes of a path of the tree just evaluated the end of the cache."""
-        cast(TreeModel, self.model).keep(path)
-        self.tokens.extend([self._nodes[node] for node in path])
-        self._nodes = []
+        nodes, self._nodes = self._nodes, []
+        try:
+            cast(TreeModel, self.model).keep(path)
+        except BaseException:
+            self._forget_failed()
+            raise
+        self.tokens.extend([nodes[node] for node in path])
 
     def _settle(self) -> None:
         """Drop a tree of which nothing was kept: its request has ended in between.

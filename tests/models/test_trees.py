@@ -1,11 +1,13 @@
 """Trees on real weights: rows of nodes, text, and what is left of rejected branches."""
 
+import contextlib
 import random
 
 import numpy as np
 import pytest
 
 import edgespec
+import edgespec.backends.llama_cpp.model as backend
 from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.sampling.trees import path_to
@@ -107,3 +109,34 @@ def test_no_trees_without_flash_attention(smollm2):
     model = LlamaCppModel(smollm2, EngineConfig(n_ctx=256, flash_attn="off"))
     assert model.capabilities.max_leaves == 1
     model.close()
+
+
+@pytest.mark.parametrize("name", ["llama_decode", "llama_memory_seq_rm", "llama_memory_seq_cp"])
+def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
+    config = {"method": "recycling", "num_speculative_tokens": 7, "draft_p_min": 0.0}
+    call, left, interrupted = getattr(backend.lib, name), 0, []
+
+    def counted(*args):
+        nonlocal left
+        found = call(*args)
+        left -= 1
+        if not left:  # Python raises it as soon as a native call is done
+            interrupted.append(name)
+            raise KeyboardInterrupt
+        return found
+
+    with edgespec.load(
+        smollm2, None, n_ctx=512, batch_invariant=True, speculative_config=config
+    ) as engine:
+        prompt = engine.encode("The history of the")
+        plain = engine.generate(prompt, max_tokens=32, disable_spec_decode=True).token_ids
+        monkeypatch.setattr(backend.lib, name, counted)
+        for n in (1, 2, 3, 5, 8, 12, 17):
+            left, said = n, []
+            with contextlib.suppress(KeyboardInterrupt):
+                for event in engine.stream(prompt, max_tokens=32):
+                    said += [event.token] if event.type == "token" else []
+            left = 0
+            rest = engine.generate([*prompt, *said], max_tokens=40 - len(said))
+            assert (*said, *rest.token_ids)[:32] == plain
+    assert len(interrupted) > 4

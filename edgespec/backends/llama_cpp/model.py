@@ -162,9 +162,14 @@ class LlamaCppModel:
 
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
-        self._branches.keep(path)
-        self.n_past += len(path) - self._n_nodes
-        self._n_nodes = 0
+        root = self.n_past - self._n_nodes - 1
+        try:
+            self._branches.keep(path)
+            self.n_past += len(path) - self._n_nodes
+            self._n_nodes = 0
+        except BaseException:  # Ctrl-C between two native calls
+            self.truncate(root)
+            raise
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
@@ -268,11 +273,15 @@ class LlamaCppModel:
         self._evaluate(self._batch.fill(tokens, self.n_past, 0), len(tokens), abort)
 
     def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
-        with self.lock:
-            if abort is None or n_tokens <= ABORTABLE:
-                code = lib.llama_decode(self._context, batch)
-            else:
-                code = self._decode_abortable(batch, abort)
+        try:
+            with self.lock:
+                if abort is None or n_tokens <= ABORTABLE:
+                    code = lib.llama_decode(self._context, batch)
+                else:
+                    code = self._decode_abortable(batch, abort)
+        except BaseException:  # Ctrl-C is raised when it is done: nobody knows how it went
+            self.n_past = self._drop_partial()
+            raise
         if code == 0 and not self._decode_abortable.ctrl_c:
             self.n_past += n_tokens
         else:
