@@ -129,17 +129,16 @@ def test_what_is_stale_is_trusted_less_and_less():
 
 
 def test_what_was_learned_goes_on_in_another_process():
-    talk, again = (Talk([document(*range(20, 40))]) for _ in range(2))
+    talk, again, fresh = (Talk([document(*range(20, 40))]) for _ in range(3))
     talk.ask([1])
     for _ in range(40):
         talk.say(25, 26, 27, 60)
-    talk.say(25, 26, 27)
     again.drafter.relearn(json.loads(json.dumps(talk.drafter.learned())))
-    again.ask([1]).say(25, 26, 27)
-    for limit in (1, 3):
-        assert again.drafter.estimate(again.context, limit).acceptance_probs == pytest.approx(
-            talk.drafter.estimate(talk.context, limit).acceptance_probs, abs=0.05
-        )
+    probs = [
+        one.ask([1]).say(25, 26, 27).drafter.estimate(one.context, 1).acceptance_probs[0]
+        for one in (again, fresh)
+    ]
+    assert probs[0] < probs[1] / 2
 
 
 def test_answers_are_written_when_it_is_closed(tmp_path):
