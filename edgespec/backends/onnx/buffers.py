@@ -82,14 +82,16 @@ class Buffers:
             self._bind_shapes(width, n_rows, cache)
         return n_rows
 
-    def branch(self, parents: Sequence[int], n_past: int) -> None:
-        """Let the tokens that `bind` has bound, but for the first, be the nodes of a tree behind
-        it: each sees the nodes on its own path, and has the position of its depth.
+    def branch(self, behind: Sequence[int], n_past: int) -> None:
+        """Let the tokens that `bind` has bound be a tree: each sees what is on its own path, and
+        has the position of its depth. behind: the token that each follows, -1 for the last of the
+        past.
         """
-        n, graph = len(parents) + 1, self._graph
+        n, graph = len(behind), self._graph
         sees = np.eye(n, dtype=bool)
-        for node, parent in enumerate(parents, start=1):
-            sees[node] |= sees[parent + 1]
+        for i, parent in enumerate(behind):
+            if parent >= 0:
+                sees[i] |= sees[parent]
         mask = np.zeros((1, 1, n, n_past + n), graph.inputs[graph.mask])
         mask[0, 0, :, n_past:] = np.where(sees, 0, np.finfo(mask.dtype).min)
         depths = sees.sum(axis=1) - 1
@@ -106,9 +108,9 @@ class Buffers:
         rows = self._logits[end - n_logits : end]
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
-    def hidden_states(self, n: int) -> npt.NDArray[np.float32]:
-        """Return the hidden states of the first n tokens of the last call."""
-        states = self._hidden[:n]
+    def hidden_states(self, start: int, end: int) -> npt.NDArray[np.float32]:
+        """Return the hidden states of these tokens of the last call."""
+        states = self._hidden[start:end]
         return states if states.dtype == np.float32 else states.astype(np.float32)
 
     def _bind_shapes(self, width: int, n_rows: int, cache: Cache) -> None:

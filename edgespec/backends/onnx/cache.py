@@ -25,9 +25,9 @@ class Cache(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
 
-    def gather(self, n_past: int, positions: Sequence[int]) -> None:
+    def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
-        behind these. For caches in this computer's own memory.
+        behind these. Returns how many of them are there now; the others have to be read again.
         """
 
 
@@ -39,6 +39,7 @@ class SharedCache:
     def __init__(self, graph: Graph, device: str, size: int) -> None:
         shape = (1, graph.heads, size, graph.head_size)
         self._names = list(zip(graph.past, graph.present, strict=True))
+        self._device = device
         self._bound: Any = None
         try:
             self._values = [
@@ -65,13 +66,19 @@ class SharedCache:
     def truncate(self, n_past: int) -> None:
         """Do nothing: the next call writes over what is behind its past."""
 
-    def gather(self, n_past: int, positions: Sequence[int]) -> None:
-        """Copy the rows of these tokens to where they belong."""
+    def gather(self, n_past: int, positions: Sequence[int]) -> int:
+        """Copy the rows of these tokens to where they belong, in this computer's memory; on other
+        devices only those are there that lie where they belong.
+        """
         end = n_past + len(positions)
-        if list(positions) != list(range(n_past, end)):
-            for value in self._values:
-                rows = value.numpy()  # a view
-                rows[:, :, n_past:end] = rows[:, :, positions]
+        pairs = enumerate(positions, n_past)
+        n_in_place = next((i - n_past for i, at in pairs if i != at), len(positions))
+        if n_in_place == len(positions) or self._device != "cpu":
+            return n_in_place
+        for value in self._values:
+            rows = value.numpy()  # a view
+            rows[:, :, n_past:end] = rows[:, :, positions]
+        return len(positions)
 
 
 class GrownCache:
@@ -103,10 +110,11 @@ class GrownCache:
             empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
             self._take([empty] * len(graph.past))
 
-    def gather(self, n_past: int, positions: Sequence[int]) -> None:
+    def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the first `n_past` tokens and these of every buffer."""
         kept = [*range(n_past), *positions]
         self._take([v.numpy().take(kept, axis=2) for v in self._values])
+        return len(positions)
 
     def _take(self, arrays: list[npt.NDArray[Any]]) -> None:
         self._values = [ort.OrtValue.ortvalue_from_numpy(v, self._device, 0) for v in arrays]

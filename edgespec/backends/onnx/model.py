@@ -75,7 +75,10 @@ class OnnxModel:
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
         self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0)
-        self._n_past = self._n_hidden = self._n_nodes = 0
+        self._n_past = 0  # tokens in the cache
+        self._with_hidden = 0, 0
+        self._nodes: Sequence[int] = ()  # of the tree just evaluated
+        self._unread: list[int] = []  # behind them: tokens that go before the next ones
         self.pads = False
         self._top: TopRows | None = None
         self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
@@ -100,7 +103,7 @@ class OnnxModel:
     @property
     def n_past(self) -> int:
         """Number of tokens that the cache holds."""
-        return self._n_past
+        return self._n_past + len(self._unread)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
@@ -121,31 +124,39 @@ class OnnxModel:
         chunk_ends(self, len(tokens), n_rows)
         if n_before:
             self.decode(tokens[:n_before], 0, abort)
-        rows = self._evaluate(tokens[n_before:], n_rows, abort, parents)
-        self._n_nodes = len(parents)
+        if self.n_past or len(parents) < 2:
+            behind = [-1, *(parent + 1 for parent in parents)] if parents else []
+            rows = self._evaluate(tokens[n_before:], n_rows, abort, behind)
+        else:  # attention counts positions by itself where there is no past
+            root = self.decode(tokens[:1]).logits.copy()
+            rows = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
+            rows = np.concatenate([root, rows])
+        self._nodes = tokens[n_before + 1 :]
         return Outputs(rows)
 
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
-        start = self._n_past - self._n_nodes
-        self._cache.gather(start, [start + node for node in path])
-        self._n_past, self._n_nodes = start + len(path), 0
+        start = self._n_past - len(self._nodes)
+        n_kept = self._cache.gather(start, [start + node for node in path])
+        self._unread = [self._nodes[node] for node in path[n_kept:]]
+        self._n_past, self._nodes = start + n_kept, ()
 
     def hidden_states(self) -> npt.NDArray[np.float32]:
         """Return the final hidden states of the last call's last tokens, [n, width], a view valid
         until the next call; [0, 0] where the graph does not give them.
         """
-        return self._buffers.hidden_states(self._n_hidden)
+        return self._buffers.hidden_states(*self._with_hidden)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
+        del self._unread[max(0, n_past - self._n_past) :]
         if n_past < self._n_past:
             self._cache.truncate(n_past)
             self._n_past = n_past
 
     def checkpoint(self) -> int:
         """Return the length: what is behind it can be dropped."""
-        return self._n_past
+        return self.n_past
 
     def restore(self, state: int) -> None:
         """Return to a checkpoint."""
@@ -189,7 +200,7 @@ class OnnxModel:
     def use(self, cache: Cache) -> None:
         """Take another cache, which is empty."""
         self._buffers.renew()
-        self._cache, self._n_past = cache, 0
+        self._cache, self._n_past, self._unread = cache, 0, []
 
     def close(self) -> None:
         """Free weights and cache."""
@@ -199,7 +210,7 @@ class OnnxModel:
         """Return a model with another cache over the same weights."""
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
-        twin._top, twin._n_hidden = None, 0
+        twin._top, twin._with_hidden = None, (0, 0)
         twin.expect_drafts(True)
         twin._buffers = Buffers(self._session, self.graph, self.capabilities.max_batch, twin.n_ctx)
         shared = isinstance(self._cache, SharedCache)
@@ -233,21 +244,29 @@ class OnnxModel:
         tokens: Sequence[int],
         n_logits: int,
         abort: Abort | None,
-        parents: Sequence[int] = (),
+        behind: Sequence[int] = (),
     ) -> Rows:
+        """Append tokens. behind: of a tree, the token that each follows, -1 for what is before."""
+        if len(self._unread) + len(tokens) > self.capabilities.max_batch:
+            unread, self._unread = self._unread, []
+            self._evaluate(unread, 0, abort)
+        if n_first := len(self._unread):
+            tokens = [*self._unread, *tokens]
+            behind = behind and [*range(-1, n_first - 1), *(i + n_first for i in behind)]
         n = len(tokens)
         width = 2 if n == 1 and self.pads else n
         n_added = width - n
         buffers, cache = self._buffers, self._cache
         n_rows = buffers.bind(tokens, width, self._n_past, n_logits + n_added, cache)
-        if parents:
-            buffers.branch(parents, self._n_past)
+        if behind:
+            buffers.branch(behind, self._n_past)
         self._run(abort if n > ABORTABLE else None)
         cache.keep(buffers.native)
         self._n_past += n
+        self._unread = []
         if n_added:
             cache.truncate(self._n_past)
-        self._n_hidden = n if self.graph.hidden else 0
+        self._with_hidden = (n_first, n) if self.graph.hidden else (0, 0)
         return buffers.rows(n_logits, n_rows - n_added, n_rows)
 
     def _run(self, abort: Abort | None) -> None:

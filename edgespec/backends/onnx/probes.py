@@ -121,14 +121,12 @@ def obstacle_to_trees(model: OnnxModel) -> str:
     """Return "" if the rows of a tree's nodes are those of their paths, and the path that is kept
     goes on as a chain does; else why trees are not evaluated. The cache is empty afterwards.
 
-    It takes a graph with a mask of every token against every other and with positions, and a cache
-    that can be read and written to here. A kernel that looks at neither gives other rows.
+    It takes a graph with a mask of every token against every other and with positions. A kernel
+    that looks at neither gives other rows.
     """
     inputs, window = model.graph.inputs, _window(model)
     if not model.graph.mask or "position_ids" not in inputs:
         return "the graph takes no attention_bias and position_ids (edgespec convert --trees)"
-    if model.device != "cpu":
-        return f"accepted paths cannot be moved in a cache on {model.device}"
     if model.n_ctx < len(_TREE) + 3:
         return "the context is too short"
     if 0 < window < model.n_ctx:

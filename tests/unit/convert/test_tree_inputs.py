@@ -44,11 +44,50 @@ def test_chains_are_as_before_and_trees_like_their_paths(tmp_path, options):
     model = opened(path)
     assert model.placement["trees"] == "yes"
     assert model.capabilities.max_leaves == 31
+    assert max(differences(model, random.Random(0), 30)) < rounding  # the first without a past
+    model.truncate(0)
     assert np.allclose(rows_of(before), rows_of(model), atol=rounding)
     assert max(differences(model, random.Random(0), 30)) < rounding
     model.truncate(0)
     before.truncate(0)
     assert np.allclose(rows_of(before), rows_of(model), atol=rounding)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": True}, {"hidden_states": True}])
+def test_paths_that_cannot_be_moved_are_read_again(tmp_path, monkeypatch, options):
+    """On other devices rows of the cache stay where they are."""
+
+    def gather(cache, n_past, positions):
+        pairs = enumerate(positions, n_past)
+        return next((i - n_past for i, at in pairs if i != at), len(positions))
+
+    monkeypatch.setattr(backend.cache.SharedCache, "gather", gather)
+    path = onnx_models.save(tmp_path, **options)
+    add_tree_inputs(path, path)
+    model = opened(path)
+    assert model.placement["trees"] == "yes"
+    assert max(differences(model, random.Random(0), 30)) < 1e-3
+    model.truncate(0)
+    model.decode_tree([3, 5, 7, 9], (-1, -1, 1))
+    model.keep((1, 2))
+    assert model.n_past == model.checkpoint() == 3
+    model.truncate(2)
+    long = [2 + i % 28 for i in range(model.capabilities.max_batch)]
+    found, states = model.decode(long, 2).logits.copy(), model.hidden_states().copy()
+    assert model.n_past == 2 + len(long)
+    model.truncate(0)
+    expected = model.decode([3, 7, *long], 2).logits
+    assert np.allclose(found, expected, atol=1e-3)
+    if states.size:
+        assert len(states) == len(long)
+    model.truncate(0)
+    model.decode_tree([3, 5, 7, 9], (-1, -1, 1))
+    model.keep((1, 2))
+    rows, states = model.decode([4, 6], 2).logits.copy(), model.hidden_states().copy()
+    model.truncate(0)
+    assert np.allclose(model.decode([3, 7, 9, 4, 6], 2).logits, rows, atol=1e-3)
+    assert np.allclose(model.hidden_states()[-2:], states[-2:], atol=1e-3)
+    assert len(states) == (2 if "hidden_states" in options else 0)
 
 
 def test_others_may_leave_the_new_inputs_out(tmp_path):
