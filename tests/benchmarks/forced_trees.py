@@ -85,7 +85,7 @@ class RowCheck:
         }  # fmt: skip
 
 
-def forced(target: str, n_ctx: int, invariant: bool | None) -> tuple[Engine, ForcedTrees]:
+def forced(target: str, n_ctx: int, invariant: bool) -> tuple[Engine, ForcedTrees]:
     """Return an engine that drafts a tree at every step, and its drafter."""
     config = {
         "method": "forced_trees", "num_speculative_tokens": 31, "draft_p_min": 0.0,
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("name")
     parser.add_argument("target")
-    parser.add_argument("--batch-invariant", action="store_true", default=None)
+    parser.add_argument("--batch-invariant", action="store_true")
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--n-ctx", type=int, default=2048)

@@ -81,9 +81,10 @@ def known(opened: Callable[[], Engine]) -> Engine:
 
 
 def chat_prompt(engine: Engine, text: str) -> list[int]:
-    """Token ids of one user message under the model's own template."""
+    """Token ids of one user message under the model's own template; of the text without one."""
     template = engine.tokenizer.chat_template
-    assert template is not None
+    if template is None:
+        return engine.encode(text)
     rendered = templates.render(
         template, [{"role": "user", "content": text}], engine.tokenizer.special()
     )
