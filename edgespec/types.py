@@ -221,11 +221,14 @@ class Verified(NamedTuple):
     """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends.
 
     rows: the target's logits that each of them was chosen by, views until `accept` returns; none
-    where the target is on another machine.
+    where the target is on another machine. drafted: all tokens of the draft, accepted or not.
+    drafted_rows: the logits behind each of them, as `rows`.
     """
 
     tokens: tuple[int, ...]
     rows: Rows | Sequence[Row] = ()
+    drafted: tuple[int, ...] = ()
+    drafted_rows: Rows | Sequence[Row] = ()
 
 
 class Verdict(NamedTuple):
@@ -234,6 +237,7 @@ class Verdict(NamedTuple):
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
     n_evaluated: tokens that went through the target. seconds: time in the target. rows: the logits
     that each token was chosen by, views until the next verification; none from another machine.
+    drafted_rows: those behind each drafted token, accepted or not.
     """
 
     tokens: tuple[int, ...]
@@ -242,6 +246,7 @@ class Verdict(NamedTuple):
     n_evaluated: int = 0
     seconds: float = 0.0
     rows: Rows | Sequence[Row] = ()
+    drafted_rows: Rows | Sequence[Row] = ()
 
 
 class StepStats(NamedTuple):

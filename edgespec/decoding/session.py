@@ -96,7 +96,8 @@ class Session:
             context.extend(tokens)
             self._verifier.accept(tokens)
             rows, is_cut = verdict.rows, len(tokens) < len(verdict.tokens)
-            verified = Verified(tokens, rows[: len(tokens)] if is_cut else rows)
+            rows = rows[: len(tokens)] if is_cut else rows
+            verified = Verified(tokens, rows, draft.tokens, verdict.drafted_rows)
             for drafter in drafters:
                 drafter.accept(verified)
             now = self._clock()

@@ -1,6 +1,7 @@
 """Token recycling: what was likely behind each token the last time, whatever came of it.
 
-Token recycling (Luo et al. 2024, arXiv 2408.08696), fed by the rows of emitted tokens.
+Token recycling (Luo et al. 2024, arXiv 2408.08696), fed by all rows of a step: of emitted tokens
+and of drafted ones that were rejected.
 """
 
 from __future__ import annotations
@@ -8,10 +9,16 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..sampling.sampler import candidates
-from ..types import Verified
+from ..types import Row, Verified
 from . import register
 from .base import DrafterContext
 from .calibration import Calibration
@@ -19,27 +26,89 @@ from .runner_ups import RunnerUpBranches
 from .suffix_tree import SuffixBranches
 from .trees import Branches, TreeDrafter, max_leaves
 
-_N_TOP = 6
+_N_TOP = 8
 _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes of guesses
 _PRIORS = (0.3, 0.1)  # acceptance probability of the first guess and of others, nothing known yet
-_MOST = 8192  # tokens whose successors are remembered: a few MB
+_REJECTED = 8  # rows a step that are looked at besides those of emitted tokens, 50 µs each
+_RANKS = tuple(range(0, 8 * _N_TOP, 8))  # of a packed guess: the class is added
 
-Guess = tuple[int, tuple[int, int]]
-"""A token and its class: rank, and how near it was to the largest."""
+Tokens = npt.NDArray[np.int32]
+
+
+class Successors:
+    """The likeliest successors of each token, in the last row behind it.
+
+    It is a table [vocab_size, 8] of packed guesses, the likeliest first: a token, and in the lowest
+    three bits how near it was to the largest logit. Memory is taken for tokens that are known.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._table = np.zeros((vocab_size, _N_TOP), np.int32)  # zero: no guess
+        self._least: float | None = None  # a guess, to look at few logits
+
+    def of(self, token: int) -> list[int]:
+        """Return the packed guesses behind a token, 0 for none."""
+        found: list[int] = self._table[token].tolist() if token < len(self._table) else []
+        return found
+
+    def see(self, token: int, row: Row) -> None:
+        """Take the successors of a token from the logits behind it."""
+        if token >= len(self._table):
+            return
+        ids, logits, self._least = candidates(row, min(_N_TOP, len(row)), self._least)
+        below = [logit - logits[0] for logit in logits if math.isfinite(logit)]
+        packed = [
+            guess << 3 | 1 + bisect.bisect(_LIKELY, how)
+            for guess, how in zip(ids, below, strict=False)
+        ]
+        self._table[token] = packed + [0] * (_N_TOP - len(packed))
+
+    def forget(self) -> None:
+        """Forget all."""
+        self._table[:] = 0
+
+    def known(self) -> Tokens:
+        """Return what is known, [n, 9]: tokens, each with its packed guesses."""
+        tokens = self._table[:, 0].nonzero()[0].astype(np.int32)
+        return np.column_stack([tokens, self._table[tokens]])
+
+    def learn(self, known: Tokens) -> None:
+        """Take what `known` returned. Raises ValueError for another form, or unknown tokens."""
+        n = len(self._table)
+        if known.dtype != np.int32 or known.ndim != 2 or known.shape[1] != 1 + _N_TOP:
+            raise ValueError(f"successors of tokens: {known.dtype} {known.shape}")
+        tokens, guesses = known[:, 0], known[:, 1:]
+        ids, classes = guesses >> 3, guesses & 7
+        if (tokens < 0).any() or (tokens >= n).any() or (ids < 0).any() or (ids >= n).any():
+            raise ValueError(f"successors of tokens beyond a vocabulary of {n}")
+        if ((classes > 1 + len(_LIKELY)) | ((classes == 0) & (guesses != 0))).any():
+            raise ValueError("successors of tokens of unknown classes")
+        self._table[tokens] = guesses
 
 
 class RecyclingBranches:
-    """The likeliest successors of each token, as in the last row behind it, kept over requests."""
+    """Guesses from the likeliest successors of each token, kept over requests.
 
-    def __init__(self) -> None:
+    vocab_size: of the target. shares: requests may see what others have left; without it
+    only those that continue the last one do.
+    """
+
+    def __init__(self, vocab_size: int, *, shares: bool = True) -> None:
         self._calibration = Calibration()
-        self._after: dict[int, list[Guess]] = {}  # what was seen least recently goes first
+        self._successors = Successors(vocab_size)
+        self._shares = shares
+        self._text: Sequence[int] = ()  # of the last request, where it matters
         self._last = -1
-        self._least: float | None = None  # a guess, to look at few logits
+        self._probs = [0.0] * (8 * _N_TOP)  # by rank and class
+        self._refresh(range(len(self._probs)))
 
     def begin(self, request: Request) -> None:
         """Begin behind the prompt's last token."""
         self._last = request.prompt[-1]
+        if not self._shares:
+            if common_prefix(self._text, request.prompt) < len(self._text):
+                self._successors.forget()
+            self._text = request.prompt
 
     def root(self) -> int:
         """Return the last token."""
@@ -51,27 +120,54 @@ class RecyclingBranches:
 
     def children(self, state: int) -> list[tuple[int, float]]:
         """Return its likeliest successors."""
-        return [
-            (token, self._calibration.estimate(kind, _PRIORS[kind[0] > 0]))
-            for token, kind in self._after.get(state, ())
-        ]
+        probs = self._probs
+        packed = zip(_RANKS, self._successors.of(state), strict=False)
+        return [(guess >> 3, probs[rank | guess & 7]) for rank, guess in packed if guess]
 
     def accept(self, verified: Verified) -> None:
         """Learn which guesses were right, and take the new ones."""
+        seen = set()
         for token, row in itertools.zip_longest(verified.tokens, verified.rows):
-            for guess, kind in self._after.get(self._last, ()):
-                self._calibration.observe(kind, guess == token)
+            self._learn(token)
             if row is not None:
-                ids, logits, self._least = candidates(row, _N_TOP, self._least)
-                below = [logit - logits[0] for logit in logits if math.isfinite(logit)]
-                self._after.pop(self._last, None)
-                self._after[self._last] = [
-                    (guess, (rank, bisect.bisect(_LIKELY, how)))
-                    for rank, (guess, how) in enumerate(zip(ids, below, strict=False))
-                ]
+                self._successors.see(self._last, row)
+                seen.add(self._last)
             self._last = token
-        while len(self._after) > _MOST:
-            del self._after[next(iter(self._after))]
+        n_left = _REJECTED
+        for token, row in zip(verified.drafted, verified.drafted_rows, strict=False):
+            if n_left and token not in seen:
+                self._successors.see(token, row)
+                seen.add(token)
+                n_left -= 1
+
+    def _learn(self, token: int) -> None:
+        kinds = []
+        for rank, guess in zip(_RANKS, self._successors.of(self._last), strict=False):
+            if guess:
+                kinds.append(rank | guess & 7)
+                self._calibration.observe(kinds[-1], guess >> 3 == token)
+        self._refresh(kinds)
+
+    def _refresh(self, kinds: Sequence[int]) -> None:
+        for kind in kinds:
+            self._probs[kind] = self._calibration.estimate(kind, _PRIORS[kind >= 8])
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by rank and likelihood, as Learns has it."""
+        return {"recycling": self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get("recycling", ()))
+        self._refresh(range(len(self._probs)))
+
+    def learned_tokens(self) -> Tokens:
+        """Return the successors of tokens, int32 [n, 9]."""
+        return self._successors.known()
+
+    def relearn_tokens(self, tokens: Tokens) -> None:
+        """Take what `learned_tokens` returned. Raises ValueError for what cannot be."""
+        self._successors.learn(tokens)
 
 
 @register("recycling", "prompt lookup, what was nearly said and what followed, as a tree")
@@ -79,5 +175,6 @@ def make(context: DrafterContext) -> TreeDrafter:
     """Make the drafter of method "recycling"."""
     _, p_min = context.config.fixed or (0, 0.0)
     lookup = SuffixBranches(context.config.prompt_lookup_min or 2)
-    sources: list[Branches] = [lookup, RunnerUpBranches(), RecyclingBranches()]
+    successors = RecyclingBranches(context.vocab_size, shares=context.config.remember == "all")
+    sources: list[Branches] = [lookup, RunnerUpBranches(), successors]
     return TreeDrafter("recycling", sources, max_leaves(context), p_min)

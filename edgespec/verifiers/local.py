@@ -104,7 +104,7 @@ class LocalVerifier:
             tokens = (*draft.tokens[:n_accepted], token)
             chosen_by = rows if n_accepted == n_drafted else rows[: n_accepted + 1]
         logprobs = self._verification.logprobs(chosen_by, tokens)
-        return Verdict(tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by)
+        return Verdict(tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by, rows[1:])
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()

@@ -162,7 +162,7 @@ def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
 
 
 def test_recycling_guesses_what_was_likely_behind_the_same_token():
-    branches = RecyclingBranches()
+    branches = RecyclingBranches(4)
     begin(branches, [1])
     row = np.array([0.0, 1.0, 5.0, 4.0])
     branches.accept(Verified((2, 1), [row, np.array([3.0, 9.0, 0.0, 0.0])]))
