@@ -28,7 +28,7 @@ from ..loading.assembly import Speculation, speculate, uses_model
 from ..policies.base import Ask
 from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
-from ..types import PLAIN, Budget, Plan, Stats
+from ..types import PLAIN, Budget, Draft, Plan, Stats, Verdict
 from ..verifiers.local import LocalVerifier
 from .trace_model import VOCAB, Clock, TraceModel, dense
 from .traces import Trace, load
@@ -105,6 +105,14 @@ def _curve(fields: dict[str, Any]) -> Curve:
     return Curve(tuple(fields["lengths"]), tuple(fields["widths"]), seconds)
 
 
+class _Verifier(LocalVerifier):
+    """Shows no rows behind rejected tokens, for they were not recorded."""
+
+    def verify(self, draft: Draft) -> Verdict:
+        """Do one pass over what is pending and the draft."""
+        return super().verify(draft)._replace(drafted_rows=())
+
+
 class Replay:
     """One policy on one device, over as many traces as it is given, learning from one to the next.
 
@@ -121,7 +129,7 @@ class Replay:
         self._draft = TraceModel(clock, draft, source="draft_model") if draft else None
         made = self._speculation(setting, believed or profile)
         self.policy = made.policy
-        self.session = made.session(LocalVerifier(self._target, clock=clock), clock=clock)
+        self.session = made.session(_Verifier(self._target, clock=clock), clock=clock)
 
     def run(self, trace: Trace) -> Stats:
         """Replay one answer and return its statistics. Raises ValueError if `dense` did not number

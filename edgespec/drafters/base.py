@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from ..backends.base import Model, Tokenizer
 from ..config import SpeculativeConfig
 from ..costs.online import Costs
 from ..sampling.base import Request
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
+
+Tokens = npt.NDArray[np.int32]
 
 
 class Source(Protocol):
@@ -72,6 +77,17 @@ class Learns(Protocol):
         It may hold names that this one does not know. Raises ValueError, TypeError or KeyError for
         values that cannot be, and is then as before.
         """
+
+
+@runtime_checkable
+class LearnsTokens(Protocol):
+    """A drafter, or a part of one, that goes on with tokens of texts: they are private."""
+
+    def learned_tokens(self) -> Mapping[str, Tokens]:
+        """Return what was learned so far, under names of its own."""
+
+    def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
+        """Take what `learned_tokens` returned in an earlier process, as Learns.relearn."""
 
 
 @dataclass(frozen=True, slots=True)

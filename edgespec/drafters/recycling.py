@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..sampling.sampler import candidates
 from ..types import Row, Verified
 from . import register
-from .base import DrafterContext
+from .base import DrafterContext, Tokens
 from .calibration import Calibration
 from .runner_ups import RunnerUpBranches
 from .suffix_tree import SuffixBranches
@@ -31,8 +30,6 @@ _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes o
 _PRIORS = (0.3, 0.1)  # acceptance probability of the first guess and of others, nothing known yet
 _REJECTED = 8  # rows a step that are looked at besides those of emitted tokens, 50 µs each
 _RANKS = tuple(range(0, 8 * _N_TOP, 8))  # of a packed guess: the class is added
-
-Tokens = npt.NDArray[np.int32]
 
 
 class Successors:
@@ -161,13 +158,14 @@ class RecyclingBranches:
         self._calibration.relearn(state.get("recycling", ()))
         self._refresh(range(len(self._probs)))
 
-    def learned_tokens(self) -> Tokens:
+    def learned_tokens(self) -> dict[str, Tokens]:
         """Return the successors of tokens, int32 [n, 9]."""
-        return self._successors.known()
+        return {"recycling": self._successors.known()}
 
-    def relearn_tokens(self, tokens: Tokens) -> None:
+    def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
         """Take what `learned_tokens` returned. Raises ValueError for what cannot be."""
-        self._successors.learn(tokens)
+        if "recycling" in state:
+            self._successors.learn(state["recycling"])
 
 
 @register("recycling", "prompt lookup, what was nearly said and what followed, as a tree")

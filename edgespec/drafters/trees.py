@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from ..sampling.base import Request
 from ..sampling.trees import children_of
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
-from .base import DrafterContext, Learns
+from .base import DrafterContext, Learns, LearnsTokens, Tokens
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
@@ -172,6 +172,19 @@ class TreeDrafter:
         for source in self._sources:
             if isinstance(source, Learns):
                 source.relearn(state)
+
+    def learned_tokens(self) -> dict[str, Tokens]:
+        """Return the tokens that its sources learned, as LearnsTokens has it."""
+        found: dict[str, Tokens] = {}
+        for source in self._sources:
+            found |= source.learned_tokens() if isinstance(source, LearnsTokens) else {}
+        return found
+
+    def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
+        """Take what `learned_tokens` returned."""
+        for source in self._sources:
+            if isinstance(source, LearnsTokens):
+                source.relearn_tokens(state)
 
     def close(self) -> None:
         """Let sources that keep something for later write it."""

@@ -1,40 +1,51 @@
 """The memory of what was learned of drafts, beside the measured costs.
 
-It holds rates by kind of evidence, and no text. An engine begins with what the last one of these
-models has learned on this disk. Of two at the same time the one that writes last is remembered.
+It holds rates by kind of evidence, and no text; tokens that likely follow others lie in a file of
+their own, which nobody else may read. An engine begins with what the last one of these models has
+learned on this disk. Of two at the same time the one that writes last is remembered.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..backends import files
-from ..costs.profiles import forget_all, keep, kept
-from ..drafters.base import Learns
+from ..costs.profiles import folder, forget_all, keep, kept
+from ..drafters.base import Learns, LearnsTokens, Tokens
 from ..types import Abort
 
 logger = logging.getLogger("edgespec.kept")
 
 _VERSION = 1  # of what is kept; another one is ignored
 _KIND = "learned"
+_STAMP = "model"  # of a file of tokens: what it was learned of
 
 
 class Kept:
     """Keeps what drafters and policy have learned, for these model files.
 
-    It is forgotten when one of them changes. As a work it may be done again and again.
+    It is forgotten when one of them changes. As a work it may be done again and again. tokens: keep
+    those as well.
     """
 
     doing = "keeping what was learned of drafts"
 
-    def __init__(self, target: Path, draft: Path | None) -> None:
+    def __init__(self, target: Path, draft: Path | None, *, tokens: bool = True) -> None:
         paths = [path and str(path.resolve()) for path in (target, draft)]
         self._key = {"kind": _KIND, "models": paths}
         self._of = [_stamp(path) for path in (target, draft)]
+        self._tokens = TokensFile(target) if tokens else None
         self._learners: Sequence[Learns] = ()
         self._last: dict[str, Any] = {}  # what of all names was read or kept last
         self._process = os.getpid()
@@ -46,11 +57,11 @@ class Kept:
         if found.get("version") == _VERSION and found.get("of") == self._of:
             self._last = found["learned"]
             for learner in learners:
-                try:
-                    learner.relearn(self._last)
-                except Exception as error:
-                    logger.warning("what was learned of drafts is damaged, and left out: %s", error)
-                    logger.debug("its traceback", exc_info=True)
+                _attempt(functools.partial(learner.relearn, self._last))
+        learning = [part for part in learners if isinstance(part, LearnsTokens)]
+        if self._tokens and learning and (tokens := self._tokens.read()):
+            for part in learning:
+                _attempt(functools.partial(part.relearn_tokens, tokens))
 
     def run(self, abort: Abort) -> bool:
         """Keep what was learned so far, while no request runs."""
@@ -69,13 +80,67 @@ class Kept:
                 self._key, {"version": _VERSION, "of": self._of, "learned": learned}
             ):
                 self._last = learned
+                if self._tokens:
+                    self._tokens.write(self._learners)
         except Exception as error:
             logger.warning("what was learned of drafts cannot be kept: %s", error)
             logger.debug("its traceback", exc_info=True)
 
 
+class TokensFile:
+    """The file of the tokens that were learned of a model, for its user only."""
+
+    def __init__(self, model: Path) -> None:
+        digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()
+        self.path = folder() / "tokens" / f"{digest[:24]}.npz"
+        self._stamp = np.frombuffer(json.dumps([_VERSION, _stamp(model)]).encode(), np.uint8)
+
+    def read(self) -> dict[str, Tokens]:
+        """Return what was written by names, {} for nothing."""
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                if np.array_equal(file[_STAMP], self._stamp):
+                    return {name: file[name] for name in file.files if name != _STAMP}
+        except OSError:
+            pass
+        except Exception as error:
+            logger.warning("%s is damaged, and left out: %s", self.path, error)
+        return {}
+
+    def write(self, learners: Iterable[Learns]) -> None:
+        """Replace the file by what is learned now, if that is anything."""
+        tokens: dict[str, Any] = {}
+        for part in learners:
+            tokens |= part.learned_tokens() if isinstance(part, LearnsTokens) else {}
+        if not tokens:
+            return
+        tokens[_STAMP] = self._stamp
+        partial = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.chmod(0o700)
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                np.savez(file, **tokens)
+            partial.replace(self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            logger.info("tokens cannot be kept in %s: %s", self.path.parent, error)
+
+
+def _attempt(relearn: Callable[[], None]) -> None:
+    """Let somebody take what was kept; what it refuses is left out."""
+    try:
+        relearn()
+    except Exception as error:
+        logger.warning("what was learned of drafts is damaged, and left out: %s", error)
+        logger.debug("its traceback", exc_info=True)
+
+
 def forget_learned(path: Path) -> None:
     """Delete what was learned with a model as the target or as the draft model."""
+    with contextlib.suppress(OSError):
+        TokensFile(path).path.unlink()
     name = str(path.resolve())
     forget_all(lambda key: key.get("kind") == _KIND and name in key["models"])
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .. import backends
@@ -73,13 +74,20 @@ def load(
             draft_model,
             spec,
             profile=costs,
-            kept=None if spec.fixed or spec.remember == "nothing" else Kept(path, wanted),
+            kept=_kept(spec, path, wanted),
             on_busy=config.on_busy,
             description=_describe(target, draft_model),
             works=works + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
     return engine
+
+
+def _kept(spec: SpeculativeConfig, target: Path, draft: Path | None) -> Kept | None:
+    """Return what keeps what is learned for later processes, None if nothing is to be kept."""
+    if spec.fixed or spec.remember == "nothing":
+        return None
+    return Kept(target, draft, tokens=spec.remember == "all")
 
 
 def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning | None]:

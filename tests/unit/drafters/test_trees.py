@@ -5,14 +5,19 @@ import itertools
 import numpy as np
 import pytest
 
-from edgespec import SamplingParams
+from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
 from edgespec.drafters.recycling import RecyclingBranches
 from edgespec.drafters.runner_ups import RunnerUpBranches
 from edgespec.drafters.suffix_tree import SuffixBranches
 from edgespec.drafters.trees import Tree, TreeDrafter, grow
+from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.trees import children_of, depths_of, path_to
-from edgespec.types import Verified
+from edgespec.types import Draft, DraftEstimate, Stats, Verified
+from edgespec.verifiers.local import LocalVerifier
 
 
 class Table:
@@ -184,3 +189,75 @@ def test_runners_up_are_continued_by_lookup():
     draft = made.propose([*prompt, 5], 31)
     assert draft.tokens[:1] == (7,)
     assert (8, draft.tokens.index(7)) in zip(draft.tokens, draft.parents, strict=True)
+
+
+class Wrong:
+    """Drafts the same tokens always, and keeps what it is told."""
+
+    name = "wrong"
+
+    def __init__(self, tokens, parents=()):
+        self._draft, self.told = Draft(tokens, "wrong", parents=parents), []
+
+    def begin(self, request):
+        pass
+
+    def estimate(self, context, limit):
+        return DraftEstimate("wrong", (0.5,) * limit, limit)
+
+    def propose(self, context, limit, thresholds=None):
+        return self._draft
+
+    def accept(self, verified):
+        rows = [list(row) for row in verified.drafted_rows]
+        self.told.append((verified.tokens, verified.drafted, rows))
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("parents", [(), (-1, 0, -1)])
+def test_drafters_are_told_what_was_rejected_and_the_rows_behind_it(parents):
+    table = np.full((5, 5), 0.1)
+    table[np.arange(5), (np.arange(5) + 1) % 5] = 0.6
+    made = Wrong((1, 4, 3), parents)
+    session = Session(LocalVerifier(ToyModel(table)), [made], FixedDepth(3))
+    request = Request([4, 0], SamplingParams(max_tokens=4), SeededRandomness(0))
+    output = Output(ToyTokenizer(list("abcde")), request.params)
+    list(session.generate(request, output, Stats()))
+    tokens, drafted, rows = made.told[0]
+    assert tokens == (1, 2)
+    assert drafted == (1, 4, 3)
+    assert rows == [list(np.log(table[token])) for token in drafted]
+
+
+def test_recycling_is_fed_by_rejected_drafts():
+    made = TreeDrafter("recycling", [RecyclingBranches(4)], 31)
+    begin(made, [1])
+    rows = [np.array([0.0, 9.0, 3.0, 1.0]), np.array([7.0, 1.0, 2.0, 3.0])]
+    made.accept(Verified((2,), [np.array([0.0, 1.0, 5.0, 4.0])], (3, 2), rows))
+    assert made.propose([1, 2, 3], 1).tokens == (1,)
+    assert made.propose([1, 2], 1).tokens == (0,)
+
+
+def test_recycling_looks_at_few_rejected_rows():
+    branches = RecyclingBranches(64)
+    begin(branches, [1])
+    row = np.arange(64.0)
+    branches.accept(Verified((2,), [row], tuple(range(3, 40)), [row] * 37))
+    assert [token for token in range(64) if branches.children(token)] == [1, *range(3, 11)]
+
+
+def test_recycling_that_is_not_shared_ends_with_the_conversation():
+    branches = RecyclingBranches(4, shares=False)
+    for prompt, remembered in (([1], 0), ([1, 2, 1], 4), ([1], 0), ([0, 1], 0)):
+        begin(branches, prompt)
+        assert len(branches.children(branches.root())) == remembered
+        branches.accept(Verified((2,), [np.array([0.0, 1.0, 5.0, 4.0])]))
+
+
+def test_tokens_beyond_the_vocabulary_have_no_successors():
+    branches = RecyclingBranches(2)
+    begin(branches, [7])
+    branches.accept(Verified((1,), [np.array([1.0, 2.0])]))
+    assert branches.children(7) == []

@@ -15,7 +15,9 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
-from edgespec.loading.kept import Kept, forget_learned
+from edgespec.drafters.recycling import RecyclingBranches
+from edgespec.loading.kept import Kept, TokensFile, forget_learned
+from edgespec.types import Verified
 
 VOCAB = ["a", "b", "c", "d", "<end>"]
 COSTS = Profile(Curve((1,), (1, 33), ((1e-3, 1.1e-3),)))
@@ -276,3 +278,77 @@ def test_forgetting_a_model(model, folder, tmp_path):
 def test_what_may_be_remembered_is_named():
     with pytest.raises(edgespec.ConfigError, match="known: all, rates, nothing"):
         edgespec.SpeculativeConfig(remember="everything")
+
+
+def tokens_of(folder):
+    """Return the files of tokens."""
+    return sorted(folder.glob("tokens/*"))
+
+
+def test_successors_of_tokens_are_kept_for_their_user_only(model, folder):
+    with engine(model, method="recycling") as made:
+        answer(made)
+    (path,) = tokens_of(folder)
+    if os.name != "nt":
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+    kept = TokensFile(model).read()["recycling"]
+    assert kept.shape == (4, 9)
+    branches = RecyclingBranches(5)
+    branches.relearn_tokens({"recycling": kept})
+    assert branches.children(branches.step(None, 2))[0][0] == 3
+    with engine(model, method="recycling") as made:
+        pass
+    assert np.array_equal(TokensFile(model).read()["recycling"], kept)
+
+
+def test_tokens_are_forgotten_with_the_model(model, folder):
+    with engine(model, method="recycling") as made:
+        answer(made)
+    assert TokensFile(model).read()
+    model.write_bytes(b"other weights")
+    assert TokensFile(model).read() == {}
+    forget_learned(model)
+    assert tokens_of(folder) == []
+
+
+def test_no_tokens_are_kept_where_only_rates_are(model, folder):
+    kept = Kept(model, None, tokens=False)
+    branches = RecyclingBranches(5)
+    kept.recall([branches])
+    branches.begin(edgespec.sampling.base.Request([1], edgespec.SamplingParams(), None))
+    branches.accept(Verified((2, 3), [np.arange(5.0), np.arange(5.0)]))
+    kept.save()
+    assert "recycling" in on_disk(folder)
+    assert tokens_of(folder) == []
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path, good: path.write_bytes(b""),
+    lambda path, good: path.write_bytes(good[: len(good) // 2]),
+    lambda path, good: path.write_bytes(good[:150] + b"xxxx" + good[154:]),
+    lambda path, good: np.savez(path, model=TokensFile(path)._stamp),
+])  # fmt: skip
+def test_a_damaged_file_of_tokens_harms_nobody(model, folder, damage):
+    with engine(model, method="recycling") as made:
+        answer(made)
+    (path,) = tokens_of(folder)
+    damage(path, path.read_bytes())
+    with engine(model, method="recycling") as made:
+        answer(made)
+    assert TokensFile(model).read()["recycling"].shape == (4, 9)
+
+
+@pytest.mark.parametrize("known", [
+    np.zeros((1, 9)), np.zeros((1, 8), np.int32), np.zeros(9, np.int32),
+    np.array([[5, 9, 0, 0, 0, 0, 0, 0, 0]], np.int32),
+    np.array([[-1, 9, 0, 0, 0, 0, 0, 0, 0]], np.int32),
+    np.array([[1, 5 << 3 | 1, 0, 0, 0, 0, 0, 0, 0]], np.int32),
+    np.array([[1, 1 << 3, 0, 0, 0, 0, 0, 0, 0]], np.int32),
+    np.array([[1, -7, 0, 0, 0, 0, 0, 0, 0]], np.int32),
+])  # fmt: skip
+def test_impossible_tokens_are_refused(known):
+    branches = RecyclingBranches(5)
+    with pytest.raises(ValueError, match="successors"):
+        branches.relearn_tokens({"recycling": known})
+    assert branches.learned_tokens()["recycling"].shape == (0, 9)
