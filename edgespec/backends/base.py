@@ -216,11 +216,16 @@ class GrowingModel(TreeModel, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Tokens to append to one slot; logits are wanted of the last `n_logits` of them."""
+    """Tokens to append to one slot; logits are wanted of the last `n_logits` of them.
+
+    parents: the last of the tokens are the nodes of a tree, as in `TreeModel.decode_tree`; n_logits
+    is then len(parents) + 1.
+    """
 
     slot: int
     tokens: Sequence[int]
     n_logits: int = 0
+    parents: Sequence[int] = ()
 
 
 class BatchedModel(Protocol):
@@ -228,7 +233,8 @@ class BatchedModel(Protocol):
 
     n_ctx: most tokens of one slot; n_slots: slots are numbered from 0. max_rows: most
     rows of logits a call, all items together; max_draft_rows: of one item. max_batch: most
-    tokens a call. shares_prefixes: `copy` is possible, and costs nothing.
+    tokens a call. max_leaves: most leaves of a slot's tree; 1: only chains. shares_prefixes: `copy`
+    is possible, and costs little.
     """
 
     vocab_size: int
@@ -237,18 +243,33 @@ class BatchedModel(Protocol):
     max_rows: int
     max_draft_rows: int
     max_batch: int
+    max_leaves: int
     shares_prefixes: bool
+
+    @property
+    def n_parked(self) -> int:
+        """Number of the cache's cells that rejected nodes take until they are in the way."""
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots and return the logits of every item, views valid until the
-        next call. Raises ContextFull (nothing was appended) and DecodeError.
+        next call. Behind a tree `keep` has to follow, or `truncate` to what was before its nodes.
+        Raises ContextFull (nothing was appended), and DecodeError: slots may have lost something.
+        """
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the slot's last tree, in order, its end; all other nodes are
+        gone.
         """
 
     def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything of a slot from `n_past` on."""
+        """Forget everything of a slot from `n_past` on. Raises CannotTruncate; the slot is then
+        empty.
+        """
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let an empty slot begin with the first tokens of another."""
+        """Let an empty slot begin with the first tokens of another. Raises CannotTruncate if the
+        other has lost what they begin with.
+        """
 
     def close(self) -> None:
         """Free the caches. The weights stay with the model."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from ..errors import ConfigError
 from ..types import Outputs
-from .base import BatchItem, Model
+from .base import BatchItem, Model, TreeModel
 from .chunks import check_slots
 
 
@@ -14,6 +15,7 @@ class SeparateModels:
     """Models of the same weights, a slot each: evaluated one after another, nothing shared."""
 
     shares_prefixes = False
+    n_parked = 0
 
     def __init__(self, models: Sequence[Model]) -> None:
         first = models[0]
@@ -26,16 +28,16 @@ class SeparateModels:
         self.vocab_size, self.n_ctx, self.n_slots = first.vocab_size, first.n_ctx, len(models)
         self.max_draft_rows = self.max_rows = first.capabilities.max_rows
         self.max_batch = first.capabilities.max_batch
+        self.max_leaves = first.capabilities.max_leaves
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots, each by its own model; the rows are copies."""
         check_slots(items, [model.n_past for model in self._models], self.n_ctx)
-        return [
-            Outputs(
-                self._models[item.slot].decode(item.tokens, n_logits=item.n_logits).logits.copy()
-            )
-            for item in items
-        ]
+        return [Outputs(self._evaluate(item).logits.copy()) for item in items]
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Make these nodes of the slot's last tree its tail; the others are gone."""
+        cast(TreeModel, self._models[slot]).keep(path)
 
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything of a slot from `n_past` on."""
@@ -49,3 +51,9 @@ class SeparateModels:
         """Free the models."""
         for model in self._models:
             model.close()
+
+    def _evaluate(self, item: BatchItem) -> Outputs:
+        model = self._models[item.slot]
+        if item.parents:
+            return cast(TreeModel, model).decode_tree(item.tokens, item.parents)
+        return model.decode(item.tokens, n_logits=item.n_logits)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...types import Outputs
-from ..base import BatchItem
 from .library import lib
+
+
+class Part(NamedTuple):
+    """Tokens that stand together in a batch, each with its position and all of its sequences;
+    logits are wanted of the last `n_logits`.
+    """
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    sequences: Sequence[range]
+    n_logits: int
 
 
 class Batch:
@@ -51,44 +61,30 @@ class Batch:
         self._logits[n - n_logits : n] = 1
         return self._batch
 
-    def fill_tree(
-        self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[range]
-    ) -> Any:
-        """Return the native batch with the tokens of a tree, each in all of its sequences; logits
-        are wanted of all. `clear_tree` must follow the evaluation.
+    def fill_parts(self, parts: Sequence[Part]) -> Any:
+        """Return the native batch with tokens of any sequences. Where `fill` is called too,
+        `clear_parts` must follow the evaluation.
         """
-        n = self._batch.n_tokens = len(tokens)
-        self._token[:n], self._pos[:n], self._logits[:n] = tokens, positions, 1
-        self._counts[:n] = [len(ids) for ids in sequences]
-        ids_of = self._batch.seq_id
-        for i, ids in enumerate(sequences):
-            for j, sequence in enumerate(ids):
-                ids_of[i][j] = sequence
+        start, ids_of = 0, self._batch.seq_id
+        for tokens, positions, sequences, n_logits in parts:
+            end = start + len(tokens)
+            self._token[start:end], self._pos[start:end] = tokens, positions
+            self._logits[start:end] = 0
+            self._logits[end - n_logits : end] = 1
+            self._counts[start:end] = [len(ids) for ids in sequences]
+            for i, ids in enumerate(sequences, start):
+                for j, sequence in enumerate(ids):
+                    ids_of[i][j] = sequence
+            start = end
+        self._batch.n_tokens = start
         return self._batch
 
-    def clear_tree(self) -> None:
+    def clear_parts(self) -> None:
         """Let each token belong to sequence 0 again."""
         n = self._batch.n_tokens
         self._counts[:n] = 1
         for i in range(n):
             self._batch.seq_id[i][0] = 0
-
-    def fill_items(self, items: Sequence[BatchItem], n_past: Sequence[int]) -> Any:
-        """Return the native batch with the tokens of several slots, each from where its slot ends:
-        `n_past` by slot.
-        """
-        start = 0
-        for item in items:
-            n = len(item.tokens)
-            end, counting = start + n, self._counting[:n]
-            self._token[start:end] = item.tokens
-            self._pos[start:end] = counting + n_past[item.slot]
-            self._logits[start:end] = counting >= n - item.n_logits
-            for i in range(start, end):
-                self._batch.seq_id[i][0] = item.slot
-            start = end
-        self._batch.n_tokens = start
-        return self._batch
 
 
 class RowViews:

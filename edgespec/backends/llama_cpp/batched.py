@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError, OutOfMemory
-from ...types import Outputs, Rows
+from ...types import Outputs
 from ..base import BatchItem
 from ..chunks import check_slots
-from .batch import Batch, RowViews
-from .context import context_params, limited_threads
+from .batch import Batch, Part, RowViews
+from .branches import N_SEQUENCES, Branches
+from .context import can_branch, context_params, limited_threads
 from .library import lib
 
 if TYPE_CHECKING:
     from .model import LlamaCppModel
 
 _MANY_ROWS = 64  # logits rows a call of several slots
+_ALL_SEQUENCES = 256  # llama.cpp keeps no more in one cache
 
 
 class LlamaCppBatchedModel:
     """One cache with several slots under the `BatchedModel` contract.
 
-    A common prefix is kept once, and a long slot may have the tokens that others do not use. If
-    the model's rows are only equal in small evaluations (batch_invariant), each slot has its own
-    part of the cache and is evaluated by itself, so that its rows do not depend on the others.
+    A common prefix is kept once, and a long slot may have the tokens that others do not use. What
+    trees leave behind is freed where the cache is full. Rows may differ by rounding from those of
+    a slot evaluated alone.
     """
+
+    shares_prefixes = True
 
     def __init__(self, model: LlamaCppModel, n_slots: int, n_ctx: int) -> None:
         if not model.capabilities.truncate:
@@ -36,18 +40,19 @@ class LlamaCppBatchedModel:
                 f"{model.path.name}: the memory of this model cannot be cut, so it cannot serve "
                 "several sequences; take one without a recurrent state"
             )
+        native = model.native.model
         self.vocab_size, self.n_slots = model.vocab_size, n_slots
         self.max_batch = model.capabilities.max_batch
         self.max_draft_rows = model.capabilities.max_rows
         self.max_rows = max(_MANY_ROWS, n_slots)
-        self.shares_prefixes = not model.rows_apart
         self._name, self._lock = model.path.name, model.lock
-        params = context_params(model.native.model, model.config)
-        params.n_ctx = n_ctx if self.shares_prefixes else n_ctx * n_slots
+        each = _sequences_each(n_slots) if can_branch(native, model.config) else 1
+        params = context_params(native, model.config)
+        params.n_ctx = n_ctx
         params.n_batch = params.n_ubatch = self.max_batch
-        params.n_seq_max, params.kv_unified = n_slots, self.shares_prefixes
-        params.n_outputs_max = self.max_rows
-        self._context = lib.llama_init_from_model(model.native.model, params)
+        params.n_seq_max, params.kv_unified = each * n_slots, True
+        params.n_outputs_max = max(self.max_rows, params.n_seq_max)
+        self._context = lib.llama_init_from_model(native, params)
         if not self._context:
             raise OutOfMemory(
                 f"{self._name}: no cache of {params.n_ctx} tokens for {n_slots} sequences "
@@ -56,28 +61,74 @@ class LlamaCppBatchedModel:
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
         self._memory = lib.llama_get_memory(self._context)
-        self._batch = Batch(self.max_batch)
+        self._batch = Batch(self.max_batch, N_SEQUENCES)
         self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
-        self._n_past = [0] * n_slots
+        self._window: int = lib.llama_model_n_swa(native)
+        self._slots = [
+            Branches(self._context, range(first, first + each), self._window)
+            for first in range(0, each * n_slots, each)
+        ]
+        self.max_leaves = self._slots[0].max_leaves
+        self._n_past = [0] * n_slots  # the nodes of a tree that waits for `keep` included
+        self._n_nodes = [0] * n_slots  # of such a tree
         self.thread_limit = 0
         self._model = model  # its weights stay as long as this cache
+
+    @property
+    def n_parked(self) -> int:
+        """Number of cells that rejected nodes of all slots still take."""
+        return sum(branches.n_parked for branches in self._slots)
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots; views valid until the next call."""
         check_slots(items, self._n_past, self.n_ctx)
-        rows = self._together(items) if self.shares_prefixes else map(self._alone, items)
-        return [Outputs(logits) for logits in rows]
+        for item in items:
+            if self._slots[item.slot].is_full(self.n_ctx):
+                self._pack(item.slot)
+        code = self._evaluate(items)
+        if code == 1 and self.n_parked:
+            for slot, branches in enumerate(self._slots):
+                if branches.n_parked:
+                    self._pack(slot)
+            code = self._evaluate(items)
+        if code:
+            self._raise(code, sum(len(item.tokens) for item in items), len(items))
+        for item in items:
+            self._n_past[item.slot] += len(item.tokens)
+            self._n_nodes[item.slot] = len(item.parents)
+        counts = [item.n_logits for item in items]
+        rows = self._rows.first(sum(counts)).logits
+        return [Outputs(part) for part in np.split(rows, np.cumsum(counts)[:-1])]
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Make these nodes of the slot's last tree its tail; the others are gone."""
+        self._slots[slot].keep(path)
+        self._n_past[slot] += len(path) - self._n_nodes[slot]
+        self._n_nodes[slot] = 0
 
     def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything of a slot from `n_past` on."""
-        if n_past < self._n_past[slot]:
-            if not lib.llama_memory_seq_rm(self._memory, slot, n_past, -1):
-                raise CannotTruncate(f"slot {slot} cannot be cut at {n_past} tokens")
+        """Forget everything of a slot from `n_past` on. Raises CannotTruncate: all is forgotten."""
+        if n_past >= self._n_past[slot]:
+            return
+        self._n_nodes[slot] = 0
+        if self._cut(slot, n_past) and self._sees_all(slot, n_past):
             self._n_past[slot] = n_past
+            return
+        self._cut(slot, 0)
+        self._n_past[slot] = 0
+        raise CannotTruncate(f"slot {slot} cannot be cut at {n_past} tokens; it is empty now")
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let an empty slot begin with the first tokens of another."""
-        lib.llama_memory_seq_cp(self._memory, source, target, 0, n_past)
+        """Let an empty slot begin with the first tokens of another. Raises CannotTruncate."""
+        branches = self._slots[source]
+        if branches.n_parked and branches.n_whole < n_past:
+            self._pack(source)  # later it would write anew what is shared, and free less
+        if not self._sees_all(source, n_past):
+            raise CannotTruncate(
+                f"slot {source} has lost what the first {n_past} tokens begin with"
+            )
+        other = self._slots[target].text
+        lib.llama_memory_seq_cp(self._memory, branches.text, other, 0, n_past)
         self._n_past[target] = n_past
 
     def limit_threads(self, n_threads: int) -> None:
@@ -91,26 +142,63 @@ class LlamaCppBatchedModel:
         """Free the cache."""
         self._close()
 
-    def _alone(self, item: BatchItem) -> Rows:
-        """Evaluate a draft in a call of its own, and what is before it in another one."""
-        tokens, n = item.tokens, len(item.tokens) - item.n_logits
-        if n and item.n_logits:
-            self._together([BatchItem(item.slot, tokens[:n])])
-            tokens = tokens[n:]
-        rows: Rows = self._together([BatchItem(item.slot, tokens, item.n_logits)])[0].copy()
-        return rows
+    def _evaluate(self, items: Sequence[BatchItem]) -> int:
+        """Return llama_decode's code; if it is not 0, nothing was appended."""
+        code: int = -1
+        try:
+            batch = self._batch.fill_parts([self._part(item) for item in items])
+            with self._lock:
+                code = lib.llama_decode(self._context, batch)
+        finally:
+            if code:  # the engine has cleaned one sequence of each token at most
+                for item in items:
+                    self._cut(item.slot, self._n_past[item.slot])
+        return code
 
-    def _together(self, items: Sequence[BatchItem]) -> list[Rows]:
-        batch = self._batch.fill_items(items, self._n_past)
-        with self._lock:
-            code = lib.llama_decode(self._context, batch)
+    def _part(self, item: BatchItem) -> Part:
+        branches, n_past, n = self._slots[item.slot], self._n_past[item.slot], len(item.tokens)
+        if item.parents:
+            n_before = n - len(item.parents) - 1
+            sequences, positions = branches.enter(item.parents, n_past, n_before)
+            return Part(item.tokens, positions, sequences, item.n_logits)
+        text = range(branches.text, branches.text + 1)
+        return Part(item.tokens, range(n_past, n_past + n), [text] * n, item.n_logits)
+
+    def _cut(self, slot: int, n_past: int) -> bool:
+        """Let none of the slot's sequences hold anything from `n_past` on; False if the engine
+        cannot do that.
+        """
+        branches = self._slots[slot]
+        branches.truncate(n_past)
+        removed: bool = lib.llama_memory_seq_rm(self._memory, branches.text, n_past, -1)
+        return removed
+
+    def _pack(self, slot: int) -> None:
+        try:
+            self._slots[slot].pack(self._n_past[slot])
+        except DecodeError:
+            self._n_past[slot] = 0
+            raise
+
+    def _sees_all(self, slot: int, n_past: int) -> bool:
+        """Return True if the slot still has what a token at `n_past` sees: behind a sliding window
+        the engine gives cells to other slots.
+        """
+        if not self._window or not n_past:
+            return True
+        text = self._slots[slot].text
+        first: int = lib.llama_memory_seq_pos_min(self._memory, text)
+        return first <= max(0, n_past - self._window + 1)
+
+    def _raise(self, code: int, n_tokens: int, n_slots: int) -> None:
         if code == 1:
-            raise ContextFull(
-                f"no room in the cache for {batch.n_tokens} tokens more of {len(items)} slots"
-            )
-        if code:
-            raise DecodeError(f"{self._name}: llama_decode failed with code {code}")
-        for item in items:
-            self._n_past[item.slot] += len(item.tokens)
-        counts = [item.n_logits for item in items]
-        return np.split(self._rows.first(sum(counts)).logits, np.cumsum(counts)[:-1])
+            raise ContextFull(f"no room in the cache for {n_tokens} tokens more of {n_slots} slots")
+        raise DecodeError(f"{self._name}: llama_decode failed with code {code}")
+
+
+def _sequences_each(n_slots: int) -> int:
+    """Return how many sequences a slot gets: one for each leaf and two more, or one where that
+    leaves no two leaves.
+    """
+    each = min(_ALL_SEQUENCES // n_slots, N_SEQUENCES)
+    return each if each > 3 else 1

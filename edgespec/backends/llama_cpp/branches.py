@@ -1,14 +1,14 @@
 """Trees in llama.cpp's cache: a sequence of its own for every leaf, over the cells of one context.
 
 A token sees the cells of its own sequences that lie at earlier positions. So every node carries
-the ids of all leaves below it, and no mask is needed. Sequence 0 is the text; its tokens belong
-to the others as well (with a unified cache that takes no memory).
+the ids of all leaves below it, and no mask is needed. The first leaf's sequence is the text; its
+tokens belong to the others as well (with a unified cache that takes no memory).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import DecodeError
@@ -16,49 +16,61 @@ from ...sampling.trees import depths_of
 from .library import lib
 
 MAX_LEAVES = 15
-N_SEQUENCES = MAX_LEAVES + 1  # and one for what was rejected
-_PARKED = MAX_LEAVES
+N_SEQUENCES = MAX_LEAVES + 2  # one for what was rejected, one to pack with
 _MOST_PARKED = 128  # cells: attention passes over them at every step, packing takes some ms
 
 
 class Branches:
-    """The sequences of one context.
+    """The sequences over which one text may branch; several such texts may share a context.
+
+    ids: of the sequences. The first is the text, two are not leaves; a text with fewer than three
+    cannot branch. window: tokens of the model's sliding window, 0 without one.
 
     Rejected nodes that lie before accepted ones are not freed but moved to a sequence that nobody
     asks for: later tokens would fill their cells, attention would add up in another order than in
-    plain decoding, and the logits would differ by rounding. `n_parked` counts them. reach: where
-    the longest sequence but the text's ends at most; 0 if there has been no tree.
+    plain decoding, and the logits would differ by rounding. `n_parked` counts them, and the first
+    `n_whole` tokens of the text lie before all of them. reach: where the longest sequence but the
+    text's ends at most; 0 if there has been no tree.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, ids: range, window: int = 0) -> None:
         self._context = context
         self._memory = lib.llama_get_memory(context)
-        self._synced = [0] * MAX_LEAVES  # so many tokens of the text each sequence holds
-        self.n_parked = self.reach = 0
-        self._n_past = 0  # where the last tree begins: the position of its root
-        self._spans: list[range] = []  # of its root and nodes: the leaves below each
+        self._ids, self._window = ids, window
+        self._leaves = ids[:-2] or ids[:1]
+        self._synced = dict.fromkeys(self._leaves[1:], 0)  # tokens of the text that each holds
+        self.text, self.max_leaves = ids[0], len(self._leaves)
+        self.n_parked = self.n_whole = self.reach = 0
+        self._start = 0  # where the last tree begins: the position of its root
+        self._spans: list[range] = []  # of its root and nodes: the sequences of the leaves below
         self._grown: list[tuple[int, int]] = []  # of the nodes of a grown tree: sequence, position
 
-    def enter(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
-        """Return the sequences and the positions of the root, at `n_past`, and of all nodes.
+    def enter(
+        self, parents: Sequence[int], n_past: int, n_before: int = 0
+    ) -> tuple[list[range], list[int]]:
+        """Return the sequences and the positions of the tokens before a tree's root, which begin
+        at `n_past`, of the root and of all nodes.
 
-        parents: in depth-first order. Raises ValueError for more than MAX_LEAVES leaves.
+        parents: in depth-first order. Raises ValueError for more than `max_leaves` leaves.
         """
-        spans = leaf_spans(parents)
-        n_leaves = len(spans[0])
-        if n_leaves > MAX_LEAVES:
-            raise ValueError(f"a tree of {n_leaves} leaves; at most {MAX_LEAVES} are possible")
-        for sequence in range(1, n_leaves):
+        below = leaf_spans(parents)
+        n_leaves = len(below[0])
+        if n_leaves > self.max_leaves:
+            raise ValueError(f"a tree of {n_leaves} leaves; at most {self.max_leaves} are possible")
+        for sequence in self._leaves[1:n_leaves]:
             self._sync(sequence, n_past)
-        self._n_past, self._spans = n_past, spans
-        self.reach = n_past + 1 + len(parents)
-        return spans, [n_past, *(n_past + depth for depth in depths_of(parents))]
+            self._synced[sequence] = n_past + n_before
+        root = self._start = n_past + n_before
+        self.reach = root + 1 + len(parents)
+        spans = self._spans = [self._leaves[span.start : span.stop] for span in below]
+        positions = [*range(n_past, root + 1), *(root + depth for depth in depths_of(parents))]
+        return [spans[0]] * n_before + spans, positions
 
     def _sync(self, sequence: int, n_past: int) -> None:
         """Let a sequence hold the text up to `n_past`."""
         known = self._synced[sequence]
         if known < n_past:
-            lib.llama_memory_seq_cp(self._memory, 0, sequence, known, n_past)
+            lib.llama_memory_seq_cp(self._memory, self.text, sequence, known, n_past)
             self._synced[sequence] = n_past
 
     def grow(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
@@ -67,17 +79,19 @@ class Branches:
         n_past: where a tree begins, behind its root. A node continues the sequence of its parent;
         behind one that is continued already it takes a new one, with the cells of its path.
         """
-        line = [(0, n_past - 1), *self._grown]  # the root comes first
+        line = [(self.text, n_past - 1), *self._grown]  # the root comes first
         ends = dict(line)
         for parent in parents:
             sequence, position = line[parent + 1]
             if ends[sequence] > position:
-                sequence = len(ends)
+                sequence = self.text + len(ends)
             ends[sequence] = position + 1
             line.append((sequence, position + 1))
-        if len(ends) > MAX_LEAVES:
-            raise ValueError(f"a tree of {len(ends)} leaves; at most {MAX_LEAVES} are possible")
-        known = {0, *dict(self._grown)}
+        if len(ends) > self.max_leaves:
+            raise ValueError(
+                f"a tree of {len(ends)} leaves; at most {self.max_leaves} are possible"
+            )
+        known = {self.text, *dict(self._grown)}
         new = line[len(self._grown) + 1 :]
         for parent, (sequence, position) in zip(parents, new, strict=True):
             if sequence not in known:
@@ -85,7 +99,7 @@ class Branches:
                 self._sync(sequence, n_past)
                 source, _ = line[parent + 1]
                 lib.llama_memory_seq_cp(self._memory, source, sequence, n_past, position)
-        self._n_past, self._grown = n_past, line[1:]
+        self._start, self._grown = n_past, line[1:]
         self.reach = n_past + len(self._grown)
         return [range(s, s + 1) for s, _ in new], [position for _, position in new]
 
@@ -93,15 +107,16 @@ class Branches:
         """Make a path of a grown tree the end of the text. Nothing is parked: what a draft model's
         rows differ by in rounding changes no text.
         """
-        start, memory = self._n_past, self._memory
-        mine, end = self._grown[path[-1]][0] if path else 0, start + len(path)
-        if mine:
-            lib.llama_memory_seq_rm(memory, 0, start, -1)
-            lib.llama_memory_seq_cp(memory, mine, 0, start, end)
-        for sequence in {0, *dict(self._grown)}:
-            kept = end if sequence in (0, mine) else start
+        start, memory, text = self._start, self._memory, self.text
+        mine, end = self._grown[path[-1]][0] if path else text, start + len(path)
+        if mine != text:
+            lib.llama_memory_seq_rm(memory, text, start, -1)
+            lib.llama_memory_seq_cp(memory, mine, text, start, end)
+        for sequence in {text, *dict(self._grown)}:
+            kept = end if sequence in (text, mine) else start
             lib.llama_memory_seq_rm(memory, sequence, kept, -1)
-            self._synced[sequence] = kept
+            if sequence != text:
+                self._synced[sequence] = kept
         self._grown, self.reach = [], end
 
     def keep(self, path: Sequence[int]) -> None:
@@ -110,51 +125,82 @@ class Branches:
             self._keep_grown(path)
             return
         remove, copy, memory = lib.llama_memory_seq_rm, lib.llama_memory_seq_cp, self._memory
-        start, end = self._n_past, self._n_past + 1 + len(path)
+        start, end = self._start, self._start + 1 + len(path)
         last = path[-1] if path else -1
         mine = self._spans[last + 1]
         for sequence in self._spans[0]:
-            if sequence in mine:
-                remove(memory, sequence, end, -1)
-                self._synced[sequence] = end
-                continue
+            kept = end if sequence in mine else start
             if sequence < mine.start:
                 common = sum(sequence in self._spans[node + 1] for node in (-1, *path))
-                copy(memory, sequence, _PARKED, start + common, -1)
-            remove(memory, sequence, start, -1)
-            self._synced[sequence] = start
-        if mine.start:
-            copy(memory, mine.start, 0, start, end)
-        self.n_parked += last + 1 - len(path)
+                copy(memory, sequence, self._parked, start + common, -1)
+            remove(memory, sequence, kept, -1)
+            if sequence != self.text:
+                self._synced[sequence] = kept
+        if self.text not in mine:
+            copy(memory, mine.start, self.text, start, end)
+        if n_more := last + 1 - len(path):
+            self.n_whole = min(self.n_whole, start + 1) if self.n_parked else start + 1
+            self.n_parked += n_more
         self._spans, self.reach = [], end
 
     def truncate(self, n_past: int) -> None:
         """Let no sequence but the text's hold anything from `n_past` on."""
-        for sequence in range(1, MAX_LEAVES):
-            if self._spans or self._grown or self._synced[sequence] > n_past:
+        for sequence, known in self._synced.items():
+            if self._spans or self._grown or known > n_past:
                 lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
-                self._synced[sequence] = min(self._synced[sequence], n_past)
+                self._synced[sequence] = min(known, n_past)
         self._spans, self._grown, self.reach = [], [], n_past
-        if self.n_parked and not n_past:
-            lib.llama_memory_seq_rm(self._memory, _PARKED, -1, -1)
+        if self.n_parked and n_past <= self.n_whole:
+            lib.llama_memory_seq_rm(self._memory, self._parked, -1, -1)
             self.n_parked = 0
 
     def is_full(self, n_free: int) -> bool:
         """Return True if parked cells should be freed: they slow attention, or are in the way."""
         return self.n_parked > min(_MOST_PARKED, n_free)
 
-    def pack(self) -> None:
-        """Free what is parked: the text is written anew into an empty cache, to the last bit.
+    def pack(self, n_past: int) -> None:
+        """Free what is parked: the text of `n_past` tokens is written anew behind the first
+        `n_whole`, to the last bit. Other texts stay as they are.
 
-        Raises DecodeError if the engine gives no copy of its cache, or does not take it back.
+        Raises DecodeError if the engine does not take back its own cache: the text is then gone.
         """
-        size = lib.llama_state_seq_get_size_ext(self._context, 0, 0)
+        memory, scratch = self._memory, self._ids[-1]
+        saved = [(part, self._saved(part)) for part in self._parts(n_past)]
+        for sequence in self._ids:
+            lib.llama_memory_seq_rm(memory, sequence, self.n_whole, -1)
+        self._synced = {leaf: min(n, self.n_whole) for leaf, n in self._synced.items()}
+        self.n_parked, self.reach = 0, self.n_whole
+        for part, state in saved:
+            if not lib.llama_state_seq_set_data_ext(self._context, state, len(state), scratch, 0):
+                self.truncate(0)
+                lib.llama_memory_seq_rm(memory, self.text, -1, -1)
+                raise DecodeError("the engine's cache could not be packed; begin the request anew")
+            lib.llama_memory_seq_cp(memory, scratch, self.text, part.start, part.stop)
+            lib.llama_memory_seq_rm(memory, scratch, -1, -1)
+
+    @property
+    def _parked(self) -> int:
+        return self._ids[-2]
+
+    def _parts(self, n_past: int) -> Iterator[range]:
+        """Return the positions that are written anew, in parts that lie within a window: of a
+        sequence the engine saves no cells that its last token does not see.
+        """
+        longest = self._window - 1 if self._window else n_past
+        for start in range(self.n_whole, n_past, longest):
+            yield range(start, min(start + longest, n_past))
+
+    def _saved(self, part: range) -> Any:
+        """Return the engine's copy of some positions of the text."""
+        scratch = self._ids[-1]
+        lib.llama_memory_seq_cp(self._memory, self.text, scratch, part.start, part.stop)
+        size = lib.llama_state_seq_get_size_ext(self._context, scratch, 0)
         state = (ctypes.c_uint8 * size)()
-        got = lib.llama_state_seq_get_data_ext(self._context, state, size, 0, 0)
-        lib.llama_memory_clear(self._memory, False)
-        self._synced, self.n_parked, self.reach = [0] * MAX_LEAVES, 0, 0
-        if got != size or not lib.llama_state_seq_set_data_ext(self._context, state, size, 0, 0):
-            raise DecodeError("the engine's cache could not be packed; begin the request anew")
+        got = lib.llama_state_seq_get_data_ext(self._context, state, size, scratch, 0)
+        lib.llama_memory_seq_rm(self._memory, scratch, -1, -1)
+        if got != size:
+            raise DecodeError("the engine gives no copy of its cache; begin the request anew")
+        return state
 
 
 def leaf_spans(parents: Sequence[int]) -> list[range]:

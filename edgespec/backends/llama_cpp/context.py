@@ -79,14 +79,15 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
             raise ModelError(f"{path} is not a decoder-only language model")
         if n_gpu_layers == 0:
             _check_fits(path, model, config)
-        context, more = _new_context(path, model, config)
+        context, more = new_context(path, model, config)
     except BaseException:
         lib.llama_model_free(model)
         raise
     return Native(model, context, log + more)
 
 
-def _new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
+def new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
+    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory."""
     pressed = threading.Event()
     with native_log() as log, noting_ctrl_c(pressed.set):
         context = lib.llama_init_from_model(model, context_params(model, config))

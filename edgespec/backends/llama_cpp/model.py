@@ -1,4 +1,4 @@
-"""A GGUF as a `Model`: one set of weights, one context of one sequence.
+"""A GGUF as a `Model`: one set of weights, one context of one text.
 
 Several live in one process. Logits are computed for wanted rows only and read as views of native
 memory.
@@ -6,6 +6,7 @@ memory.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import threading
@@ -18,17 +19,19 @@ from typing import Any
 from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort, Outputs
-from ..base import Capabilities
+from ..base import BatchedModel, Capabilities
 from ..chunks import chunk_ends
+from ..separate import SeparateModels
 from .abort import AbortableDecode
-from .batch import Batch, RowViews
+from .batch import Batch, Part, RowViews
 from .batched import LlamaCppBatchedModel
-from .branches import MAX_LEAVES, N_SEQUENCES, Branches
+from .branches import N_SEQUENCES, Branches
 from .context import (
     MAX_ROWS,
     can_branch,
     can_truncate,
     limited_threads,
+    new_context,
     open_native,
     placement,
     with_equal_rows,
@@ -66,29 +69,19 @@ class LlamaCppModel:
         self.native = open_native(self.path, self.config)
         self._close = weakref.finalize(self, self.native.free)
         self.lock = threading.Lock()
-        model, self._context = self.native.model, self.native.context
-        self._memory = lib.llama_get_memory(self._context)
+        model, context = self.native.model, self.native.context
         self.tokenizer = LlamaCppTokenizer(model, owner=self)
         self.vocab_size: int = self.tokenizer.vocab_size
-        self.n_ctx: int = lib.llama_n_ctx(self._context)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(model)
-        self.n_threads: int = lib.llama_n_threads(self._context)
-        self.n_threads_batch: int = lib.llama_n_threads_batch(self._context)
-        self.capabilities = Capabilities(
-            MAX_ROWS,
-            lib.llama_n_batch(self._context),
-            truncate=can_truncate(model),
-            max_leaves=MAX_LEAVES if can_branch(model, self.config) else 1,
-        )
+        self.n_threads: int = lib.llama_n_threads(context)
+        self.n_threads_batch: int = lib.llama_n_threads_batch(context)
         self.placement = placement(self.native.log)
-        self.n_past = 0
         self.rows_apart = False
         self.thread_limit = 0
-        self._batch = Batch(self.capabilities.max_batch, N_SEQUENCES)
-        self._branches = Branches(self._context)
+        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=can_truncate(model))
+        self.n_past = 0
         self._n_nodes = 0  # of a tree that waits for `keep`
-        self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
-        self._decode_abortable = AbortableDecode(self._context)
+        self._use(context)
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
 
@@ -124,14 +117,15 @@ class LlamaCppModel:
         self._make_room(n_nodes + 1)
         start = self.n_past
         sequences, positions = self._branches.enter(parents, start)
-        batch = self._batch.fill_tree(tokens[n_before:], positions, sequences)
+        part = Part(tokens[n_before:], positions, sequences, n_nodes + 1)
+        batch = self._batch.fill_parts([part])
         try:
             self._evaluate(batch, n_nodes + 1, abort)
         except BaseException:
             self._drop_tree(start)
             raise
         finally:
-            self._batch.clear_tree()
+            self._batch.clear_parts()
         self._n_nodes = n_nodes
         return self._rows.first(n_nodes + 1)
 
@@ -143,12 +137,13 @@ class LlamaCppModel:
         try:
             chunk_ends(self, n, n)
             sequences, positions = self._branches.grow(parents, start)
-            self._evaluate(self._batch.fill_tree(tokens, positions, sequences), n, abort)
+            part = Part(tokens, positions, sequences, n)
+            self._evaluate(self._batch.fill_parts([part]), n, abort)
         except BaseException:
             self._drop_tree(start)
             raise
         finally:
-            self._batch.clear_tree()
+            self._batch.clear_parts()
         self._n_nodes += n
         return self._rows.first(n)
 
@@ -244,15 +239,47 @@ class LlamaCppModel:
             "settings": settings | threads,
         }
 
-    def batched(self, n_slots: int, n_ctx: int) -> LlamaCppBatchedModel:
+    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
         """Return a cache of `n_ctx` tokens with so many slots over the same weights; close it
-        before them. Raises OutOfMemory, ModelError.
+        before them. If rows are only equal in small evaluations (batch_invariant), each slot has
+        a cache of that size and is evaluated by itself. Raises OutOfMemory, ModelError.
         """
+        if self.rows_apart:
+            return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
         return LlamaCppBatchedModel(self, n_slots, n_ctx)
 
     def close(self) -> None:
         """Free context and weights."""
         self._close()
+
+    def _use(self, context: Any) -> None:
+        """Take another context, which is empty."""
+        model = self.native.model
+        n_sequences = N_SEQUENCES if can_branch(model, self.config) else 1
+        self._context, self._memory = context, lib.llama_get_memory(context)
+        self.n_ctx: int = lib.llama_n_ctx(context)
+        self._branches: Branches = Branches(
+            context, range(n_sequences), lib.llama_model_n_swa(model)
+        )
+        self.capabilities = replace(
+            self.capabilities,
+            max_batch=lib.llama_n_batch(context),
+            max_leaves=self._branches.max_leaves,
+        )
+        self._batch: Batch = Batch(self.capabilities.max_batch, N_SEQUENCES)
+        self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
+        self._decode_abortable: AbortableDecode = AbortableDecode(context)
+
+    def _twin(self, n_ctx: int) -> LlamaCppModel:
+        """Return a model with another cache over the same weights."""
+        twin = copy.copy(self)
+        twin.config = replace(self.config, n_ctx=n_ctx)
+        context, _ = new_context(self.path, self.native.model, twin.config)
+        twin._close = weakref.finalize(twin, lib.llama_free, context)
+        twin.n_past = twin._n_nodes = 0
+        twin._use(context)
+        twin.limit_threads(0)
+        return twin
 
     def _limit_rows(self, n_rows: int) -> None:
         """Take at most so many rows a call, which are evaluated apart from what is before them."""
@@ -266,7 +293,11 @@ class LlamaCppModel:
     def _make_room(self, n_tokens: int) -> None:
         """Free the cells of rejected nodes where they are many or in the way."""
         if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
-            self._branches.pack()
+            try:
+                self._branches.pack(self.n_past)
+            except DecodeError:
+                self.n_past = 0
+                raise
 
     def _decode_chunk(self, tokens: Sequence[int], abort: Abort | None) -> None:
         """Append tokens of which no logits are wanted."""

@@ -23,6 +23,12 @@ class GovernedModel:
         self.vocab_size, self.n_ctx, self.n_slots = model.vocab_size, model.n_ctx, model.n_slots
         self.max_rows, self.max_draft_rows = model.max_rows, model.max_draft_rows
         self.max_batch, self.shares_prefixes = model.max_batch, model.shares_prefixes
+        self.max_leaves = model.max_leaves
+
+    @property
+    def n_parked(self) -> int:
+        """Number of cells that rejected nodes take."""
+        return self._model.n_parked
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots; as the model's own `decode`."""
@@ -32,6 +38,10 @@ class GovernedModel:
         n = sum(len(item.tokens) for item in items)
         self._governor.observe(n, 0, self._clock() - began)
         return outputs
+
+    def keep(self, slot: int, path: Sequence[int]) -> None:
+        """Make these nodes of the slot's last tree its tail; the others are gone."""
+        self._model.keep(slot, path)
 
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything of a slot from `n_past` on."""
