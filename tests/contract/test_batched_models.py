@@ -7,6 +7,7 @@ from edgespec import ContextFull, EngineConfig
 from edgespec.backends.base import BatchItem
 from edgespec.backends.separate import SeparateModels
 from edgespec.loading.models import open_model
+from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
 from tests.helpers.serving import Shared, toy
 
@@ -217,3 +218,96 @@ def test_slots_share_their_memory(model):
     batched.truncate(0, 100)
     assert len(rows_of(batched, BatchItem(1, [5] * 100, 1))[0]) == 1
     batched.close()
+
+
+TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4)]
+
+
+@pytest.fixture
+def branching(model):
+    """Return a cache of three slots that takes trees."""
+    batched = model.batched(3, 256)
+    if batched.max_leaves == 1:
+        batched.close()
+        pytest.skip("it evaluates chains only")
+    yield batched
+    batched.close()
+
+
+def tree(batched, slot, parents, before, n_most=99):
+    """Return an item whose nodes stand behind the tokens `before`, and those tokens."""
+    parents = parents[: min(batched.max_draft_rows - 1, n_most)]
+    nodes = [(5 * i + 11) % min(4000, batched.vocab_size) for i in range(len(parents))]
+    return BatchItem(slot, [*before, *nodes], len(parents) + 1, parents), nodes
+
+
+@every
+@pytest.mark.parametrize("parents", TREES)
+def test_rows_of_a_tree_are_those_of_its_paths_beside_chains_and_prompts(model, branching, parents):
+    text, other = ids(model, 12), ids(model, 20, factor=5)
+    branching.decode([BatchItem(0, text[:-2]), BatchItem(1, other[:8])])
+    item, nodes = tree(branching, 0, parents, text[-2:])
+    rows, chain, prompt = rows_of(
+        branching, item, BatchItem(1, other[8:10], 2), BatchItem(2, other[:9], 1)
+    )
+    for node in range(-1, len(item.parents)):
+        path = [nodes[i] for i in path_to(item.parents, node)]
+        assert close(branching, rows[node + 1 : node + 2], alone(model, [*text, *path], 1))
+    assert close(branching, chain, alone(model, other[:10], 2))
+    assert close(branching, prompt, alone(model, other[:9], 1))
+
+
+@every
+@pytest.mark.parametrize("parents", TREES)
+def test_the_path_that_is_kept_goes_on(model, branching, parents):
+    text = ids(model, 12)
+    for node in range(-1, len(tree(branching, 0, parents, [])[1])):
+        item, nodes = tree(branching, 0, parents, text)
+        branching.decode([BatchItem(1, text), item])
+        path = path_to(item.parents, node)
+        branching.keep(0, path)
+        found = rows_of(branching, BatchItem(1, [2, 1], 2), BatchItem(0, [2, 1], 2))
+        kept = [nodes[i] for i in path]
+        assert close(branching, found[0], alone(model, [*text, 2, 1], 2))
+        assert close(branching, found[1], alone(model, [*text, *kept, 2, 1], 2))
+        for slot in range(2):
+            branching.truncate(slot, 0)
+    assert not branching.n_parked
+
+
+@every
+def test_a_tree_that_is_left_is_cut_off(model, branching):
+    text = ids(model, 12)
+    item, _ = tree(branching, 0, TREES[1], text)
+    for n_past in (len(text) - 1, 5, 0):
+        branching.decode([item])
+        branching.truncate(0, n_past)
+        found = rows_of(branching, BatchItem(0, text[n_past:], 1))
+        assert close(branching, found[0], alone(model, text, 1))
+        branching.truncate(0, 0)
+
+
+@every
+def test_a_tree_beyond_the_context_appends_nothing(model, branching):
+    text = ids(model, 9)
+    for start in range(0, branching.n_ctx - 3, 50):
+        n = min(50, branching.n_ctx - 3 - start)
+        branching.decode([BatchItem(0, [1 + i % 9 for i in range(n)])])
+    item, _ = tree(branching, 0, (-1, -1, -1), [3])
+    with pytest.raises(ContextFull):
+        branching.decode([BatchItem(1, text), item])
+    branching.truncate(0, 20)
+    found = rows_of(branching, BatchItem(1, text, 2))
+    assert close(branching, found[0], alone(model, text, 2))
+
+
+@pytest.mark.parametrize("model", ["llama.cpp"], indirect=True)
+def test_a_tree_of_too_many_leaves_appends_nothing(model, branching):
+    text = ids(model, 9)
+    branching.decode([BatchItem(0, text)])
+    item, _ = tree(branching, 1, (-1,) * (branching.max_leaves + 1), [3])
+    with pytest.raises(ValueError, match="leaves"):
+        branching.decode([BatchItem(0, [7, 8], 1), item])
+    found = rows_of(branching, BatchItem(0, [2, 1], 2), BatchItem(1, text, 1))
+    assert close(branching, found[0], alone(model, [*text, 2, 1], 2))
+    assert close(branching, found[1], alone(model, text, 1))

@@ -10,7 +10,7 @@ class Slots(Limitable):
     """Slots whose evaluations take the time of a machine, and return what they were asked."""
 
     vocab_size, n_ctx, n_slots, max_rows, max_draft_rows, max_batch = 9, 64, 3, 64, 32, 512
-    shares_prefixes = True
+    max_leaves, n_parked, shares_prefixes = 1, 0, True
 
     def __init__(self, machine):
         self.machine, self.calls = machine, []
@@ -19,6 +19,9 @@ class Slots(Limitable):
         n = sum(len(item.tokens) for item in items)
         self.machine.step(self.thread_limit or self.machine.cpus, n)
         return list(items)
+
+    def keep(self, slot, path):
+        self.calls.append(("keep", slot, path))
 
     def truncate(self, slot, n_past):
         self.calls.append(("truncate", slot, n_past))
@@ -59,10 +62,11 @@ def test_threads_follow_what_others_leave():
 def test_everything_else_is_the_models_own():
     slots = Slots(Machine())
     model = GovernedModel(slots, ThreadGovernor([], 1))
+    model.keep(1, (0, 2))
     model.truncate(1, 5)
     model.copy(0, 2, 7)
     model.close()
-    assert slots.calls == [("truncate", 1, 5), ("copy", 0, 2, 7), ("close",)]
+    assert slots.calls == [("keep", 1, (0, 2)), ("truncate", 1, 5), ("copy", 0, 2, 7), ("close",)]
     names = ["vocab_size", "n_ctx", "n_slots", "max_rows", "max_draft_rows", "max_batch"]
-    names.append("shares_prefixes")
+    names += ["shares_prefixes", "max_leaves", "n_parked"]
     assert all(getattr(model, name) == getattr(slots, name) for name in names)
