@@ -99,7 +99,8 @@ class DraftEstimate(NamedTuple):
     the likeliest first. Empty if there is nothing to draft. n_known: the first n_known tokens
     are there already and cost nothing to draft. extension: what a draft model may add after them,
     and what that costs; None for a source that evaluates no model. streak: how many of the last
-    emitted tokens in a row the source would have drafted.
+    emitted tokens in a row the source would have drafted. depths: of a tree, the depth of each
+    node, from 1; empty for a chain.
     """
 
     source: str
@@ -107,10 +108,16 @@ class DraftEstimate(NamedTuple):
     n_known: int = 0
     extension: Extension | None = None
     streak: int = 0
+    depths: tuple[int, ...] = ()
 
     def expected(self, depth: int) -> float:
         """Return the expected number of accepted tokens of a draft of `depth` tokens, or nodes."""
         return sum(self.acceptance_probs[:depth])
+
+    def at_end(self, n: int) -> float:
+        """Return the probability that the likeliest path of n tokens, or nodes, is all accepted."""
+        end = self.depths.index(max(self.depths[:n])) if n and self.depths else n - 1
+        return self.acceptance_probs[end] if n else 1.0
 
 
 class Draft(NamedTuple):

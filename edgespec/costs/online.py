@@ -193,6 +193,7 @@ class Costs:
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
         self._further: dict[tuple[int, float], FurtherTokens] = {}  # that go with it
+        self._least: list[float] = []
 
     def observe(self, stats: StepStats, n_past: int) -> None:
         """Correct the costs by one step behind n_past cached tokens."""
@@ -271,7 +272,26 @@ class Costs:
             more = [overhead + max(first, wide * s) for s in self._measured[1:]]
             self._table = [overhead, overhead + first, *more]
             self._further.clear()
+            self._least = []
         return self._table
+
+    def least(self, n_past: int) -> list[float]:
+        """Return the least acceptance probability of the 1st, 2nd, … token of a draft that can pay.
+
+        At less a token, and any number of no likelier ones behind it, take longer than plain
+        decoding takes for what they promise.
+        """
+        table = self.target(n_past)
+        if not self._least:
+            self._least = [
+                min(
+                    (table[m + 1] - table[n + 1]) / (m - n)
+                    for m in range(n + 1, self.max_depth + 1)
+                )
+                / table[1]
+                for n in range(self.max_depth)
+            ]
+        return self._least
 
     def further(self, conditional_rate: float, token_s: float) -> FurtherTokens:
         """Return the worth of further tokens at the costs that `target` returned last.

@@ -16,16 +16,18 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import did_you_mean
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .base import Drafter, DrafterContext
+    from .trees import Branches
 
 logger = logging.getLogger("edgespec.drafters")
 
+Made = TypeVar("Made", bound="Drafter | Branches")
 GROUP = "edgespec.drafters"
 METHODS = ("auto", "none")  # besides the names of drafters
 
@@ -34,17 +36,19 @@ METHODS = ("auto", "none")  # besides the names of drafters
 class Entry:
     """A drafter that can be asked for by name.
 
-    make: returns the drafter; its keyword arguments are the drafter's options. summary: what it
-    drafts from, in a few words. uses_model: it needs a draft model. automatic: "auto" uses it,
-    if it is one of edgespec's own.
+    make: returns the drafter, or `Branches` that are drafted from in one tree with those of others;
+    its keyword arguments are the drafter's options. summary: what it drafts from, in a few words.
+    uses_model: it needs a draft model. automatic: "auto" uses it, if it is one of edgespec's own.
+    trees: it is for targets that evaluate trees, and "auto" leaves it out for others.
     """
 
     name: str
-    make: Callable[..., Drafter]
+    make: Callable[..., Drafter | Branches]
     summary: str
     aliases: tuple[str, ...] = ()
     uses_model: bool = False
     automatic: bool = False
+    trees: bool = False
 
     @property
     def options(self) -> list[str]:
@@ -66,15 +70,16 @@ def register(
     aliases: Iterable[str] = (),
     uses_model: bool = False,
     automatic: bool = False,
-) -> Callable[[Callable[..., Drafter]], Callable[..., Drafter]]:
-    """Register the decorated function, which makes a drafter from a DrafterContext.
+    trees: bool = False,
+) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Register the decorated function, which makes a drafter or `Branches` from a DrafterContext.
 
     Options of the drafter are its keyword-only arguments. Raises ConfigError for a name that
     another drafter has, or that is not made of lower-case letters, digits and underscores.
     """
 
-    def add(make: Callable[..., Drafter]) -> Callable[..., Drafter]:
-        entry = Entry(name, make, summary, tuple(aliases), uses_model, automatic)
+    def add(make: Callable[..., Made]) -> Callable[..., Made]:
+        entry = Entry(name, make, summary, tuple(aliases), uses_model, automatic, trees)
         for known in (name, *entry.aliases):
             _check_name(known, make.__module__)
         _entries.update(dict.fromkeys((name, *entry.aliases), entry))
@@ -151,8 +156,11 @@ def chosen(method: str) -> list[Entry]:
 def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
     """Make drafters, each with those of `context.config.options` that it takes.
 
-    Raises ConfigError for an option that none of them takes.
+    Those that are sources of trees become one drafter, in the place of the first. Raises
+    ConfigError for an option that none of them takes.
     """
+    from .trees import Branches, TreeDrafter
+
     found = list(found)
     options: dict[str, Any] = dict(context.config.options)
     known = [name for entry in found for name in entry.options]
@@ -160,10 +168,22 @@ def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
         if name not in known:
             hint = did_you_mean(name, known) if known else "they have none"
             raise ConfigError(f"unknown option {name!r} of the drafters; {hint}")
-    return [_made(entry, context, options) for entry in found]
+    made: list[Drafter] = []
+    sources: dict[str, Branches] = {}
+    place = 0
+    for entry in found:
+        part = _made(entry, context, options)
+        if isinstance(part, Branches):
+            place = place if sources else len(made)
+            sources[entry.name] = part
+        else:
+            made.append(part)
+    if sources:
+        made.insert(place, TreeDrafter.of(sources, context))
+    return made
 
 
-def _made(entry: Entry, context: DrafterContext, options: dict[str, Any]) -> Drafter:
+def _made(entry: Entry, context: DrafterContext, options: dict[str, Any]) -> Drafter | Branches:
     given = {name: options[name] for name in entry.options if name in options}
     try:
         return entry.make(context, **given)

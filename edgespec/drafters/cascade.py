@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ..sampling.trees import n_first_path
 from ..types import NO_THRESHOLDS, Distribution, Draft, DraftEstimate, Thresholds
 from .base import Drafter, Source
-from .trees import TreeDrafter
 
 
 class Cascade:
@@ -37,15 +36,15 @@ class Cascade:
         """Return the first one's draft, continued by the second one's."""
         head = self._first.propose(context, limit, thresholds)
         n = len(head.tokens)
-        name = f"{head.source}+{self._second.name}"
         if not n or n == limit:
-            return head._replace(source=name)
+            return head
         end = n_first_path(head.parents) or n
         after = thresholds.after(n, head.acceptance_prob)
         tail = self._second.propose([*context, *head.tokens[:end]], limit - n, after)
         evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
-            return head._replace(source=self._first.name, evaluated=evaluated)
+            return head._replace(evaluated=evaluated)
+        name = f"{head.source}+{tail.source}"
         return joined(head, tail)._replace(source=name, evaluated=evaluated)
 
 
@@ -87,9 +86,7 @@ def cascades(lookups: Sequence[Drafter], model: Drafter | None) -> list[Source]:
     the first lookup, each continued by the other.
 
     A draft model continued by lookup takes no longer than the model alone, and so stands for it.
-    Trees are not continued.
     """
-    chain = next((lookup for lookup in lookups if not isinstance(lookup, TreeDrafter)), None)
-    if model is None or chain is None:
+    if model is None or not lookups:
         return [*lookups, *([model] if model else [])]
-    return [*lookups, Cascade(model, chain), Cascade(chain, model)]
+    return [*lookups, Cascade(model, lookups[0]), Cascade(lookups[0], model)]

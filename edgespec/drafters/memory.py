@@ -25,7 +25,6 @@ from . import register
 from .base import DrafterContext
 from .calibration import Calibration
 from .suffix import assumed, kind_of
-from .trees import TreeDrafter, max_leaves
 
 _MOST = 4  # guesses behind one text
 _OTHERS = 0.2  # share of what the guesses before a token leave to it, where nothing is known yet
@@ -86,6 +85,8 @@ class MemoryBranches:
     makes what remembers the answers of one owner; None to remember none.
     """
 
+    wide = False
+
     def __init__(
         self,
         vocab_size: int,
@@ -141,7 +142,7 @@ class MemoryBranches:
             found.append(longer)
         return State(ending, tuple(found))
 
-    def children(self, state: State) -> list[tuple[int, float]]:
+    def children(self, state: State, least: float) -> list[tuple[int, float]]:
         """Return what followed, after the longest match first."""
         found: list[tuple[int, float]] = []
         left = 1.0
@@ -149,6 +150,8 @@ class MemoryBranches:
             prob = self._calibration.estimate(kind, prior * left if found else prior)
             found.append((token, prob))
             left = max(left - prob, 0.02)
+            if left < least:
+                break
         return found
 
     def accept(self, verified: Verified) -> None:
@@ -227,10 +230,8 @@ def _answers(
 
 
 @register("memory", "memory", automatic=True)
-def make(context: DrafterContext) -> TreeDrafter:
-    """Make the drafter of method "memory"."""
+def make(context: DrafterContext) -> MemoryBranches:
+    """Make the source of method "memory"."""
     config = context.config
-    _, p_min = config.fixed or (0, 0.0)
     documents, answers = _documents(config, context.tokenizer), _answers(config, context.tokenizer)
-    branches = MemoryBranches(context.vocab_size, documents, answers)
-    return TreeDrafter("memory", [branches], max_leaves(context), p_min)
+    return MemoryBranches(context.vocab_size, documents, answers)

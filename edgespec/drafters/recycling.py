@@ -21,9 +21,6 @@ from ..types import Row, Verified
 from . import register
 from .base import DrafterContext, Tokens
 from .calibration import Calibration
-from .runner_ups import RunnerUpBranches
-from .suffix_tree import SuffixBranches
-from .trees import Branches, TreeDrafter, max_leaves
 
 _N_TOP = 8
 _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes of guesses
@@ -90,6 +87,8 @@ class RecyclingBranches:
     only those that continue the last one do.
     """
 
+    wide = True
+
     def __init__(self, vocab_size: int, *, shares: bool = True) -> None:
         self._calibration = Calibration()
         self._successors = Successors(vocab_size)
@@ -115,7 +114,7 @@ class RecyclingBranches:
         """Return the token: nothing before it matters."""
         return token
 
-    def children(self, state: int) -> list[tuple[int, float]]:
+    def children(self, state: int, least: float) -> list[tuple[int, float]]:
         """Return its likeliest successors."""
         probs = self._probs
         packed = zip(_RANKS, self._successors.of(state), strict=False)
@@ -168,11 +167,7 @@ class RecyclingBranches:
             self._successors.learn(state["recycling"])
 
 
-@register("recycling", "prompt lookup, what was nearly said and what followed, as a tree")
-def make(context: DrafterContext) -> TreeDrafter:
-    """Make the drafter of method "recycling"."""
-    _, p_min = context.config.fixed or (0, 0.0)
-    lookup = SuffixBranches(context.config.prompt_lookup_min or 2)
-    successors = RecyclingBranches(context.vocab_size, shares=context.config.remember == "all")
-    sources: list[Branches] = [lookup, RunnerUpBranches(), successors]
-    return TreeDrafter("recycling", sources, max_leaves(context), p_min)
+@register("recycling", "what followed each token", automatic=True, trees=True)
+def make(context: DrafterContext) -> RecyclingBranches:
+    """Make the source of method "recycling"."""
+    return RecyclingBranches(context.vocab_size, shares=context.config.remember == "all")

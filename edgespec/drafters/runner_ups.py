@@ -16,8 +16,6 @@ from ..types import Verified
 from . import register
 from .base import DrafterContext
 from .calibration import Calibration
-from .suffix_tree import SuffixBranches
-from .trees import Branches, TreeDrafter, max_leaves
 
 _N_TOP = 4
 _LIKELY = (-4.0, -2.5, -1.5, -0.7)  # logits below the largest: classes of runners-up
@@ -29,6 +27,8 @@ RunnersUp = tuple[tuple[int, tuple[int, int]], ...]
 
 class RunnerUpBranches:
     """The runners-up of the row that gave the last token; it guesses nothing further."""
+
+    wide = True
 
     def __init__(self) -> None:
         self._calibration = Calibration()
@@ -47,7 +47,7 @@ class RunnerUpBranches:
         """Return nothing: there is no row behind a guess."""
         return ()
 
-    def children(self, state: RunnersUp) -> list[tuple[int, float]]:
+    def children(self, state: RunnersUp, least: float) -> list[tuple[int, float]]:
         """Return the runners-up."""
         return [(token, self._calibration.estimate(kind, _PRIOR)) for token, kind in state]
 
@@ -79,12 +79,7 @@ class RunnerUpBranches:
         self._calibration.relearn(state.get("runner_ups", ()))
 
 
-@register("runner_ups", "prompt lookup and what was nearly said, as a tree")
-def make(context: DrafterContext) -> TreeDrafter:
-    """Make the drafter of method "runner_ups"."""
-    _, p_min = context.config.fixed or (0, 0.0)
-    sources: list[Branches] = [
-        SuffixBranches(context.config.prompt_lookup_min or 2),
-        RunnerUpBranches(),
-    ]
-    return TreeDrafter("runner_ups", sources, max_leaves(context), p_min)
+@register("runner_ups", "what was nearly said", automatic=True, trees=True)
+def make(context: DrafterContext) -> RunnerUpBranches:
+    """Make the source of method "runner_ups"."""
+    return RunnerUpBranches()

@@ -1,149 +1,116 @@
-"""Prompt lookup: an online suffix automaton over the text of the conversation so far.
+"""Prompt lookup: what followed the text's longest ending the last times.
 
-The automaton (Blumer et al. 1985; for drafting: SAM decoding, arXiv 2411.10666) knows every
-substring of the text. The suffix link of the newest state is the longest ending that was
-seen before; what followed it then is drafted now. Each state counts how often its substrings
-occurred, so the drafter can say how sure it is.
+The counts of a suffix automaton say how often each token followed, as in SuffixDecoding (arXiv
+2411.04975); tokens that followed shorter endings only are guessed besides.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 from . import register
+from .automaton import SuffixAutomaton, read
 from .base import DrafterContext
 from .calibration import Calibration
+from .trees import max_leaves
 
-SEPARATOR = -1  # between texts that do not follow each other: never drafted
+_MOST = 4  # guesses behind one text
+_SHORTER = 2  # shorter endings that are looked at
+_OTHERS = 0.2  # share of what the guesses before a token leave to it, where nothing is known yet
 _HOPELESS = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _COPYING = (0.3, 0.6, 0.85)  # answers in classes, by how much of their end lookup predicted
-_COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
+
+State = tuple[int, int]
+"""A state of the automaton, and the length of the ending that is matched."""
 
 
-class SuffixAutomaton:
-    """An automaton that knows every substring of a growing text.
+class SuffixBranches:
+    """Guesses from what followed the text's ending before.
 
-    Its states are parallel lists: length of the longest substring, suffix link, transitions,
-    occurrences, end position of the latest occurrence. The newest position is counted when
-    the next token comes, so that `suffix()` finds earlier occurrences only.
+    min_match: shortest ending, in tokens.
     """
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self._length = [0]
-        self._link = [-1]
-        self._next: list[dict[int, int]] = [{}]
-        self._count = [0]
-        self._end = [-1]
-        self._end_before = [-1]
-        self._last = 0
+    wide = False
 
-    def append(self, token: int) -> None:
-        """Add one token, in amortised O(1)."""
-        state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
-        while walk != -1 and token not in self._next[walk]:
-            self._next[walk][token] = state
-            walk = self._link[walk]
-        self._link[state] = 0 if walk == -1 else self._split(walk, token)
-        self._last = state
-        self.tokens.append(token)
-        self._count_newest()
+    def __init__(self, min_match: int = 2) -> None:
+        self._min_match = min_match
+        self._automaton = SuffixAutomaton()
+        self._calibration = Calibration()
+        self._predicted = 0.3  # share of the answer's last tokens that were the first guess
 
-    def suffix(self) -> tuple[int, int]:
-        """Return (state, length) of the longest ending that occurred before; length 0 if none."""
-        state = self._link[self._last] if self._last else 0
-        return state, self._length[state]
+    def begin(self, request: Request) -> None:
+        """Read the conversation, or only what is new of it."""
+        self._automaton = read(request, self._automaton)
+        self._predicted = 0.3
 
-    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Return (state, length) of the longest ending of a match and one more token."""
-        while state > 0 and token not in self._next[state]:
-            state = self._link[state]
-            length = self._length[state]
-        after = self._next[state].get(token)
-        return (0, 0) if after is None else (after, length + 1)
+    def root(self) -> State:
+        """Return the longest ending that occurred before."""
+        return self._automaton.suffix()
 
-    def follow(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times) that followed the latest occurrence of a state.
+    def step(self, state: State, token: int) -> State:
+        """Return the longest ending of a match and one more token."""
+        return self._automaton.step(*state, token)
 
-        The text before it was followed by this token `hits` times out of `times`.
-        """
-        found: list[tuple[int, int, int]] = []
-        newest = len(self.tokens) - 1
-        at_end = self._end[state] == newest
-        position = (self._end_before if at_end else self._end)[state] + 1
-        while len(found) < limit and 0 < position <= newest:
-            token = self.tokens[position]
-            after = self._next[state].get(token)
-            if token == SEPARATOR or after is None:
+    def children(self, state: State, least: float) -> list[tuple[int, float]]:
+        """Return what followed, the most frequent after the longest ending first."""
+        found: list[tuple[int, float]] = []
+        left = 1.0
+        for token, kind, prior in self._guesses(state):
+            prob = self._calibration.estimate(kind, prior * left if found else prior)
+            found.append((token, prob))
+            left = max(left - prob, 0.02)
+            if left < least:
                 break
-            followed = self._count[state] - (self._end[state] == newest)  # nothing follows yet
-            times = max(1, followed)
-            found.append((token, min(self._count[after], times), times))
-            state, position = after, position + 1
         return found
 
-    def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times) that followed a state, the latest first, then
-        the most frequent: `hits` times out of `times`.
+    def accept(self, verified: Verified) -> None:
+        """Read the emitted tokens, and learn which of the guesses were right."""
+        for token in verified.tokens:
+            hit = False
+            for rank, (guess, kind, _) in enumerate(self._guesses(self.root())):
+                self._calibration.observe(kind, guess == token)
+                hit = hit or (not rank and guess == token)
+            self._predicted += (hit - self._predicted) / 20
+            self._automaton.append(token)
+
+    def _guesses(self, state: State) -> Iterator[tuple[int, object, float]]:
+        """Yield (token, class of its evidence, prior): the first guess's prior is a probability,
+        that of the others a share of what is left.
         """
-        newest = len(self.tokens) - 1
-        times = max(1, self._count[state] - (self._end[state] == newest))
-        found = sorted(
-            (-self._count[after], -self._end[after], token)
-            for token, after in self._next[state].items()
-            if token != SEPARATOR
-        )
-        if found:
-            latest = min(found, key=lambda entry: entry[1])
-            found.remove(latest)
-            found.insert(0, latest)
-        return [(token, max(1, min(-count, times)), times) for count, _, token in found[:limit]]
+        known: set[int] = set()
+        longest = state[1]
+        for _ in range(1 + _SHORTER):
+            if state[1] < self._min_match:
+                return
+            for token, hits, times in self._automaton.continuations(state[0], _MOST):
+                if token in known:
+                    continue
+                if len(known) == _MOST:
+                    return
+                evidence = kind_of(state[1], hits, times, self._predicted)
+                if not known:
+                    yield token, evidence, assumed(state[1], hits, times, self._predicted)
+                else:
+                    prior = _OTHERS * hits / times
+                    yield token, (*evidence, len(known), state[1] < longest), prior
+                known.add(token)
+            state = self._automaton.shorter(state[0])
 
-    def shorter(self, state: int) -> tuple[int, int]:
-        """Return (state, length) of the longest shorter ending that occurred in more places."""
-        link = max(self._link[state], 0)
-        return link, self._length[link]
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {"suffix_tree": self._calibration.learned()}
 
-    def _count_newest(self) -> None:
-        state, end = self._last, len(self.tokens) - 1
-        for _ in range(_COUNTED):
-            if state <= 0:
-                break
-            self._count[state] += 1
-            self._end_before[state], self._end[state] = self._end[state], end
-            state = self._link[state]
-
-    def _split(self, walk: int, token: int) -> int:
-        """Return the state of exactly (text of `walk`) + token, split off a longer one."""
-        target = self._next[walk][token]
-        if self._length[walk] + 1 == self._length[target]:
-            return target
-        clone = self._new_state(self._length[walk] + 1, dict(self._next[target]))
-        self._link[clone], self._link[target] = self._link[target], clone
-        for facts in (self._count, self._end, self._end_before):
-            facts[clone] = facts[target]
-        while walk != -1 and self._next[walk].get(token) == target:
-            self._next[walk][token] = clone
-            walk = self._link[walk]
-        return clone
-
-    def _new_state(self, length: int, transitions: dict[int, int]) -> int:
-        self._length.append(length)
-        self._link.append(-1)
-        self._next.append(transitions)
-        self._count.append(0)
-        self._end.append(-1)
-        self._end_before.append(-1)
-        return len(self._length) - 1
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get("suffix_tree", ()))
 
 
 class SuffixDrafter:
-    """Drafts what followed the longest ending that was seen before.
+    """Drafts what followed the longest ending that was seen before, as a chain.
 
     min_match: shortest ending, in tokens, to draft from. p_min: the draft ends where its
     estimated acceptance probability falls below this. It is deterministic, so any choice may look
@@ -236,19 +203,6 @@ class SuffixDrafter:
         return found
 
 
-def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
-    """Return an automaton that has read a request's conversation: the given one, if it has read the
-    beginning of it, else a new one.
-    """
-    text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
-    known = len(automaton.tokens)
-    if common_prefix(automaton.tokens, text) < known:
-        automaton, known = SuffixAutomaton(), 0
-    for token in text[known:]:
-        automaton.append(token)
-    return automaton
-
-
 def assumed(length: int, hits: int, times: int, predicted: float) -> float:
     """Return the chance that a token is right where nothing is known yet.
 
@@ -277,9 +231,12 @@ def kind_of(length: int, hits: int, times: int, predicted: float) -> tuple[int, 
 
 
 @register("suffix", "prompt lookup", aliases=("ngram",), automatic=True)
-def make(context: DrafterContext) -> SuffixDrafter:
-    """Make the drafter of method "suffix"."""
+def make(context: DrafterContext) -> SuffixDrafter | SuffixBranches:
+    """Make the drafter of method "suffix": a chain's, or a source of trees where there are some."""
     config, target = context.config, context.target
     free = target is not None and target.capabilities.min_tokens > 1  # a draft of one token is
+    min_match = config.prompt_lookup_min or (1 if free else 2)
+    if max_leaves(context) > 1:
+        return SuffixBranches(min_match)
     _, p_min = config.fixed or (0, 0.0)
-    return SuffixDrafter(config.prompt_lookup_min or (1 if free else 2), p_min)
+    return SuffixDrafter(min_match, p_min)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..costs.online import Costs
 from ..sampling.base import Request
 from ..sampling.trees import children_of
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
@@ -19,13 +21,22 @@ from .base import DrafterContext, Learns, LearnsTokens, Tokens
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
+_WIDE = 0.1  # where no token below this pays, sources of unlikely guesses are left alone
+
+Guess = tuple[int, float, int]
+"""A token, its acceptance probability, and the index of the source that says so."""
+
+_likelier = operator.itemgetter(1)
 
 
+@runtime_checkable
 class Branches(Protocol):
     """One source of guesses. States stand for texts: of this answer, and drafted tokens behind it.
 
-    All of it is deterministic, so any choice may look at it.
+    All of it is deterministic, so any choice may look at it. wide: most guesses are unlikely.
     """
+
+    wide: bool
 
     def begin(self, request: Request) -> None:
         """Begin a request; the state that an earlier one left must not matter."""
@@ -36,8 +47,11 @@ class Branches(Protocol):
     def step(self, state: Any, token: int) -> Any:
         """Return the state behind another token, whoever guessed it."""
 
-    def children(self, state: Any) -> list[tuple[int, float]]:
-        """Return guesses of the next token with their acceptance probabilities."""
+    def children(self, state: Any, least: float) -> list[tuple[int, float]]:
+        """Return guesses of the next token with their acceptance probabilities.
+
+        Those below `least` may be left out.
+        """
 
     def accept(self, verified: Verified) -> None:
         """Learn from the emitted tokens, drafted or not."""
@@ -54,12 +68,23 @@ class Closing(Protocol):
 class Tree(NamedTuple):
     """Guesses, the likeliest path first, each behind its parent (-1: the text so far).
 
-    probs: of each, that it and all before it on its path are accepted; never rising.
+    probs: of each, that it and all before it on its path are accepted; never rising. depths: from
+    1. sources: whose guess each is.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: tuple[float, ...] = ()
+    depths: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+
+    def first(self, n: int) -> Tree:
+        """Return the tree of the first n nodes."""
+        if n >= len(self.tokens):
+            return self
+        return Tree(
+            self.tokens[:n], self.parents[:n], self.probs[:n], self.depths[:n], self.sources[:n]
+        )
 
     def first_path_prob(self) -> float:
         """Return the probability of the path that begins a draft, to its end."""
@@ -80,81 +105,125 @@ class Tree(NamedTuple):
         parents = tuple(places[self.parents[node]] for node in order)
         if parents == tuple(range(-1, len(order) - 1)):
             parents = ()  # a chain
-        return Draft(tuple(self.tokens[node] for node in order), source, parents=parents)
+        tokens = tuple(self.tokens[node] for node in order)
+        return Draft(tokens, source, acceptance_prob=self.first_path_prob(n), parents=parents)
+
+    def first_path_prob(self, n: int) -> float:
+        """Return the probability of the path that begins a draft of n nodes, to its end."""
+        end, found = -1, 1.0
+        for node, (parent, prob) in enumerate(zip(self.parents[:n], self.probs, strict=False)):
+            if parent == end:
+                end, found = node, prob
+        return found
 
 
 def grow(
     root: Any,
-    children: Callable[[Any], Iterable[tuple[int, float]]],
+    children: Callable[[Any, float], Iterable[Guess]],
     step: Callable[[Any, int], Any],
     limit: int,
     max_leaves: int,
-    least: float = LEAST,
+    least: Sequence[float] = (LEAST,),
 ) -> Tree:
-    """Return the tree of at most `limit` nodes and `max_leaves` leaves whose paths are likeliest,
-    none below `least`.
+    """Return the tree of at most `limit` nodes and `max_leaves` leaves whose paths are likeliest.
+
+    least[i]: the tree ends before node i if that is less likely; the last entry holds for all
+    further nodes.
     """
-    tokens: list[int] = []
-    parents: list[int] = []
-    probs: list[float] = []
+    nodes: list[tuple[int, int, float, int, int]] = []  # the fields of Tree, of each node
     states = [root]  # of each node, the root's comes first
-    waiting: list[tuple[float, int, int, int]] = []
+    waiting: list[tuple[float, int, int, int, int]] = []
     counter, with_children, n_leaves = itertools.count(), set[int](), 1
-    node, prob = -1, 1.0
-    while True:
-        for token, chance in children(states[node + 1]):
-            if prob * chance >= least:
-                heapq.heappush(waiting, (-prob * chance, next(counter), node, token))
+    node, prob, depth, lowest, last = -1, 1.0, 0, min(least), len(least) - 1
+    while len(nodes) < limit:
+        for token, chance, source in children(states[node + 1], lowest / prob):
+            if prob * chance >= lowest:
+                heapq.heappush(waiting, (-prob * chance, next(counter), node, token, source))
         while waiting and waiting[0][2] in with_children and n_leaves == max_leaves:
             heapq.heappop(waiting)
-        if not waiting or len(tokens) == limit:
-            return Tree(tuple(tokens), tuple(parents), tuple(probs))
-        negative, _, parent, token = heapq.heappop(waiting)
+        if not waiting or -waiting[0][0] < least[min(len(nodes), last)]:
+            break
+        negative, _, parent, token, source = heapq.heappop(waiting)
         n_leaves += parent in with_children
         with_children.add(parent)
-        node, prob = len(tokens), -negative
-        tokens.append(token)
-        parents.append(parent)
-        probs.append(prob)
+        depth = nodes[parent][3] + 1 if parent >= 0 else 1
+        node, prob = len(nodes), -negative
+        nodes.append((token, parent, prob, depth, source))
         states.append(step(states[parent + 1], token))
+    return Tree(*(tuple(facts) for facts in zip(*nodes, strict=True))) if nodes else Tree()
 
 
 class TreeDrafter:
-    """Drafts the likeliest paths of what all of its sources know; a token that several of them
-    guess behind the same path is one node.
+    """Drafts the likeliest paths of what its sources know; a token that several of them guess
+    behind the same path is one node.
 
-    max_leaves: 1 where the target evaluates chains only. p_min: no path below this is drafted.
+    sources: by name. max_leaves: 1 where the target evaluates chains only. p_min: no path below
+    this is drafted. costs: of evaluations; with them only nodes are looked for that can pay, and
+    sources of unlikely guesses (`wide`) are left alone where those cannot.
     """
 
     def __init__(
-        self, name: str, sources: Sequence[Branches], max_leaves: int, p_min: float = 0.0
+        self,
+        sources: Mapping[str, Branches],
+        max_leaves: int,
+        *,
+        p_min: float = 0.0,
+        costs: Costs | None = None,
     ) -> None:
-        self.name = name
-        self._sources = list(sources)
+        self.name = "+".join(sources)
+        self._named = dict(sources)
         self._max_leaves = max_leaves
         self._least = max(p_min, LEAST)
-        self._n_context = 0
-        self._found: tuple[int, int, Tree] | None = None  # length of context, limit, tree
+        self._costs = costs
+        self._begin(self._named, 0)
+
+    @classmethod
+    def of(cls, sources: Mapping[str, Branches], context: DrafterContext) -> TreeDrafter:
+        """Return the drafter of these sources for a configuration."""
+        _, p_min = context.config.fixed or (0, 0.0)
+        likely_first = dict(sorted(sources.items(), key=lambda source: source[1].wide))
+        return cls(likely_first, max_leaves(context), p_min=p_min, costs=context.costs)
 
     def begin(self, request: Request) -> None:
         """Begin a request."""
+        n = len(request.prompt)
+        wide = not self._costs or (self._costs.known and self._costs.least(n)[0] <= _WIDE)
+        self._begin({k: s for k, s in self._named.items() if wide or not s.wide}, n)
         for source in self._sources:
             source.begin(request)
-        self._n_context, self._found = len(request.prompt), None
+
+    def _begin(self, sources: Mapping[str, Branches], n_context: int) -> None:
+        self._names, self._sources = list(sources), list(sources.values())
+        self._n_context = n_context
+        self._found: tuple[int, int, Tree] | None = None  # length of context, limit, tree
+        self._streak = 0
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
         """Return the acceptance probability of each node, the likeliest first."""
-        probs = self._tree(context, limit).probs
-        return DraftEstimate(self.name, probs, n_known=len(probs))
+        tree = self._tree(context, limit)
+        n = len(tree.probs)
+        return DraftEstimate(
+            self.name, tree.probs, n_known=n, streak=self._streak, depths=tree.depths
+        )
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
-        """Draft the `limit` likeliest nodes."""
-        return self._tree(context, limit).draft(limit, self.name)
+        """Draft the `limit` likeliest nodes, fewer where they are below the thresholds."""
+        tree = self._tree(context, limit)
+        if thresholds.keep:
+            probs = enumerate(tree.probs)
+            limit = next((i for i, prob in probs if not thresholds.keeps(i, prob)), limit)
+        names = [self._names[i] for i in sorted(set(tree.sources[:limit]))]
+        return tree.draft(limit, "+".join(names) or self.name)
 
     def accept(self, verified: Verified) -> None:
         """Let each source learn."""
+        states = [source.root() for source in self._sources]
+        for token in verified.tokens:
+            guesses = self._guesses(states, LEAST)
+            self._streak = self._streak + 1 if guesses and guesses[0][0] == token else 0
+            states = self._step(states, token)
         for source in self._sources:
             source.accept(verified)
         self._n_context += len(verified.tokens)
@@ -163,13 +232,13 @@ class TreeDrafter:
     def learned(self) -> dict[str, Any]:
         """Return what its sources learned, as Learns has it."""
         found: dict[str, Any] = {}
-        for source in self._sources:
+        for source in self._named.values():
             found |= source.learned() if isinstance(source, Learns) else {}
         return found
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned."""
-        for source in self._sources:
+        for source in self._named.values():
             if isinstance(source, Learns):
                 source.relearn(state)
 
@@ -188,7 +257,7 @@ class TreeDrafter:
 
     def close(self) -> None:
         """Let sources that keep something for later write it."""
-        for source in self._sources:
+        for source in self._named.values():
             if isinstance(source, Closing):
                 source.close()
 
@@ -199,26 +268,39 @@ class TreeDrafter:
             states = [source.root() for source in self._sources]
             for token in context[self._n_context :]:
                 states = self._step(states, token)
-            tree = grow(states, self._children, self._step, limit, self._max_leaves, self._least)
+            costs = self._costs
+            pays = costs.least(n) if costs and costs.known else [0.0]
+            least = [max(prob, self._least) for prob in pays]
+            tree = grow(states, self._children, self._step, limit, self._max_leaves, least)
             self._found = n, limit, tree
-        tokens, parents, probs = self._found[2]
-        return Tree(tokens[:limit], parents[:limit], probs[:limit])
+        return self._found[2].first(limit)
 
     def _step(self, states: Sequence[Any], token: int) -> list[Any]:
-        pairs = zip(self._sources, states, strict=True)
-        return [source.step(state, token) for source, state in pairs]
+        return [
+            source.step(state, token) for source, state in zip(self._sources, states, strict=True)
+        ]
 
-    def _children(self, states: Sequence[Any]) -> list[tuple[int, float]]:
-        best: dict[int, float] = {}
-        for source, state in zip(self._sources, states, strict=True):
-            for token, prob in source.children(state):
-                best[token] = max(best.get(token, 0.0), prob)
-        found: list[tuple[int, float]] = []
-        left = 1.0
-        for token, prob in sorted(best.items(), key=lambda guess: -guess[1]):
-            found.append((token, min(prob, _SHARE * left) if found else prob))
-            left -= found[-1][1]
+    def _children(self, states: Sequence[Any], least: float) -> list[Guess]:
+        """Return what the sources guess, siblings together at most certain."""
+        found = self._guesses(states, least)
+        if len(found) > 1:
+            left = 1 - found[0][1]
+            for i, (token, prob, source) in enumerate(found[1:], start=1):
+                found[i] = token, min(prob, _SHARE * left), source
+                left -= found[i][1]
         return found
+
+    def _guesses(self, states: Sequence[Any], least: float) -> list[Guess]:
+        """Return tokens with their largest probabilities, and whose these are, likeliest first."""
+        if len(self._sources) == 1:
+            return [(token, prob, 0) for token, prob in self._sources[0].children(states[0], least)]
+        best: dict[int, Guess] = {}
+        for i, source in enumerate(self._sources):
+            for token, prob in source.children(states[i], least):
+                known = best.get(token)
+                if known is None or known[1] < prob:
+                    best[token] = token, prob, i
+        return sorted(best.values(), key=_likelier, reverse=True)
 
 
 def max_leaves(context: DrafterContext) -> int:

@@ -18,6 +18,7 @@ from ..decoding.engine import Engine
 from ..decoding.session import Session
 from ..drafters.base import Drafter, DrafterContext, Learns, Source
 from ..drafters.cascade import cascades
+from ..drafters.trees import max_leaves
 from ..errors import ConfigError
 from ..policies.adaptive import Adaptive
 from ..policies.base import Policy
@@ -68,10 +69,12 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
     """Return the drafters that are asked for, without one that lacks its draft model or has nothing
-    to remember.
+    to remember, and with "auto" without those for trees that the target does not evaluate.
     """
     found = drafters.chosen(context.config.method)
     found = [e for e in found if e.name != "memory" or context.config.has_memory]
+    if context.config.method == "auto" and max_leaves(context) == 1:
+        found = [entry for entry in found if not entry.trees]
     without = [entry for entry in found if not entry.uses_model]
     return found if context.draft_model or not without else without
 

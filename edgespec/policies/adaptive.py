@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -228,10 +229,14 @@ class Adaptive:
         best = wished = 0, 0.0
         expected, first, affordable = 0.0, target[1], True
         left = self.accounts.loss_budget
+        reached = [0.0] * (limit + 1)  # of each depth, the probability that it is
+        depths = estimate.depths or range(1, limit + 1)
         for depth, prob in enumerate(estimate.acceptance_probs[:limit], start=1):
             expected += prob
             cost = price * (target[depth + 1] - first)
-            affordable = affordable and cost * max(1 - prob, SURE) <= left
+            reached[depths[depth - 1]] += prob
+            risk = 1 - reached[min(math.ceil(cost), limit)]  # of accepting less than it costs
+            affordable = affordable and cost * max(risk, SURE) <= left
             if expected - cost > wished[1]:
                 wished = depth, expected - cost
                 if affordable:
@@ -266,7 +271,7 @@ class Adaptive:
         depth = min(self._affordable(n, further, moment), moment.budget.limit - n)
         if depth <= 0:
             return known
-        prob = estimate.acceptance_probs[n - 1] if n else 1.0
+        prob = estimate.at_end(n)
         worth = further.worth(extension.confidence_histogram, depth, prob, moment.price)
         return Plan(known.source, n + depth, gain=known.gain + worth)
 

@@ -15,8 +15,7 @@ from edgespec.drafters.cascade import Cascade, cascades
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.runner_ups import RunnerUpBranches
-from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.drafters.suffix_tree import SuffixBranches
+from edgespec.drafters.suffix import SuffixBranches, SuffixDrafter
 from edgespec.drafters.trees import TreeDrafter
 from edgespec.policies.adaptive import Adaptive
 from edgespec.policies.fixed import FixedDepth
@@ -48,7 +47,9 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
 
     lookup = SuffixDrafter(1)
-    tree = TreeDrafter("tree", [SuffixBranches(1), RunnerUpBranches()], 8 if truncate else 1)
+    tree = TreeDrafter(
+        {"suffix": SuffixBranches(1), "runner_ups": RunnerUpBranches()}, 8 if truncate else 1
+    )
     costs = Costs(CHEAP, depth) if "auto" in kind else None
     options = {"acceptance": acceptance, "p_min": p_min, "costs": costs}
     model = ModelDrafter(toy(2), 3, **options)

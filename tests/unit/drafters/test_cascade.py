@@ -78,13 +78,13 @@ def test_the_second_is_asked_for_what_is_left():
     assert two.log == [((7, 8, 4, 5), 2, Thresholds((0.6, 0.8), (0.5,)))]
 
 
-@pytest.mark.parametrize(("head", "limit", "source"), [
-    ([], 4, "one+two"), ([4, 5], 2, "one+two"), ([4, 5], 1, "one+two"),
+@pytest.mark.parametrize(("head", "limit"), [
+    ([], 4), ([4, 5], 2), ([4, 5], 1),
 ])  # fmt: skip
-def test_the_second_is_not_asked_in_vain(head, limit, source):
+def test_the_second_is_not_asked_in_vain(head, limit):
     one, two = Says("one", head, 0.5), Says("two", [6])
     draft = Cascade(one, two).propose([7], limit)
-    assert (draft.tokens, draft.source) == (tuple(head[:limit]), source)
+    assert (draft.tokens, draft.source) == (tuple(head[:limit]), "one")
     assert two.log == []
 
 

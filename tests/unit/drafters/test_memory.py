@@ -27,7 +27,7 @@ class Talk:
 
     def __init__(self, documents=(), answers=lambda owner: Answers(), vocab_size=100):
         branches = MemoryBranches(vocab_size, documents, answers)
-        self.drafter = TreeDrafter("memory", [branches], 4)
+        self.drafter = TreeDrafter({"memory": branches}, 4)
         self.context = []
 
     def ask(self, prompt, owner=""):

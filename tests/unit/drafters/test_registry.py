@@ -62,9 +62,8 @@ def registered():
 def test_names():
     assert {"draft_model", "suffix"} <= set(drafters.names())
     assert drafters.entry("ngram") is drafters.entry("suffix")
-    assert [entry.name for entry in drafters.chosen("auto")] == [
-        "suffix", "memory", "draft_model",
-    ]  # fmt: skip
+    automatic = ["suffix", "memory", "recycling", "runner_ups", "draft_model"]
+    assert [entry.name for entry in drafters.chosen("auto")] == automatic
     assert [entry.name for entry in drafters.chosen("draft_model, suffix")] == [
         "suffix", "draft_model",
     ]  # fmt: skip

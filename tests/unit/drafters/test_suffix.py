@@ -5,7 +5,8 @@ import random
 import pytest
 
 from edgespec import SamplingParams
-from edgespec.drafters.suffix import SEPARATOR, SuffixAutomaton, SuffixDrafter, assumed
+from edgespec.drafters.automaton import SEPARATOR, SuffixAutomaton
+from edgespec.drafters.suffix import SuffixDrafter, assumed
 from edgespec.sampling.base import Request
 from edgespec.types import Thresholds, Verified
 

@@ -10,7 +10,7 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.recycling import RecyclingBranches
 from edgespec.drafters.runner_ups import RunnerUpBranches
-from edgespec.drafters.suffix_tree import SuffixBranches
+from edgespec.drafters.suffix import SuffixBranches
 from edgespec.drafters.trees import Tree, TreeDrafter, grow
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
@@ -35,7 +35,9 @@ class Table:
     def step(self, state, token):
         return token
 
-    def children(self, state):
+    wide = False
+
+    def children(self, state, least):
         return list(self._table.get(state, {}).items())
 
     def accept(self, verified):
@@ -51,7 +53,7 @@ BINARY = {t: {2 * t % 7: 0.6, (2 * t + 1) % 7: 0.3} for t in range(7)}
 
 
 def drafter(*tables, max_leaves=31):
-    return TreeDrafter("tree", [Table(table) for table in tables], max_leaves)
+    return TreeDrafter({f"table {i}": Table(table) for i, table in enumerate(tables)}, max_leaves)
 
 
 def every_path(table, root, depth):
@@ -113,7 +115,7 @@ def test_guesses_behind_one_node_are_certain_at_most():
 
 
 def test_nothing_unlikely_is_drafted():
-    made = TreeDrafter("tree", [Table(BINARY)], 31, p_min=0.25)
+    made = TreeDrafter({"tree": Table(BINARY)}, 31, p_min=0.25)
     assert made.estimate(begin(made, [1]), 31).acceptance_probs == pytest.approx((0.6, 0.36, 0.3))
 
 
@@ -125,11 +127,11 @@ def test_a_context_that_goes_on_beyond_the_text():
 
 
 def test_growing_ends_with_nothing_to_guess():
-    assert grow(0, lambda state: [], lambda state, token: 0, 8, 8) == Tree()
+    assert grow(0, lambda state, least: [], lambda state, token: 0, 8, 8) == Tree()
 
 
 def test_lookup_guesses_all_that_followed_most_frequent_first():
-    made = TreeDrafter("suffix_tree", [SuffixBranches()], 31)
+    made = TreeDrafter({"suffix": SuffixBranches()}, 31)
     draft = made.propose(begin(made, [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2]), 31)
     firsts = [token for token, parent in zip(draft.tokens, draft.parents, strict=True)
               if parent == -1]  # fmt: skip
@@ -139,7 +141,7 @@ def test_lookup_guesses_all_that_followed_most_frequent_first():
 def test_lookup_adds_what_followed_shorter_endings():
     branches = SuffixBranches()
     begin(branches, [5, 1, 2, 3, 6, 1, 2, 4, 5, 1, 2])
-    guesses = branches.children(branches.root())
+    guesses = branches.children(branches.root(), 0.0)
     assert [token for token, _ in guesses] == [3, 4]
     assert guesses[0][1] > guesses[1][1] > 0
 
@@ -147,10 +149,10 @@ def test_lookup_adds_what_followed_shorter_endings():
 def test_lookup_learns_which_of_its_guesses_are_right():
     branches = SuffixBranches()
     begin(branches, [1, 2, 3] * 3)
-    before = branches.children(branches.root())[0][1]
+    before = branches.children(branches.root(), 0.0)[0][1]
     for token in [1, 2, 3] * 20:
         branches.accept(Verified((token,)))
-    assert branches.children(branches.root())[0][1] > before
+    assert branches.children(branches.root(), 0.0)[0][1] > before
 
 
 def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
@@ -159,11 +161,11 @@ def test_runners_up_of_the_last_row_come_next_once_they_have_been_right():
     row = np.array([0.0, 5.0, 4.5, 1.0])
     for token in itertools.islice(itertools.cycle([1, 2]), 40):
         branches.accept(Verified((token,), [row]))
-    (token, prob), *others = branches.children(branches.root())
+    (token, prob), *others = branches.children(branches.root(), 0.0)
     assert token == 1  # the last was 2, whatever its own logit
     assert prob > max(p for _, p in others)
     branches.accept(Verified((3,)))
-    assert branches.children(branches.root()) == []  # a target elsewhere shows no rows
+    assert branches.children(branches.root(), 0.0) == []  # a target elsewhere shows no rows
 
 
 def test_recycling_guesses_what_was_likely_behind_the_same_token():
@@ -171,19 +173,19 @@ def test_recycling_guesses_what_was_likely_behind_the_same_token():
     begin(branches, [1])
     row = np.array([0.0, 1.0, 5.0, 4.0])
     branches.accept(Verified((2, 1), [row, np.array([3.0, 9.0, 0.0, 0.0])]))
-    assert [token for token, _ in branches.children(branches.root())] == [2, 3, 1, 0]
-    assert branches.children(branches.step(branches.root(), 2))[0][0] == 1
+    assert [token for token, _ in branches.children(branches.root(), 0.0)] == [2, 3, 1, 0]
+    assert branches.children(branches.step(branches.root(), 2), 0.0)[0][0] == 1
     begin(branches, [0, 1])
-    assert branches.children(branches.root())[0][0] == 2
+    assert branches.children(branches.root(), 0.0)[0][0] == 2
     for _ in range(20):
         branches.accept(Verified((3, 1), [row, np.array([3.0, 9.0, 0.0, 0.0])]))
-    first, second, *_ = branches.children(branches.root())
+    first, second, *_ = branches.children(branches.root(), 0.0)
     assert first[1] < second[1]  # the second guess was right each time
     branches.accept(Verified((3,)))  # a target elsewhere shows no rows
 
 
 def test_runners_up_are_continued_by_lookup():
-    made = TreeDrafter("runner_ups", [SuffixBranches(1), RunnerUpBranches()], 31)
+    made = TreeDrafter({"suffix": SuffixBranches(1), "runner_ups": RunnerUpBranches()}, 31)
     prompt = begin(made, [7, 8, 9, 7, 8, 9, 7, 8, 6, 1])
     made.accept(Verified((5,), [np.array([0, 0, 0, 0, 0, 9.0, 0, 8.0, 0, 0])]))
     draft = made.propose([*prompt, 5], 31)

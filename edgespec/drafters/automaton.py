@@ -1,0 +1,151 @@
+"""An online suffix automaton, which knows every substring of a growing text.
+
+Blumer et al. 1985; for drafting: SAM decoding (arXiv 2411.10666). The suffix link of the newest
+state is the longest ending that was seen before. Each state counts how often its substrings
+occurred.
+"""
+
+from __future__ import annotations
+
+from ..cache.token_cache import common_prefix
+from ..sampling.base import Request
+
+SEPARATOR = -1  # between texts that do not follow each other: never drafted
+_COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
+
+
+class SuffixAutomaton:
+    """An automaton that knows every substring of a growing text.
+
+    Its states are parallel lists: length of the longest substring, suffix link, transitions,
+    occurrences, end position of the latest occurrence. The newest position is counted when
+    the next token comes, so that `suffix()` finds earlier occurrences only.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._length = [0]
+        self._link = [-1]
+        self._next: list[dict[int, int]] = [{}]
+        self._count = [0]
+        self._end = [-1]
+        self._end_before = [-1]
+        self._last = 0
+
+    def append(self, token: int) -> None:
+        """Add one token, in amortised O(1)."""
+        state, walk = self._new_state(self._length[self._last] + 1, {}), self._last
+        while walk != -1 and token not in self._next[walk]:
+            self._next[walk][token] = state
+            walk = self._link[walk]
+        self._link[state] = 0 if walk == -1 else self._split(walk, token)
+        self._last = state
+        self.tokens.append(token)
+        self._count_newest()
+
+    def suffix(self) -> tuple[int, int]:
+        """Return (state, length) of the longest ending that occurred before; length 0 if none."""
+        state = self._link[self._last] if self._last else 0
+        return state, self._length[state]
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """Return (state, length) of the longest ending of a match and one more token."""
+        while state > 0 and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        after = self._next[state].get(token)
+        return (0, 0) if after is None else (after, length + 1)
+
+    def follow(self, state: int, limit: int) -> list[tuple[int, int, int]]:
+        """Return up to `limit` (token, hits, times) that followed the latest occurrence of a state.
+
+        The text before it was followed by this token `hits` times out of `times`.
+        """
+        found: list[tuple[int, int, int]] = []
+        newest = len(self.tokens) - 1
+        at_end = self._end[state] == newest
+        position = (self._end_before if at_end else self._end)[state] + 1
+        while len(found) < limit and 0 < position <= newest:
+            token = self.tokens[position]
+            after = self._next[state].get(token)
+            if token == SEPARATOR or after is None:
+                break
+            followed = self._count[state] - (self._end[state] == newest)  # nothing follows yet
+            times = max(1, followed)
+            found.append((token, min(self._count[after], times), times))
+            state, position = after, position + 1
+        return found
+
+    def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
+        """Return up to `limit` (token, hits, times) that followed a state, the latest first, then
+        the most frequent: `hits` times out of `times`.
+        """
+        newest = len(self.tokens) - 1
+        times = max(1, self._count[state] - (self._end[state] == newest))
+        if len(self._next[state]) == 1:
+            ((token, after),) = self._next[state].items()
+            return (
+                []
+                if token == SEPARATOR
+                else [(token, max(1, min(self._count[after], times)), times)]
+            )
+        found = sorted(
+            (-self._count[after], -self._end[after], token)
+            for token, after in self._next[state].items()
+            if token != SEPARATOR
+        )
+        if found:
+            latest = min(found, key=lambda entry: entry[1])
+            found.remove(latest)
+            found.insert(0, latest)
+        return [(token, max(1, min(-count, times)), times) for count, _, token in found[:limit]]
+
+    def shorter(self, state: int) -> tuple[int, int]:
+        """Return (state, length) of the longest shorter ending that occurred in more places."""
+        link = max(self._link[state], 0)
+        return link, self._length[link]
+
+    def _count_newest(self) -> None:
+        state, end = self._last, len(self.tokens) - 1
+        for _ in range(_COUNTED):
+            if state <= 0:
+                break
+            self._count[state] += 1
+            self._end_before[state], self._end[state] = self._end[state], end
+            state = self._link[state]
+
+    def _split(self, walk: int, token: int) -> int:
+        """Return the state of exactly (text of `walk`) + token, split off a longer one."""
+        target = self._next[walk][token]
+        if self._length[walk] + 1 == self._length[target]:
+            return target
+        clone = self._new_state(self._length[walk] + 1, dict(self._next[target]))
+        self._link[clone], self._link[target] = self._link[target], clone
+        for facts in (self._count, self._end, self._end_before):
+            facts[clone] = facts[target]
+        while walk != -1 and self._next[walk].get(token) == target:
+            self._next[walk][token] = clone
+            walk = self._link[walk]
+        return clone
+
+    def _new_state(self, length: int, transitions: dict[int, int]) -> int:
+        self._length.append(length)
+        self._link.append(-1)
+        self._next.append(transitions)
+        self._count.append(0)
+        self._end.append(-1)
+        self._end_before.append(-1)
+        return len(self._length) - 1
+
+
+def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
+    """Return an automaton that has read a request's conversation: the given one, if it has read the
+    beginning of it, else a new one.
+    """
+    text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
+    known = len(automaton.tokens)
+    if common_prefix(automaton.tokens, text) < known:
+        automaton, known = SuffixAutomaton(), 0
+    for token in text[known:]:
+        automaton.append(token)
+    return automaton
