@@ -171,9 +171,8 @@ class ModelTreeDrafter(ModelDrafter):
                 self._add(tree, node, row)
             evaluated.append(len(nodes))
         found = tree.best(limit, thresholds, self._shape.max_leaves)
-        return found.draft(len(found.tokens), self.name)._replace(
-            acceptance_prob=found.first_path_prob(), evaluated=tuple(evaluated)
-        )
+        draft = found.draft(len(found.tokens), self.name)
+        return draft._replace(evaluated=tuple(evaluated))
 
     def look_ahead(
         self, context: Sequence[int], limit: int, until: Callable[[], bool]

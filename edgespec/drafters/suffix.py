@@ -102,11 +102,11 @@ class SuffixBranches:
 
     def learned(self) -> dict[str, Any]:
         """Return the share of right guesses by kind of evidence, as Learns has it."""
-        return {"suffix_tree": self._calibration.learned()}
+        return {"suffix": self._calibration.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned."""
-        self._calibration.relearn(state.get("suffix_tree", ()))
+        self._calibration.relearn(state.get("suffix", ()))
 
 
 class SuffixDrafter:

@@ -86,14 +86,6 @@ class Tree(NamedTuple):
             self.tokens[:n], self.parents[:n], self.probs[:n], self.depths[:n], self.sources[:n]
         )
 
-    def first_path_prob(self) -> float:
-        """Return the probability of the path that begins a draft, to its end."""
-        end, found = -1, 1.0
-        for node, (parent, prob) in enumerate(zip(self.parents, self.probs, strict=True)):
-            if parent == end:
-                end, found = node, prob
-        return found
-
     def draft(self, n: int, source: str) -> Draft:
         """Return the first n nodes, in depth-first order with the likeliest children first."""
         children, order = children_of(self.parents[:n]), []

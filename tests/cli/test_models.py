@@ -270,7 +270,7 @@ def test_model_names_complete():
         found = complete.get_completions(args, "./smol")
         assert [(item.type, item.value) for item in found] == [("file", "./smol")]
     for typed, whole in (
-        ("suf", ["suffix", "suffix-tree"]),
+        ("suf", ["suffix"]),
         ("suffix,dr", ["suffix,draft-model"]),
     ):
         found = complete.get_completions(["chat", "--spec-type"], typed)

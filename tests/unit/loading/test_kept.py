@@ -196,10 +196,10 @@ def test_what_other_drafters_learned_stays(model, folder):
     with engine(model) as made:
         answer(made)
     before = on_disk(folder)["suffix"]
-    with engine(model, method="suffix_tree") as made:
+    with engine(model, method="runner_ups") as made:
         answer(made)
     assert on_disk(folder)["suffix"] == before
-    assert observed(on_disk(folder), "suffix_tree") > 20
+    assert "runner_ups" in on_disk(folder)
 
 
 def test_a_learner_that_fails_harms_nobody(model, folder, caplog):
