@@ -237,13 +237,13 @@ class TreeDrafter:
     def learned_tokens(self) -> dict[str, Tokens]:
         """Return the tokens that its sources learned, as LearnsTokens has it."""
         found: dict[str, Tokens] = {}
-        for source in self._sources:
+        for source in self._named.values():
             found |= source.learned_tokens() if isinstance(source, LearnsTokens) else {}
         return found
 
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
         """Take what `learned_tokens` returned."""
-        for source in self._sources:
+        for source in self._named.values():
             if isinstance(source, LearnsTokens):
                 source.relearn_tokens(state)
 
