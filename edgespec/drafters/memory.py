@@ -142,7 +142,7 @@ class MemoryBranches:
             found.append(longer)
         return State(ending, tuple(found))
 
-    def children(self, state: State, least: float) -> list[tuple[int, float]]:
+    def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
         """Return what followed, after the longest match first."""
         found: list[tuple[int, float]] = []
         left = 1.0

@@ -114,7 +114,7 @@ class RecyclingBranches:
         """Return the token: nothing before it matters."""
         return token
 
-    def children(self, state: int, least: float) -> list[tuple[int, float]]:
+    def children(self, state: int, least: float = 0.0) -> list[tuple[int, float]]:
         """Return its likeliest successors."""
         probs = self._probs
         packed = zip(_RANKS, self._successors.of(state), strict=False)

@@ -47,7 +47,7 @@ class RunnerUpBranches:
         """Return nothing: there is no row behind a guess."""
         return ()
 
-    def children(self, state: RunnersUp, least: float) -> list[tuple[int, float]]:
+    def children(self, state: RunnersUp, least: float = 0.0) -> list[tuple[int, float]]:
         """Return the runners-up."""
         return [(token, self._calibration.estimate(kind, _PRIOR)) for token, kind in state]
 

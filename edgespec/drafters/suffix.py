@@ -55,7 +55,7 @@ class SuffixBranches:
         """Return the longest ending of a match and one more token."""
         return self._automaton.step(*state, token)
 
-    def children(self, state: State, least: float) -> list[tuple[int, float]]:
+    def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
         """Return what followed, the most frequent after the longest ending first."""
         found: list[tuple[int, float]] = []
         left = 1.0

@@ -47,7 +47,7 @@ class Branches(Protocol):
     def step(self, state: Any, token: int) -> Any:
         """Return the state behind another token, whoever guessed it."""
 
-    def children(self, state: Any, least: float) -> list[tuple[int, float]]:
+    def children(self, state: Any, least: float = 0.0) -> list[tuple[int, float]]:
         """Return guesses of the next token with their acceptance probabilities.
 
         Those below `least` may be left out.

@@ -234,7 +234,7 @@ def test_drafters_are_told_what_was_rejected_and_the_rows_behind_it(parents):
 
 
 def test_recycling_is_fed_by_rejected_drafts():
-    made = TreeDrafter("recycling", [RecyclingBranches(4)], 31)
+    made = TreeDrafter({"recycling": RecyclingBranches(4)}, 31)
     begin(made, [1])
     rows = [np.array([0.0, 9.0, 3.0, 1.0]), np.array([7.0, 1.0, 2.0, 3.0])]
     made.accept(Verified((2,), [np.array([0.0, 1.0, 5.0, 4.0])], (3, 2), rows))
