@@ -14,6 +14,7 @@ from ..backends.base import Capabilities
 from ..cache.token_cache import common_prefix
 from ..costs.curves import Curve
 from ..errors import ConfigError
+from ..sampling.trees import path_to
 from ..types import Abort, Outputs
 from .traces import N_TOP, Drafts, Ranked, Trace
 
@@ -59,6 +60,8 @@ class TraceModel:
         self._tokens: list[int] = []
         self._same = 0  # so many of them are the answer's own
         self._seen: dict[int, Ranked] = {}  # by token: what the target said behind it
+        self._nodes: list[int] = []  # of a tree that waits for `keep`
+        self._parents: list[int] = []
         self._rows = np.full((0, VOCAB), -np.inf, np.float32)
         self._written: list[list[int]] = []  # by row: logits that are not -inf
         self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, behind so many
@@ -83,6 +86,7 @@ class TraceModel:
     ) -> Outputs:
         """Return rows [n_logits, vocab_size] and let the clock run."""
         self._take_time(len(tokens))
+        self._nodes, self._parents = [], []
         rows = self._blank(n_logits)
         for i, token in enumerate(tokens, start=n_logits - len(tokens)):
             self._append(token)
@@ -109,10 +113,27 @@ class TraceModel:
         self.truncate(ends[-1])
         return Outputs(rows)
 
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Return rows of further nodes of a tree, and let the clock run as for so many tokens."""
+        self._take_time(len(tokens))
+        root, first = len(self._tokens), len(self._nodes)
+        self._nodes += tokens
+        self._parents += parents
+        rows = self._blank(len(tokens))
+        for node, row in enumerate(rows, start=first):
+            for before in path_to(self._parents, node):
+                self._append(self._nodes[before])
+            self._fill(row)
+            self.truncate(root)
+        return Outputs(rows)
+
     def keep(self, path: Sequence[int]) -> None:
         """Append the nodes of a path of the last tree."""
         for node in path:
             self._append(self._nodes[node])
+        self._nodes, self._parents = [], []
 
     def truncate(self, n_past: int) -> None:
         """Forget the tokens after the first `n_past`."""

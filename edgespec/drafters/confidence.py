@@ -18,7 +18,7 @@ _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by c
 _RECENT = 24  # drafts that the recent past consists of
 _PRIOR_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
 _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # of what likelier tokens leave: classes of others
-_OTHERS = (0.05, 0.15, 0.24, 0.33, 0.42, 0.5, 0.6, 0.7)  # prior: right if likelier ones are wrong
+_OTHERS = (0.12, 0.2, 0.34, 0.45, 0.56, 0.68, 0.75, 0.95)  # prior: right if likelier ones are wrong
 _REMEMBERED = 40  # outcomes of a class: how often it agrees depends on what the text is about
 
 
