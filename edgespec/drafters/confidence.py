@@ -100,9 +100,11 @@ class Confidence:
         return found
 
     def observe_choices(self, choices: Choices, token: int, *, behind_accepted: bool) -> None:
-        """Learn from the token that came, drafted or not."""
+        """Learn from the token that came, drafted or not. Any of the choices can be accepted."""
         hit = choices.tokens[0] == token
-        self.observe(choices.confidence, hit, behind_accepted=behind_accepted)
+        self.observe(choices.confidence, hit, behind_accepted=False)
+        if behind_accepted:
+            self._observe_next(token in choices.tokens)
         for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
             if hit:
                 return
@@ -122,9 +124,13 @@ class Confidence:
         self._calibration.observe(confidence, accepted)
         self.probs[confidence] = self._calibration.estimate(confidence, _ACCEPTED[confidence])
         if behind_accepted:
-            self._calibration.observe("behind accepted", accepted)
-            self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
+            self._observe_next(accepted)
         self._histogram = ()
+
+    def _observe_next(self, accepted: bool) -> None:
+        """Learn from the outcome behind an accepted token."""
+        self._calibration.observe("behind accepted", accepted)
+        self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
 
 
 def confidence_class(prob: float) -> int:

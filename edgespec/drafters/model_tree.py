@@ -26,6 +26,7 @@ from .trees import Tree, max_leaves
 
 _MOST_CHOICES = 8  # that a model may draft behind one text
 _TOGETHER = 4  # nodes evaluated together
+_BESIDE = 0.35  # share of its probability that a node is worth evaluating beside a likelier one
 
 
 class GuessTree:
@@ -211,8 +212,8 @@ class ModelTreeDrafter(ModelDrafter):
             return []
         n_together = 1
         while n_together < min(len(nodes), _TOGETHER, limit - n):
-            prob = tree.probs[nodes[n_together]] * self._confidence.conditional_rate
-            if prob <= self._cost(n, n_together, thresholds):
+            worth = _BESIDE * tree.probs[nodes[n_together]] * self._confidence.conditional_rate
+            if worth <= self._cost(n, n_together, thresholds):
                 break
             n_together += 1
         return nodes[:n_together]
