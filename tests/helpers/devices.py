@@ -22,10 +22,11 @@ class Clock:
 class FakeDevice:
     """A device whose connection is a pair of calls. got: the frames that it was sent."""
 
-    def __init__(self, sessions, token=protocol.NO_TOKEN, owner=""):
+    def __init__(self, sessions, token=protocol.NO_TOKEN, owner="", version=1):
         self.sessions, self.got, self._heard = sessions, [], threading.Condition()
+        self.version = version
         self.session = sessions.open(
-            protocol.encode(protocol.Open(1, token, N, HASH, "")), self.hear, owner
+            protocol.encode(protocol.Open(version, token, N, HASH, "")), self.hear, owner
         )
 
     def hear(self, data):
@@ -34,7 +35,8 @@ class FakeDevice:
             self._heard.notify_all()
 
     def say(self, frame):
-        return self.sessions.receive(self.session, self.hear, protocol.encode(frame))
+        data = protocol.encode(frame, self.version)
+        return self.sessions.receive(self.session, self.hear, data)
 
     def begin(self, ids, keep=0, checksum=0, n_prompt=None, **params):
         self.context = list(ids) if not keep else self.context[:keep] + list(ids)
@@ -43,10 +45,10 @@ class FakeDevice:
             1, keep, checksum, n_prompt or total, SamplingParams(**params), 7, tuple(ids)
         ))  # fmt: skip
 
-    def verify(self, round_, ids=(), ahead=0):
+    def verify(self, round_, ids=(), ahead=0, parents=()):
         n = len(self.context)
         checksum = protocol.Context(self.context).checksum(n)
-        self.say(protocol.Verify(round_, n, checksum, ahead, tuple(ids)))
+        self.say(protocol.Verify(round_, n, checksum, ahead, tuple(ids), tuple(parents)))
 
     def all(self, kind):
         return [frame for frame in self.got if isinstance(frame, kind)]

@@ -72,9 +72,10 @@ class Shared(SeparateModels):
         self._models[target].restore(self._models[source].checkpoint()[:n_past])
 
 
-def served(n=8, seed=1, n_ctx=256, **limits):
-    """Return sessions over toy models, not started yet."""
+def served(n=8, seed=1, n_ctx=256, max_leaves=8, **limits):
+    """Return sessions over toy models, not started yet. max_leaves: that they announce."""
     model = Shared([toy(seed, n_ctx) for _ in range(n)])
+    model.max_leaves = max_leaves
     return Sessions(model, TOKENIZER, name="toy", limits=Limits(**limits))
 
 

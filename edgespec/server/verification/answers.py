@@ -74,6 +74,8 @@ class Answers:
             return
         context.extend(tokens)
         verification.accept(tokens)
+        if asked.parents:
+            self._slots.keep(session, path)
         self._slots.truncate(session, len(context) - 1)
         now = self._registry.clock()
         server_us = int(1e6 * (now - session.waiting_since))

@@ -64,6 +64,7 @@ class Scheduler:
         assert session.slot is not None
         model, tokens, n_cached = self._model, session.context.tokens, session.n_cached
         draft = session.pending.ids if session.pending else ()
+        parents = session.pending.parents if session.pending else ()
         n_unread = len(tokens) - 1 - n_cached
         # a chunk leaves room for a draft in the same evaluation
         chunk = max(model.max_batch - model.max_draft_rows, model.max_batch // 2, 1)
@@ -71,7 +72,7 @@ class Scheduler:
             chunk = min(chunk, _SHORT_CHUNK)
         fits = n_unread <= chunk and n_unread + 1 + len(draft) <= max_tokens
         if session.pending and fits:
-            return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1)
+            return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1, parents)
         if not session.pending and not model.shares_prefixes and n_unread <= chunk:
             n_unread = 0  # the rest goes with the first draft, as it does on one machine
         n = min(n_unread, chunk, max_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from ...backends.base import BatchedModel
 from ...cache.token_cache import common_prefix
@@ -45,6 +45,11 @@ class SlotTable:
         session.n_cached = n_past
         if session.slot is not None:
             self._model.truncate(session.slot, n_past)
+
+    def keep(self, session: DeviceSession, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the tree just evaluated the end of the session's cache."""
+        assert session.slot is not None
+        self._model.keep(session.slot, path)
 
     def share_prefix(self, session: DeviceSession) -> None:
         """Let the session's cache begin with the longest prefix that another session of the same
