@@ -1,0 +1,60 @@
+"""Devices that draft trees over `edgespec serve` with real weights, some of them old."""
+
+import threading
+
+import pytest
+
+import edgespec
+from tests.helpers import libllama
+
+libllama.require()
+pytest.importorskip("uvicorn")
+from tests.helpers.served import connected, serving  # noqa: E402
+
+TEXTS = [
+    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return",
+    "Rain fell on the river, and the river ran to the sea. Rain fell on the",
+    "one two three one two three one two",
+]
+WAYS = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 5}]
+COMMON = {"max_tokens": 48, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def answers(smollm2):
+    """Return the texts of plain decoding in this process, by text and sampling."""
+    config = {"method": "none"}
+    options = {"n_ctx": 1024, "batch_invariant": True}
+    with edgespec.load(smollm2, speculative_config=config, **options) as here:
+        return [[here.generate(text, **way, **COMMON).token_ids for way in WAYS] for text in TEXTS]
+
+
+def test_text_is_that_of_one_machine(smollm2, answers):
+    """Two devices send trees, a third one speaks version 1, all at once."""
+    kinds = [("trees", 2), ("trees", 2), ("chains", 1)]
+    found = {}
+
+    def run(i, device):
+        with device:
+            found[i] = [[device.generate(text, **way, **COMMON) for way in WAYS] for text in TEXTS]
+
+    options = ("--batch-invariant", "-np", "4", "-c", "1024")
+    with serving(smollm2, *options) as server:
+        devices = [connected(server.url, smollm2, *kind) for kind in kinds]
+        leaves = [device._session._verifier.max_leaves for device in devices]
+        assert leaves[0] > 8
+        assert leaves[2] == 1, "version 1 knows of chains only"
+        threads = [
+            threading.Thread(target=run, args=(i, device)) for i, device in enumerate(devices)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+    for i, of_device in found.items():
+        assert [[done.token_ids for done in row] for row in of_device] == answers
+        stats = [done.stats for row in of_device for done in row]
+        branched = sum(s.drafted_per_position[0] > s.num_draft_steps for s in stats)
+        assert branched == (len(stats) if i < 2 else 0)
+        assert sum(s.num_accepted_draft_tokens for s in stats) > 0
+    assert len(found) == 3
