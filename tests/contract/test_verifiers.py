@@ -21,6 +21,7 @@ from edgespec.verifiers import REMOTE, connect
 from edgespec.verifiers.base import AsyncVerifier, Verifier
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
+from edgespec.verifiers.remote import RemoteVerifier
 from tests.helpers import fake_engines, serving
 
 N_CTX = 160
@@ -167,6 +168,27 @@ def test_rejection(target):
     verdict = target.verifier.verify(Draft((first, target.wrong, target.wrong)))
     assert verdict.n_accepted == 1
     assert verdict.tokens == (first, second)
+
+
+def test_a_tree_is_followed_as_far_as_it_is_right(target):
+    if target.verifier.max_leaves == 1:
+        pytest.skip("it verifies chains only")
+    first, second, third, *rest = plain(target, 6)
+    begin(target.verifier, target.prompt)
+    tree = Draft(
+        (target.wrong, first, target.wrong, second, target.wrong), parents=(-1, -1, 1, 1, 3)
+    )
+    for accepted, emitted in [(2, (first, second, third)), (0, rest[:1]), (0, rest[1:2])]:
+        verdict = target.verifier.verify(tree)
+        assert (verdict.n_accepted, list(verdict.tokens)) == (accepted, list(emitted))
+        target.verifier.accept(verdict.tokens)
+    assert step(target.verifier) == (rest[2],)
+
+
+def test_who_takes_trees(target):
+    """Servers of others verify chains only."""
+    ours = isinstance(target.verifier, (LocalVerifier, RemoteVerifier, Fallback))
+    assert (target.verifier.max_leaves > 1) == ours
 
 
 def test_verdicts_are_those_of_the_target_in_this_process(target):
