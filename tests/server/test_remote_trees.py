@@ -8,6 +8,7 @@ import pytest
 from edgespec import protocol
 from edgespec.config import RemoteConfig
 from edgespec.protocol import decode, encode
+from edgespec.sampling.trees import n_leaves
 from edgespec.server.verification import websocket
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
@@ -122,13 +123,24 @@ def test_a_server_that_comes_back_and_takes_chains_only():
 def test_a_stand_in_that_takes_trees_or_not(truncate):
     expected = local(drafts=False).generate(PROMPTS[0], **DRAWN)
     server = Server()
-    stand_in = LocalVerifier(toy(truncate=truncate, max_rows=8))
+    stand_in = Listening(toy(truncate=truncate))
     both = Fallback(lambda: remote(server, timeout_s=0.2), stand_in)
     with closing(branching(both)) as there:
         assert there.generate(PROMPTS[0], **DRAWN).token_ids == expected.token_ids
         assert stopping(there, 11, server) == expected.token_ids
         assert both.is_local
         assert there.generate(PROMPTS[0], **DRAWN).token_ids == expected.token_ids
+        assert max(stand_in.leaves) == (8 if truncate else 1)
+
+
+class Listening(LocalVerifier):
+    """A target in this process that notes how many leaves it gets."""
+
+    leaves = ()
+
+    def verify(self, draft):
+        self.leaves = (*self.leaves, n_leaves(draft.parents))
+        return super().verify(draft)
 
 
 def remote(server, timeout_s=5.0):
