@@ -37,12 +37,16 @@ def add_tree_inputs(
     python: an interpreter that has onnx; by default this one if it has, else one in an
     environment that is made for it. progress: is told what is done now.
 
-    Raises ModelNotFound, ConfigError for what is no graph, and ConversionError where the graph
-    cannot take the inputs, or its rows would be others; it stays as it was then.
+    Raises ModelNotFound, ConfigError for what is no graph or evaluates trees already, and
+    ConversionError where the graph cannot take the inputs, or its rows would be others; it stays
+    as it was then.
     """
     path = model_path(source)
     if backends.name_of(path) != "onnx":
         raise ConfigError(f"{path} is no ONNX graph; give one, or convert it first")
+    expected, placement = _rows(path)
+    if placement["trees"] == "yes":
+        raise ConfigError(f"{path} evaluates token trees already")
     interpreter = Path(python) if python else _interpreter(progress)
     partial = path.with_name(f"{path.stem}.partial.onnx")
     job = {"graph": str(path), "out": str(partial)}
@@ -53,7 +57,11 @@ def add_tree_inputs(
             ):
                 raise ConversionError(f"{path}: {warning}")
         progress("checking that rows of logits are as before")
-        _check(path, partial)
+        found, placement = _rows(partial)
+        if (found - expected).std() > 0.01 * expected.std():
+            raise ConversionError(f"{path}: with the inputs of trees it would give other logits")
+        if placement["trees"] != "yes":
+            raise ConversionError(f"{path}: trees are not evaluated; {placement['trees']}")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -66,17 +74,8 @@ def _interpreter(progress: Callable[[str], None]) -> Path:
     return tools.interpreter(progress)
 
 
-def _check(before: Path, after: Path) -> None:
-    """Raise ConversionError if the new graph gives other rows, or evaluates no trees."""
-    expected, _ = _rows(before)
-    found, placement = _rows(after)
-    if (found - expected).std() > 0.01 * expected.std():
-        raise ConversionError(f"{before}: with the inputs of trees it would give other logits")
-    if placement["trees"] != "yes":
-        raise ConversionError(f"{before}: trees cannot be evaluated; {placement['trees']}")
-
-
 def _rows(path: Path) -> tuple[npt.NDArray[Any], dict[str, str]]:
+    """Return the rows of some tokens, and how the graph runs here."""
     config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
     with contextlib.closing(open_model(path, config)) as model:
         tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]

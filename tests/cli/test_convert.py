@@ -50,7 +50,21 @@ def test_json_and_a_folder_as_source(edgespec_cli, converted):
     assert not converted["hidden_states"]
 
 
+def test_trees_change_a_graph_that_is_there(edgespec_cli, monkeypatch, converted):
+    def add_tree_inputs(source, *, python, progress):
+        progress("adding inputs")
+        return Path(source) / "model.onnx"
+
+    monkeypatch.setattr(edgespec, "add_tree_inputs", add_tree_inputs)
+    (edgespec_cli.folder / "graph").mkdir()
+    done = edgespec_cli("convert", "graph", "--trees")
+    assert done.stdout == "graph/model.onnx evaluates token trees\n"
+    assert converted == {}
+
+
 @pytest.mark.parametrize(("args", "status", "says"), [
+    (("toy.gguf", "out", "--trees"), 2, "in place; leave OUT out"),
+    (("toy.gguf", "--trees"), 2, "no ONNX graph"),
     (("toy.gguf", "--precision", "int3"), 2, "'int3' is not one of"),
     (("toy.gguf", "--accuracy-level", "9"), 2, "9 is not in the range"),
     (("toy.gguf", "--builder-option", "fast"), 2, "'fast' is not KEY=VALUE"),

@@ -131,7 +131,7 @@ def test_a_graph_that_is_there_is_changed_in_place(tmp_path):
     assert steps[0] == "adding attention_bias and position_ids"
     assert edgespec.inspect(path).engine["trees"] == "yes"
     content = path.read_bytes()
-    with pytest.raises(ConversionError, match="has an attention_bias already"):
+    with pytest.raises(ConfigError, match="evaluates token trees already"):
         edgespec.add_tree_inputs(path)
     assert path.read_bytes() == content
     assert sorted(file.name for file in tmp_path.iterdir()) == files
@@ -151,6 +151,9 @@ def test_a_graph_that_would_give_other_rows_stays_as_it_was(tmp_path):
 
 
 def test_only_graphs_are_changed(tmp_path):
+    path = onnx_models.save(tmp_path / "plain", shared=False)
+    with pytest.raises(ConversionError, match="no GroupQueryAttention"):
+        edgespec.add_tree_inputs(path)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match="no ONNX graph"):
         edgespec.add_tree_inputs(tmp_path / "model.gguf")
