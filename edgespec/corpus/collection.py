@@ -63,7 +63,7 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
         Raises ValueError or OSError for a file that is damaged.
         """
         path = folder / self.data
-        if path.stat().st_size != 8 * self.n_tokens:
+        if not _has_size(path, self.n_tokens):
             raise ValueError(f"{path.name} has not the size that it was written with")
         return np.memmap(path, "<i4", "r", shape=(2, self.n_tokens))
 
@@ -97,7 +97,8 @@ def make(
         raise ConfigError(f"there is no text in {', '.join(map(str, paths))}")
     tokens = np.concatenate(reader.parts)
     data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
-    replace(where / data, [tokens.data, suffix_order(tokens).data])
+    if not _has_size(where / data, len(tokens)):  # it is not there already
+        replace(where / data, [tokens.data, suffix_order(tokens).data])
     roots = tuple(str(Path(path).expanduser().absolute()) for path in paths)
     made = Collection(_VERSION, name, model, roots, data, len(tokens), tuple(reader.documents))
     replace(_manifest(where, name), [msgspec.json.encode(made)])
@@ -228,20 +229,13 @@ def _opened(where: Path, name: str) -> Collection | None:
         if found.version != _VERSION or found.name != name:
             raise ValueError(f"it was made by another edgespec, as version {found.version}")
         found.tokens(where)
-    except FileNotFoundError as error:
-        if Path(error.filename) == _manifest(where, name):
-            return None
-        _warn(where, name, error)
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
-        _warn(where, name, error)
-    else:
-        return found
-    return None
-
-
-def _warn(where: Path, name: str, error: Exception) -> None:
-    again = "`edgespec corpus add` makes it again" if name == ADDED else "is made again"
-    logger.warning("the corpus in %s is damaged and left out (%s); %s", where, error, again)
+        again = "`edgespec corpus add` makes it again" if name == ADDED else "it is made again"
+        logger.warning("the corpus in %s is damaged and left out (%s); %s", where, error, again)
+        return None
+    return found
 
 
 def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
@@ -253,6 +247,11 @@ def collections(where: Path) -> Iterator[Collection]:
     for manifest in sorted(where.glob("*.json")):
         if found := _opened(where, manifest.stem):
             yield found
+
+
+def _has_size(path: Path, n_tokens: int) -> bool:
+    """Return True if a file of tokens and their order is there as a whole."""
+    return path.exists() and path.stat().st_size == 8 * n_tokens
 
 
 def _manifest(where: Path, name: str) -> Path:
