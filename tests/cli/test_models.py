@@ -7,12 +7,14 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.shell_completion import ShellComplete
 
 import edgespec
 from edgespec import hub
 from edgespec.hub import hub_client
+from edgespec.loading.kept import Kept
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
@@ -148,6 +150,30 @@ def test_the_copy_of_a_draft_model_goes_with_it(edgespec_cli, stored, monkeypatc
     done = edgespec_cli("rm", "-y", str(stored))
     assert done.stdout.endswith("2.0 kB) and its copy in a faster format, 5.0 kB freed\n")
     assert (copy.exists(), other.exists(), stored.exists()) == (False, True, False)
+
+
+def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, monkeypatch, tmp_path):
+    class Learner:
+        def learned(self):
+            return {"suffix": []}
+
+        def learned_tokens(self):
+            return {"recycling": np.zeros((1, 9), np.int32)}
+
+        def relearn(self, state):
+            pass
+
+        relearn_tokens = relearn
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    for model in (stored, tmp_path / "other.gguf"):
+        model.write_bytes(b"weights")
+        kept = Kept(model, None)
+        kept.recall([Learner()])
+        kept.save()
+    assert len(list(tmp_path.glob("profiles/**/*.*"))) == 4
+    edgespec_cli("rm", "-y", str(stored))
+    assert len(list(tmp_path.glob("profiles/**/*.*"))) == 2
 
 
 def test_what_is_not_ours_is_not_removed(edgespec_cli, stored):

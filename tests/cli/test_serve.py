@@ -85,6 +85,13 @@ def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started):
     assert "devices" not in result.stdout
 
 
+@pytest.mark.parametrize(("given", "kept"), [((), "rates"), (("nothing",), "nothing")])
+def test_no_tokens_of_clients_are_kept(edgespec_cli, started, given, kept):
+    options = ("--spec-remember", *given) if given else ()
+    edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", *options)
+    assert edgespec_cli.loaded["speculative_config"]["remember"] == kept
+
+
 def test_options_reach_engine_and_server(edgespec_cli, started, tls):
     keys = edgespec_cli.folder / "keys"
     keys.write_text("from-file\n", encoding="utf-8")
@@ -116,6 +123,7 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
         (("--api-key-file", "absent"), "absent cannot be read"),
         (("--port", "70000"), "port must be between"),
         (("--top-p", "3"), "top_p"),
+        (("--spec-remember", "all"), "choose rates or nothing"),
     ],
 )
 def test_what_cannot_be_is_said_before_a_model_is_loaded(edgespec_cli, started, args, says):
