@@ -20,7 +20,7 @@ from .traces import N_TOP, Drafts, Ranked, Trace
 
 VOCAB = 1 << 15
 _N_NEVER = 128  # ids of no recorded token, the first: models say them where nothing is known
-_UNKNOWN: Ranked = [(0, 0.5)]
+_UNKNOWN: Ranked = [(token, 0.5 ** (token + 1)) for token in range(N_TOP)]
 _LEAST = 1e-6  # probability of a recorded token whose own was rounded to 0
 
 
