@@ -7,7 +7,7 @@ frozen dataclass takes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -127,7 +127,8 @@ class Draft(NamedTuple):
     deterministic, or drawn with the request's shared Gumbel noise. acceptance_prob: estimated
     probability that all of them are accepted; of a tree, those of its first path. evaluated: how
     many tokens a draft model evaluated for it, one entry for each evaluation. parents: of a tree,
-    as in sampling.trees; empty for a chain.
+    as in sampling.trees; empty for a chain. path_probs: of the nodes of a tree, the estimated
+    probability that each and all before it are accepted; empty where a drafter does not tell.
     """
 
     tokens: tuple[int, ...] = ()
@@ -136,6 +137,7 @@ class Draft(NamedTuple):
     acceptance_prob: float = 1.0
     evaluated: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    path_probs: tuple[float, ...] = ()
 
 
 NO_DRAFT = Draft()
@@ -169,6 +171,16 @@ class Thresholds(NamedTuple):
         """Return the tokens that node i + 1 of a tree costs the target."""
         i = min(i, len(self.seconds) - 2)
         return self.price * (self.seconds[i + 1] - self.seconds[i]) if i >= 0 else 0.0
+
+    def n_gaining(self, path_probs: Iterable[float], n: int) -> int:
+        """Return how many of these nodes of a tree, the likeliest first, gain most behind n."""
+        gain = most = 0.0
+        found = 0
+        for i, prob in enumerate(path_probs):
+            gain += prob - self.node_cost(n + i)
+            if gain > most:
+                most, found = gain, i + 1
+        return found
 
     def after(self, n: int, acceptance_prob: float) -> Thresholds:
         """Return the thresholds for what follows n tokens of that acceptance probability."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..sampling.trees import n_first_path
+from ..sampling.trees import first_nodes, n_first_path
 from ..types import NO_THRESHOLDS, Distribution, Draft, DraftEstimate, Thresholds
 from .base import Drafter, Source
 
@@ -36,14 +36,17 @@ class Cascade:
         """Return the first one's draft, continued by the second one's."""
         head = self._first.propose(context, limit, thresholds)
         n = len(head.tokens)
-        if not n or n == limit:
-            return head
         end = n_first_path(head.parents) or n
-        after = thresholds.after(n, head.acceptance_prob)
-        tail = self._second.propose([*context, *head.tokens[:end]], limit - n, after)
+        if not n or end == limit:
+            return head
+        after = thresholds.after(end, head.acceptance_prob)
+        tail = self._second.propose([*context, *head.tokens[:end]], limit - end, after)
         evaluated = (*head.evaluated, *tail.evaluated)
         if not tail.tokens:
             return head._replace(evaluated=evaluated)
+        if end < n:  # one tree in a draft: both might have more leaves than the target takes
+            tail = first_nodes(tail, len(tail.tokens), 1)
+            head = _with_room(head, end, end + len(tail.tokens), limit, thresholds)
         name = f"{head.source}+{tail.source}"
         return joined(head, tail)._replace(source=name, evaluated=evaluated)
 
@@ -61,6 +64,26 @@ def joined(head: Draft, tail: Draft) -> Draft:
         probs=probs,
         acceptance_prob=head.acceptance_prob * tail.acceptance_prob,
         parents=_joined_parents(head, tail, end),
+        path_probs=(),
+    )
+
+
+def _with_room(head: Draft, end: int, n_line: int, limit: int, thresholds: Thresholds) -> Draft:
+    """Return a tree without the nodes beside its first path that pay no longer, or for which there
+    is no room, now that this path of `end` nodes goes on to `n_line`.
+    """
+    probs = head.path_probs or range(0, -len(head.tokens), -1)
+    others = sorted(range(end, len(head.tokens)), key=lambda node: (-probs[node], node))
+    others = others[: limit - n_line]
+    if head.path_probs:
+        others = others[: thresholds.n_gaining([probs[node] for node in others], n_line)]
+    kept = [*range(end), *sorted(others)]
+    places = {node: place for place, node in enumerate(kept)} | {-1: -1}
+    return head._replace(
+        tokens=tuple([head.tokens[node] for node in kept]),
+        parents=tuple([places[head.parents[node]] for node in kept]) if others else (),
+        probs=head.probs and tuple([head.probs[node] for node in kept]),
+        path_probs=(),
     )
 
 

@@ -96,8 +96,7 @@ class GuessTree:
         """Return the likeliest nodes, at most `limit`, as many as gain most."""
         order: list[int] = []
         parents: set[int] = set()
-        gain = most = 0.0
-        n_best, n_leaves = 0, 1
+        n_leaves = 1
         for node in sorted(range(len(self.tokens)), key=lambda node: (-self.probs[node], node)):
             n, prob, parent = len(order), self.probs[node], self.parents[node]
             if n == limit or not (thresholds.seconds or thresholds.keeps(n, prob)):
@@ -109,9 +108,7 @@ class GuessTree:
             n_leaves += parent in parents
             parents.add(parent)
             order.append(node)
-            gain += prob - thresholds.node_cost(n)
-            if gain > most:
-                most, n_best = gain, n + 1
+        n_best = thresholds.n_gaining([self.probs[node] for node in order], 0)
         return self._tree(order[:n_best])
 
     def _tree(self, nodes: Sequence[int]) -> Tree:

@@ -97,8 +97,13 @@ class Tree(NamedTuple):
         parents = tuple(places[self.parents[node]] for node in order)
         if parents == tuple(range(-1, len(order) - 1)):
             parents = ()  # a chain
-        tokens = tuple(self.tokens[node] for node in order)
-        return Draft(tokens, source, acceptance_prob=self.first_path_prob(n), parents=parents)
+        return Draft(
+            tuple([self.tokens[node] for node in order]),
+            source,
+            acceptance_prob=self.first_path_prob(n),
+            parents=parents,
+            path_probs=tuple([self.probs[node] for node in order]) if parents else (),
+        )
 
     def first_path_prob(self, n: int) -> float:
         """Return the probability of the path that begins a draft of n nodes, to its end."""

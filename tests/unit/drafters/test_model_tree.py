@@ -17,7 +17,7 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.trees import depths_of, path_to
-from edgespec.types import Thresholds, Verified
+from edgespec.types import Draft, Thresholds, Verified
 
 N = 16
 PROMPT = [0, 1, 2]
@@ -187,6 +187,44 @@ def test_lookup_continues_the_first_path():
     assert len(draft.tokens) == len(draft.parents)
     assert (3, 4, 5, 9) in texts(draft)
     assert draft.parents != tuple(range(-1, len(draft.tokens) - 1))
+
+
+@pytest.mark.parametrize("limit", [4, 6, 7])
+def test_siblings_give_way_to_what_lookup_knows(limit):
+    """Seven more tokens are known behind 3, 4, 5: at most `limit` of all are drafted."""
+    prompt = [3, 4, 5, 9, 8, 7, 1, 2]
+    model, lookup = made(2), SuffixDrafter(2)
+    for drafter in (model, lookup):
+        drafter.begin(Request(prompt, GREEDY, None))
+    stops = Thresholds((0.0,), (0.0, 0.0, 0.0, 2.0))
+    assert model.propose(prompt, limit, stops).parents
+    draft = Cascade(model, lookup).propose(prompt, limit, stops)
+    line = (3, 4, 5, 9, 8, 7, 1)[:limit]
+    assert line in texts(draft)
+    assert len(draft.tokens) == limit
+
+
+class Tree:
+    """A drafter of the same tree at each step."""
+
+    name = "tree"
+
+    def propose(self, context, limit, thresholds):
+        return Draft((1, 2, 3), "tree", acceptance_prob=0.5, parents=(-1, 0, -1))
+
+
+def test_two_trees_have_no_more_leaves_than_one():
+    draft = Cascade(Tree(), Tree()).propose(PROMPT, 9, SHOW)
+    assert texts(draft) == [(1,), (1, 2), (1, 2, 1), (1, 2, 1, 2), (3,)]
+
+
+@pytest.mark.parametrize(("n", "expected"), [(0, 3), (1, 2), (2, 4), (3, 4)])
+def test_nodes_that_gain_most_behind_others(n, expected):
+    """A row costs 0.1 tokens, and the fourth 0.6."""
+    seconds = [0.0, 1.0, 2.0, 3.0, 9.0, 10.0, 11.0, 12.0, 13.0]
+    thresholds = Thresholds(price=0.1, seconds=seconds)
+    found = thresholds.n_gaining([0.5, 0.4, 0.3, 0.25, 0.05], n)
+    assert found == expected
 
 
 def test_a_tree_continues_what_lookup_drafts():
