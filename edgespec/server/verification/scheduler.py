@@ -90,8 +90,7 @@ class Scheduler:
                 continue
             except DecodeError as error:
                 logger.error("%s", error)
-                for session, _ in batch:
-                    self._give_up(session, "the engine failed; it starts anew")
+                self.start_anew()
                 return []
             self._registry.counts.evaluations += 1
             self._registry.counts.evaluated_sequences += len(batch)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ...backends.base import BatchedModel
 from ...cache.token_cache import common_prefix
+from ...errors import CannotTruncate
 from .types import Counts, DeviceSession
 
 _MIN_SHARED = 64  # tokens: a shorter common prefix is read again
@@ -41,10 +42,15 @@ class SlotTable:
         return True
 
     def truncate(self, session: DeviceSession, n_past: int) -> None:
-        """Keep the first `n_past` tokens of the session's cache."""
+        """Keep the first `n_past` tokens of the session's cache, or none if the engine has given
+        away what they see.
+        """
         session.n_cached = n_past
         if session.slot is not None:
-            self._model.truncate(session.slot, n_past)
+            try:
+                self._model.truncate(session.slot, n_past)
+            except CannotTruncate:
+                session.n_cached = 0
 
     def keep(self, session: DeviceSession, path: Sequence[int]) -> None:
         """Make the nodes of a path of the tree just evaluated the end of the session's cache."""
@@ -67,7 +73,10 @@ class SlotTable:
                     longest, source = n, slot
         if source is not None:
             self.truncate(session, 0)
-            self._model.copy(source, session.slot, longest)
+            try:
+                self._model.copy(source, session.slot, longest)
+            except CannotTruncate:
+                return
             session.n_cached = longest
             self._counts.shared_tokens += longest
 

@@ -1,0 +1,151 @@
+"""Trees in the slots of one llama.cpp cache: neighbours, packing, failures, long runs."""
+
+import random
+
+import numpy as np
+import pytest
+
+from edgespec import ContextFull, DecodeError, EngineConfig
+from edgespec.backends.base import BatchItem
+from edgespec.backends.llama_cpp import LlamaCppModel
+from edgespec.backends.llama_cpp.batched import lib
+from tests.helpers import libllama
+
+libllama.require()
+
+
+def opened(path, n_ctx=1024):
+    """Return a model whose rows do not depend on the width of small evaluations."""
+    return LlamaCppModel(path, EngineConfig(n_ctx=n_ctx, n_threads=1, flash_attn="on"))
+
+
+@pytest.fixture(scope="module")
+def model(smollm2):
+    made = opened(smollm2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slots(model):
+    made = model.batched(4, 1024)
+    yield made
+    made.close()
+
+
+def words(rng, n):
+    return [rng.randrange(500, 30000) for _ in range(n)]
+
+
+def park(slots, slot, rng, n):
+    """Let `n` rejected nodes lie before accepted ones; return the tokens that are kept."""
+    kept = []
+    for _ in range(n):
+        tokens = words(rng, 3)
+        slots.decode([BatchItem(slot, tokens, 3, (-1, -1))])
+        slots.keep(slot, (1,))
+        kept += [tokens[0], tokens[2]]
+    return kept
+
+
+def rows(slots, slot, tokens):
+    return slots.decode([BatchItem(slot, tokens, len(tokens))])[0].logits.copy()
+
+
+def read(slots, slot, tokens):
+    """Read tokens in pieces so small that their rows do not depend on the pieces."""
+    for start in range(0, len(tokens), 8):
+        slots.decode([BatchItem(slot, tokens[start : start + 8])])
+
+
+def alone(model, tokens, n):
+    model.truncate(0)
+    for start in range(0, len(tokens) - n, 8):
+        model.decode(tokens[start : min(start + 8, len(tokens) - n)], 0)
+    return model.decode(tokens[-n:], n).logits.copy()
+
+
+def test_as_many_leaves_as_sequences_allow(model):
+    for n_slots, most in ((4, 15), (16, 14), (32, 6), (64, 2), (128, 1)):
+        slots = model.batched(n_slots, 256)
+        assert slots.max_leaves == most
+        slots.close()
+
+
+def test_packing_writes_the_slots_own_text_to_the_last_bit(model, slots, monkeypatch):
+    monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 10)
+    rng = random.Random(0)
+    first, other = words(rng, 40), words(rng, 30)
+    read(slots, 1, other)
+    read(slots, 0, first)
+    before = rows(slots, 1, other[:4])
+    slots.truncate(1, len(other))
+    text = first + park(slots, 0, rng, 25)
+    assert slots.n_parked <= 11
+    assert np.array_equal(rows(slots, 1, other[:4]), before)
+    assert np.array_equal(rows(slots, 0, other[:4]), alone(model, text + other[:4], 4))
+
+
+def test_parked_cells_are_freed_before_a_cache_is_full(model):
+    slots, rng = model.batched(2, 256), random.Random(1)
+    text = words(rng, 100)
+    read(slots, 0, text)
+    text += park(slots, 0, rng, 30)
+    assert slots.n_parked == 30
+    slots.decode([BatchItem(1, words(rng, 256 - len(text)))])
+    assert slots.n_parked == 0
+    with pytest.raises(ContextFull):
+        slots.decode([BatchItem(0, [5], 1)])
+    slots.truncate(1, 0)
+    assert np.array_equal(rows(slots, 0, [5, 6]), alone(model, [*text, 5, 6], 2))
+    slots.close()
+
+
+def test_what_is_shared_has_no_holes(model):
+    slots, rng = model.batched(3, 512), random.Random(2)
+    text = words(rng, 60)
+    read(slots, 0, text)
+    text += park(slots, 0, rng, 20)
+    slots.copy(0, 1, len(text))
+    assert slots.n_parked == 0
+    ends = [words(rng, 3) for _ in range(2)]
+    for slot, end in enumerate(ends):
+        assert np.array_equal(rows(slots, slot, end), alone(model, text + end, 3))
+    slots.decode([BatchItem(2, words(rng, 512 - len(text) - 6))])  # and takes no cell twice
+    slots.close()
+
+
+@pytest.mark.parametrize("code", [-3, 2])
+def test_a_failed_evaluation_leaves_nothing_in_any_slot(model, slots, monkeypatch, code):
+    rng = random.Random(3)
+    texts = [words(rng, 20) for _ in range(3)]
+    for slot, text in enumerate(texts):
+        read(slots, slot, text)
+    decode = lib.llama_decode
+    tree = BatchItem(0, words(rng, 8), 8, (-1, 0, 0, -1, 3, 3, -1))
+    with monkeypatch.context() as patch:
+        patch.setattr(lib, "llama_decode", lambda *args: decode(*args) or code)
+        with pytest.raises(DecodeError):
+            slots.decode([tree, BatchItem(1, words(rng, 3), 2)])
+    for slot, text in enumerate(texts):
+        assert np.array_equal(rows(slots, slot, [7, 8, 9]), alone(model, [*text, 7, 8, 9], 3))
+    slots.decode([BatchItem(0, tree.tokens, 8, tree.parents)])
+    slots.keep(0, (3, 5))
+
+
+def test_packed_text_behind_a_window_can_be_cut_before_it(request, monkeypatch):
+    model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(4)
+    model.decode(words(rng, 100), 0)
+    model.decode_tree([7, 8, 9], (-1, -1))
+    model.keep((1,))
+    text = words(rng, 600)
+    found = []
+    for most_parked in (128, 0):
+        model.decode(text, 0)
+        monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", most_parked)
+        model.decode([5])
+        model.truncate(150)
+        found.append(model.decode([1, 2, 3, 4], 4).logits.copy())
+        model.truncate(102)
+    assert np.array_equal(*found)
+    model.close()
