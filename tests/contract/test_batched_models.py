@@ -1,5 +1,7 @@
 """The promises of batched models, run against each of them."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -311,3 +313,77 @@ def test_a_tree_of_too_many_leaves_appends_nothing(model, branching):
     found = rows_of(branching, BatchItem(0, [2, 1], 2), BatchItem(1, text, 1))
     assert close(branching, found[0], alone(model, [*text, 2, 1], 2))
     assert close(branching, found[1], alone(model, text, 1))
+
+
+N_RANDOM = {"toys that share prefixes": 500, "separate toys": 500, "llama.cpp": 60}
+
+
+def random_item(rng, batched, slot, text, max_rows):
+    """Return a chain, a tree or a piece of a prompt for a slot that holds all of its text but the
+    last token.
+    """
+    n = rng.randrange(min(batched.max_draft_rows, max_rows))
+    nodes = [rng.randrange(1, min(4000, batched.vocab_size)) for _ in range(n)]
+    kind = rng.choice(["chain", "tree", "tree", "prompt"])
+    if kind != "tree" or n < 2:
+        return BatchItem(slot, [text[-1], *nodes], n + 1 if kind == "chain" else 0)
+    parents, line = [], [-1]
+    for node in range(n):
+        while len(line) > 1 and rng.random() < 0.5:
+            line.pop()
+        parents.append(line[-1])
+        line.append(node)
+    return BatchItem(slot, [text[-1], *nodes], n + 1, tuple(parents))
+
+
+@pytest.mark.parametrize("model", N_RANDOM, indirect=True)
+def test_slots_stay_what_their_texts_are_whatever_came(request, model):
+    rng, n_steps = random.Random(0), N_RANDOM[request.node.callspec.params["model"]]
+    batched, reference = model.batched(4, 256), model.batched(4, 256)
+    texts = [[slot + 1] for slot in range(4)]
+    for _ in range(n_steps):
+        chosen = rng.sample(range(4), rng.randrange(1, 5))
+        items = [random_item(rng, batched, slot, texts[slot], 14 // len(chosen)) for slot in chosen]
+        found = [outputs.logits.copy() for outputs in batched.decode(items)]
+        for item, rows in zip(items, found, strict=True):
+            follow(rng, batched, reference, item, rows, texts[item.slot])
+        for slot in range(4):
+            if len(texts[slot]) > 50 or rng.random() < 0.03:
+                n_past = rng.randrange(len(texts[slot]))
+                batched.truncate(slot, n_past)
+                reference.truncate(slot, n_past)
+                texts[slot] = [*texts[slot][:n_past], slot + 1]
+    for each in (batched, reference):
+        each.close()
+
+
+def follow(rng, batched, reference, item, rows, text):
+    """Keep a path of an item that was evaluated, and do the same as a chain in the reference."""
+    slot, nodes = item.slot, item.tokens[1:]
+    parents = item.parents or range(-1, len(nodes) - 1)
+    path = path_to(parents, rng.randrange(-1, len(nodes)))
+    if item.n_logits == 0:
+        path = tuple(range(len(nodes)))
+    chain = [item.tokens[0], *(nodes[node] for node in path)]
+    expected = rows_of(reference, BatchItem(slot, chain, len(chain)))[0]
+    if item.n_logits:
+        similar(batched, rows[[0, *(node + 1 for node in path)]], expected)
+    if item.parents and rng.random() < 0.9:
+        batched.keep(slot, path)
+    elif item.parents:  # left
+        n_past = len(text) - 1
+        batched.truncate(slot, n_past)
+        reference.truncate(slot, n_past)
+        return
+    else:
+        batched.truncate(slot, len(text) + len(path))
+    text += chain[1:]
+    text.append(rng.randrange(1, min(4000, batched.vocab_size)))
+
+
+def similar(batched, found, expected):
+    """Equal where nothing is rounded, else by far nearer than rows of another text."""
+    if not batched.shares_prefixes or found.dtype == np.float64:
+        assert np.allclose(found, expected, atol=1e-4)
+    else:
+        assert np.abs(found - expected).max() < 2
