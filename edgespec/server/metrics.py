@@ -99,6 +99,7 @@ class _Devices(Collector):
             ("sessions", "Sessions, those without a connection included", len(sessions)),
             ("sessions_connected", "Sessions with a connection", sessions.n_connected),
             ("sessions_waiting", "Sessions that wait for the target", sessions.n_waiting),
+            ("parked_cells", "Cells of the cache that rejected nodes take", sessions.n_parked),
         ):
             yield GaugeMetricFamily(f"edgespec:verify_{name}", what, value)
         for name, n in asdict(sessions.counts).items():

@@ -95,6 +95,11 @@ class Sessions:
         """Number of sessions that wait for the target."""
         return sum(session.busy for session in self._registry.all())
 
+    @property
+    def n_parked(self) -> int:
+        """Number of the cache's cells that rejected nodes of trees take."""
+        return self._model.n_parked
+
     # --- from any thread ---
 
     def open(self, data: bytes | str, send: Send, owner: str = "") -> DeviceSession | None:
