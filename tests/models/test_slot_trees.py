@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from edgespec import ContextFull, DecodeError, EngineConfig
+from edgespec import CannotTruncate, ContextFull, DecodeError, EngineConfig
 from edgespec.backends.base import BatchItem
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.backends.llama_cpp.batched import lib
@@ -148,4 +148,25 @@ def test_packed_text_behind_a_window_can_be_cut_before_it(request, monkeypatch):
         found.append(model.decode([1, 2, 3, 4], 4).logits.copy())
         model.truncate(102)
     assert np.array_equal(*found)
+    model.close()
+
+
+def test_a_slot_says_what_it_has_lost_behind_its_window(request):
+    model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(5)
+    slots = model.batched(3, 2048)
+    first, other = words(rng, 300), words(rng, 700)
+    for slot, text in ((0, first), (1, other)):
+        for start in range(0, len(text), 100):
+            slots.decode([BatchItem(slot, text[start : start + 100])])
+    slots.truncate(0, 10)
+    for _ in range(4):  # they fill the freed cells, and then some of the other slot
+        slots.decode([BatchItem(0, words(rng, 100))])
+    slots.truncate(1, len(other) - 1)
+    with pytest.raises(CannotTruncate):
+        slots.copy(1, 2, 50)
+    with pytest.raises(CannotTruncate):
+        slots.truncate(1, 50)
+    found = rows(slots, 1, other[:8])
+    assert np.abs(found - alone(model, other[:8], 8)).max() < 1
+    slots.close()
     model.close()

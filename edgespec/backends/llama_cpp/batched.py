@@ -188,7 +188,7 @@ class LlamaCppBatchedModel:
             return True
         text = self._slots[slot].text
         first: int = lib.llama_memory_seq_pos_min(self._memory, text)
-        return first <= max(0, n_past - self._window + 1)
+        return 0 <= first <= max(0, n_past - self._window + 1)
 
     def _raise(self, code: int, n_tokens: int, n_slots: int) -> None:
         if code == 1:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgespec import ConfigError, DecodeError, protocol
+from edgespec import CannotTruncate, ConfigError, DecodeError, protocol
 from edgespec.backends.separate import SeparateModels
 from edgespec.server.verification.sessions import Sessions
 from tests.helpers.devices import Clock, FakeDevice, plain, sessions_over, settle
@@ -178,3 +178,26 @@ def test_a_bug_does_not_end_the_thread(failure):
 def test_a_model_that_cannot_be_cut():
     with pytest.raises(ConfigError, match="cannot be cut"):
         SeparateModels([toy(1, truncate=False)])
+
+
+class Forgetful(Shared):
+    """Slots that are empty after every cut, as one whose first cells the engine gave to others."""
+
+    def truncate(self, slot, n_past):
+        super().truncate(slot, 0)
+        raise CannotTruncate("it is empty now")
+
+    def copy(self, source, target, n_past):
+        raise CannotTruncate("its beginning is lost")
+
+
+def test_what_a_slot_has_lost_is_read_again():
+    sessions = sessions_over(Forgetful([toy() for _ in range(2)]))
+    for end in (1, 2):  # the second one would begin with the prefix of the first
+        device = FakeDevice(sessions)
+        prompt = [*[5] * 100, end]
+        device.begin(prompt)
+        device.verify(0, ahead=3)
+        settle(sessions)
+        assert device.text() == plain(prompt, 4)
+    assert sessions.counts.shared_tokens == 0
