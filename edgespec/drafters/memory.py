@@ -97,6 +97,8 @@ class MemoryBranches:
         self._documents = list(documents)
         self._new_answers = answers
         self._owners: dict[str, _Owner] = {}  # who asked least recently comes first
+        if answers:  # what is on disk is read now, not when somebody waits
+            self._owners[""] = _Owner(answers(""))
         self._owner: _Owner | None = None
         self._arrays: list[SuffixArray] = []
         self._calibration = Calibration()

@@ -84,7 +84,7 @@ class RecyclingBranches:
     """Guesses from the likeliest successors of each token, kept over requests.
 
     vocab_size: of the target. shares: requests may see what others have left; without it
-    only those that continue the last one do.
+    only those of its owner that continue the last one do.
     """
 
     wide = True
@@ -94,6 +94,7 @@ class RecyclingBranches:
         self._successors = Successors(vocab_size)
         self._shares = shares
         self._text: Sequence[int] = ()  # of the last request, where it matters
+        self._owner = ""
         self._last = -1
         self._probs = [0.0] * (8 * _N_TOP)  # by rank and class
         self._refresh(range(len(self._probs)))
@@ -102,9 +103,10 @@ class RecyclingBranches:
         """Begin behind the prompt's last token."""
         self._last = request.prompt[-1]
         if not self._shares:
-            if common_prefix(self._text, request.prompt) < len(self._text):
+            goes_on = common_prefix(self._text, request.prompt) == len(self._text)
+            if request.owner != self._owner or not goes_on:
                 self._successors.forget()
-            self._text = request.prompt
+            self._text, self._owner = request.prompt, request.owner
 
     def root(self) -> int:
         """Return the last token."""

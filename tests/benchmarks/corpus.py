@@ -161,7 +161,7 @@ def documents(name: str, folder: str, megabytes: float) -> None:
 
 def steps_ms(branches: MemoryBranches, text: list[int]) -> dict[str, float]:
     """Return the times of reading a token, and of that and growing a tree, for each token."""
-    drafter = TreeDrafter("memory", [branches], 15)
+    drafter = TreeDrafter({"memory": branches}, 15)
     text = [max(token, 0) for token in text]
     drafter.begin(Request(text[:16], SamplingParams(), SeededRandomness(0)))
     found: dict[str, list[float]] = {"accept": [], "accept and tree": []}

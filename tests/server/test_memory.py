@@ -18,6 +18,7 @@ def engine_of(script, memory):
         edgespec.ToyTokenizer(vocab, eog=[256]),
         speculative_config={
             "num_speculative_tokens": 4, "draft_p_min": 0.0, "draft_memory": memory,
+            "remember": "rates",
         },
     )  # fmt: skip
 
