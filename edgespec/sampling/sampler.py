@@ -192,7 +192,9 @@ def candidates(
     logits = row.take(ids)
     order = logits.argsort(kind="stable")[::-1]
     _check(logits[order[0]] if len(order) else math.nan)
-    if len(order) > 8 * k:
+    if least == -math.inf:  # too few are finite: no guess for rows with more, which it would sort
+        least = float(logits[order[0]]) - 10
+    elif len(order) > 8 * k:
         least = float(logits[order[8 * k]])
     elif len(order) < 4 * k:
         least -= 1

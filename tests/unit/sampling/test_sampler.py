@@ -85,6 +85,14 @@ def test_candidates(n, k):
         assert np.array_equal(values, np.sort(row)[::-1][:k])
 
 
+def test_a_row_with_few_tokens_does_not_make_the_next_be_sorted_whole():
+    few = np.full(1000, -np.inf)
+    few[[3, 5]] = 2.0, 1.0
+    ids, _, least = candidates(few, 4)
+    assert ids[:2] == [3, 5]
+    assert math.isfinite(least)
+
+
 def test_impossible_tokens_have_no_probability():
     row = np.array([0.0, -np.inf, 1.0])
     for options in ({}, {"top_k": 2}, {"top_k": 3}, {"top_p": 0.99}):
