@@ -112,7 +112,7 @@ class TokensFile:
         tokens: dict[str, Any] = {}
         for part in learners:
             tokens |= part.learned_tokens() if isinstance(part, LearnsTokens) else {}
-        if not tokens:
+        if not any(map(len, tokens.values())):
             return
         tokens[_STAMP] = self._stamp
         partial = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")

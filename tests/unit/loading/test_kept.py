@@ -323,6 +323,14 @@ def test_no_tokens_are_kept_where_only_rates_are(model, folder):
     assert tokens_of(folder) == []
 
 
+def test_no_file_is_written_for_no_tokens(model, folder):
+    kept = Kept(model, None)
+    kept.recall([RecyclingBranches(5)])
+    kept.save()
+    assert "recycling" in on_disk(folder)
+    assert tokens_of(folder) == []
+
+
 @pytest.mark.parametrize("damage", [
     lambda path, good: path.write_bytes(b""),
     lambda path, good: path.write_bytes(good[: len(good) // 2]),
