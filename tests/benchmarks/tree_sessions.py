@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 import psutil
 
 import edgespec.backends.llama_cpp.model as backend
-from edgespec import EdgeSpecError, Engine, SamplingParams
+from edgespec import ContextFull, EdgeSpecError, Engine, SamplingParams
 from edgespec.decoding.request_lock import Interrupt
 from tests.benchmarks.forced_trees import forced
 from tests.helpers.benchmarks import chat_prompt, median, save
@@ -252,13 +252,15 @@ def refused(code: int, *, evaluated: bool) -> Callable[[Chat, random.Random], No
 
 
 def without_room(chat: Chat, rng: random.Random) -> None:
-    """Free no parked cells, until the engine itself finds no room for a tree."""
-    branches = chat.model._branches
-    with (
-        replaced(branches, "is_full", lambda _: lambda n_free: False),
-        contextlib.suppress(EdgeSpecError),
-    ):
-        while chat.is_right(chat.long) and branches.n_parked:
+    """Fill the context and free no parked cells, so that the engine finds no room for a tree."""
+    branches, n_ctx = chat.model._branches, chat.model.n_ctx
+    long = [token for question in chat.short for token in question[0]]
+    prompt = (long * n_ctx)[: n_ctx - rng.randrange(100, 200)]
+    with replaced(branches, "is_full", lambda _: lambda n_free: False):
+        try:
+            done = chat.engine.generate(prompt, ignore_eos=True)
+            raise AssertionError(f"there was room for all: {done.finish_reason}")
+        except ContextFull:
             pass
 
 
