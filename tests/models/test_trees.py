@@ -140,3 +140,27 @@ def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
             rest = engine.generate([*prompt, *said], max_tokens=40 - len(said))
             assert (*said, *rest.token_ids)[:32] == plain
     assert len(interrupted) > 4
+
+
+def test_cells_of_a_tree_whose_keeping_was_stopped_are_freed(smollm2, monkeypatch):
+    model = LlamaCppModel(smollm2, EngineConfig(n_ctx=256, n_threads=1, flash_attn="on"))
+    copy = backend.lib.llama_memory_seq_cp
+    asked = []
+
+    def interrupted(memory, source, target, start, end):
+        copy(memory, source, target, start, end)
+        if asked:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend.lib, "llama_memory_seq_cp", interrupted)
+    for _ in range(8):
+        model.decode([500, 501], 0)
+        model.decode_tree([502, 503, 504], (-1, -1))
+        asked.append("stop")
+        with pytest.raises(KeyboardInterrupt):
+            model.keep((1,))
+        asked.clear()
+    model.truncate(0)
+    model.decode([500] * model.n_ctx, 1)
+    assert model.n_past == model.n_ctx
+    model.close()

@@ -12,6 +12,8 @@ import numpy as np
 from ...types import Outputs
 from .library import lib
 
+MOST_SEQUENCES = 256  # llama.cpp keeps no more in one cache
+
 
 class Part(NamedTuple):
     """Tokens that stand together in a batch, each with its position and all of its sequences;
@@ -25,13 +27,12 @@ class Part(NamedTuple):
 
 
 class Batch:
-    """A native batch of at most `size` tokens, filled through NumPy views.
-
-    n_sequences: most sequences that a token of a tree belongs to.
+    """A native batch of at most `size` tokens, filled through NumPy views: those of sequence 0, or
+    the same memory with tables of its own that say which sequences each token belongs to.
     """
 
-    def __init__(self, size: int, n_sequences: int = 1) -> None:
-        self._batch = lib.llama_batch_init(size, 0, n_sequences)
+    def __init__(self, size: int) -> None:
+        self._batch = lib.llama_batch_init(size, 0, 1)
         self._free = weakref.finalize(self, lib.llama_batch_free, self._batch)
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (size,))
@@ -40,10 +41,17 @@ class Batch:
         self._positions = self._pos.data.cast("B").cast("i")
         self._flags = self._logits.data.cast("B").cast("b")
         self._counting = np.arange(size, dtype=np.int32)
-        self._counts = np.ctypeslib.as_array(self._batch.n_seq_id, (size,))
-        self._counts[:] = 1
+        np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
         for i in range(size):
             self._batch.seq_id[i][0] = 0
+        self._parts = type(self._batch).from_buffer_copy(self._batch)
+        self._counts = np.ones(size, np.int32)  # of each token's sequences
+        self._firsts = np.zeros(size, np.uintp)  # where in `_ids` they begin: they are consecutive
+        self._ids = np.arange(MOST_SEQUENCES, dtype=np.int32)
+        self._first_id: int = self._ids.ctypes.data
+        for name, table in (("n_seq_id", self._counts), ("seq_id", self._firsts)):
+            pointer = type(getattr(self._parts, name))
+            setattr(self._parts, name, ctypes.cast(table.ctypes.data, pointer))
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
         """Return the native batch with `tokens` of sequence 0 from position `n_past` on; logits
@@ -62,29 +70,18 @@ class Batch:
         return self._batch
 
     def fill_parts(self, parts: Sequence[Part]) -> Any:
-        """Return the native batch with tokens of any sequences. Where `fill` is called too,
-        `clear_parts` must follow the evaluation.
-        """
-        start, ids_of = 0, self._batch.seq_id
+        """Return a native batch with tokens of any sequences."""
+        start, ids = 0, self._first_id
         for tokens, positions, sequences, n_logits in parts:
             end = start + len(tokens)
             self._token[start:end], self._pos[start:end] = tokens, positions
             self._logits[start:end] = 0
             self._logits[end - n_logits : end] = 1
-            self._counts[start:end] = [len(ids) for ids in sequences]
-            for i, ids in enumerate(sequences, start):
-                for j, sequence in enumerate(ids):
-                    ids_of[i][j] = sequence
+            self._counts[start:end] = list(map(len, sequences))
+            self._firsts[start:end] = [ids + 4 * span.start for span in sequences]
             start = end
-        self._batch.n_tokens = start
-        return self._batch
-
-    def clear_parts(self) -> None:
-        """Let each token belong to sequence 0 again."""
-        n = self._batch.n_tokens
-        self._counts[:n] = 1
-        for i in range(n):
-            self._batch.seq_id[i][0] = 0
+        self._parts.n_tokens = start
+        return self._parts
 
 
 class RowViews:

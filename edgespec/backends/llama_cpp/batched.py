@@ -12,7 +12,7 @@ from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError, OutO
 from ...types import Outputs
 from ..base import BatchItem
 from ..chunks import check_slots
-from .batch import Batch, Part, RowViews
+from .batch import MOST_SEQUENCES, Batch, Part, RowViews
 from .branches import N_SEQUENCES, Branches
 from .context import can_branch, context_params, limited_threads
 from .library import lib
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .model import LlamaCppModel
 
 _MANY_ROWS = 64  # logits rows a call of several slots
-_ALL_SEQUENCES = 256  # llama.cpp keeps no more in one cache
 
 
 class LlamaCppBatchedModel:
@@ -61,7 +60,7 @@ class LlamaCppBatchedModel:
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
         self._memory = lib.llama_get_memory(self._context)
-        self._batch = Batch(self.max_batch, N_SEQUENCES)
+        self._batch = Batch(self.max_batch)
         self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
         self._window: int = lib.llama_model_n_swa(native)
         self._slots = [
@@ -200,5 +199,5 @@ def _sequences_each(n_slots: int) -> int:
     """Return how many sequences a slot gets: one for each leaf and two more, or one where that
     leaves no two leaves.
     """
-    each = min(_ALL_SEQUENCES // n_slots, N_SEQUENCES)
+    each = min(MOST_SEQUENCES // n_slots, N_SEQUENCES)
     return each if each > 3 else 1

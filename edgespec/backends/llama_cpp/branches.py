@@ -8,6 +8,7 @@ tokens belong to the others as well (with a unified cache that takes no memory).
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,23 +125,21 @@ class Branches:
         if self._grown:
             self._keep_grown(path)
             return
-        remove, copy, memory = lib.llama_memory_seq_rm, lib.llama_memory_seq_cp, self._memory
-        start, end = self._start, self._start + 1 + len(path)
-        last = path[-1] if path else -1
-        mine = self._spans[last + 1]
-        for sequence in self._spans[0]:
-            kept = end if sequence in mine else start
-            if sequence < mine.start:
-                common = sum(sequence in self._spans[node + 1] for node in (-1, *path))
-                copy(memory, sequence, self._parked, start + common, -1)
-            remove(memory, sequence, kept, -1)
-            if sequence != self.text:
-                self._synced[sequence] = kept
-        if self.text not in mine:
-            copy(memory, mine.start, self.text, start, end)
-        if n_more := last + 1 - len(path):
+        spans = [self._spans[node + 1] for node in (-1, *path)]
+        start, end, mine = self._start, self._start + len(spans), spans[-1]
+        if n_more := path[-1] + 1 - len(path) if path else 0:
             self.n_whole = min(self.n_whole, start + 1) if self.n_parked else start + 1
-            self.n_parked += n_more
+            self.n_parked += n_more  # first of all: Ctrl-C may come between two native calls
+        for common, (outer, inner) in enumerate(itertools.pairwise(spans), start + 1):
+            for sequence in range(outer.start, inner.start):
+                lib.llama_memory_seq_cp(self._memory, sequence, self._parked, common, -1)
+                self._cut(sequence, start)
+            for sequence in range(inner.stop, outer.stop):
+                self._cut(sequence, start)
+        for sequence in mine:
+            self._cut(sequence, end)
+        if self.text not in mine:
+            lib.llama_memory_seq_cp(self._memory, mine.start, self.text, start, end)
         self._spans, self.reach = [], end
 
     def truncate(self, n_past: int) -> None:
@@ -153,6 +152,12 @@ class Branches:
         if self.n_parked and n_past <= self.n_whole:
             lib.llama_memory_seq_rm(self._memory, self._parked, -1, -1)
             self.n_parked = 0
+
+    def _cut(self, sequence: int, end: int) -> None:
+        """Remove what a sequence holds from `end` on."""
+        lib.llama_memory_seq_rm(self._memory, sequence, end, -1)
+        if sequence != self.text:
+            self._synced[sequence] = end
 
     def is_full(self, n_free: int) -> bool:
         """Return True if parked cells should be freed: they slow attention, or are in the way."""

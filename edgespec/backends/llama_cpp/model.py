@@ -124,8 +124,6 @@ class LlamaCppModel:
         except BaseException:
             self._drop_tree(start)
             raise
-        finally:
-            self._batch.clear_parts()
         self._n_nodes = n_nodes
         return self._rows.first(n_nodes + 1)
 
@@ -142,8 +140,6 @@ class LlamaCppModel:
         except BaseException:
             self._drop_tree(start)
             raise
-        finally:
-            self._batch.clear_parts()
         self._n_nodes += n
         return self._rows.first(n)
 
@@ -266,7 +262,7 @@ class LlamaCppModel:
             max_batch=lib.llama_n_batch(context),
             max_leaves=self._branches.max_leaves,
         )
-        self._batch: Batch = Batch(self.capabilities.max_batch, N_SEQUENCES)
+        self._batch: Batch = Batch(self.capabilities.max_batch)
         self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
         self._decode_abortable: AbortableDecode = AbortableDecode(context)
 
