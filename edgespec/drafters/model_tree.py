@@ -26,6 +26,7 @@ from .trees import Tree, max_leaves
 
 _MOST_CHOICES = 8  # that a model may draft behind one text
 _TOGETHER = 4  # nodes evaluated together
+_WIDE = 0.1  # where no token below this pays, as on CPUs, other choices do not: it drafts chains
 _BESIDE = 0.35  # share of its probability that a node is worth evaluating beside a likelier one
 
 
@@ -147,13 +148,15 @@ class ModelTreeDrafter(ModelDrafter):
         """Begin a request."""
         super().begin(request)
         self._tree = None
+        costs = self._costs
+        self._pays = not (costs and costs.known) or costs.least(len(request.prompt))[0] <= _WIDE
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
         """Draft the likeliest nodes, at most `limit`."""
         self._tree = None
-        if not (self._greedy or self._coupled):
+        if not (self._pays and (self._greedy or self._coupled)):
             return super().propose(context, limit, thresholds)
         self._guesses, self._position = [], len(context)
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None

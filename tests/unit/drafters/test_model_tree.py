@@ -40,9 +40,13 @@ class Costs:
     """Evaluations of one second, and `more_s` for each token beside the first."""
 
     draft_token_s = 1.0
+    known = True
 
-    def __init__(self, more_s):
-        self.more_s = more_s
+    def __init__(self, more_s, least=0.0):
+        self.more_s, self._least = more_s, [least]
+
+    def least(self, n_past):
+        return self._least
 
     def draft(self, n, n_past):
         return 1.0 + self.more_s * (n - 1)
@@ -132,6 +136,12 @@ def test_only_nodes_that_are_worth_their_rows_are_drafted(n_free):
     seconds = [1.0] * (n_free + 1) + [100.0] * 40
     thresholds = Thresholds((0.0,), (0.0,), price=1.0, seconds=seconds)
     assert len(made().propose(PROMPT, 12, thresholds).tokens) == n_free
+
+
+@pytest.mark.parametrize(("least", "tree"), [(0.05, True), (0.2, False)])
+def test_it_drafts_chains_where_a_row_takes_long(least, tree):
+    draft = made(costs=Costs(0.0, least)).propose(PROMPT, 8, SHOW)
+    assert bool(draft.parents) == tree
 
 
 @pytest.mark.parametrize("leaves", [2, 3])
