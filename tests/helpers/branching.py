@@ -14,6 +14,8 @@ from tests.helpers.serving import TOKENIZER, probs_of
 class Guesses:
     """The three likeliest tokens behind any text, the likeliest guessed last of the three."""
 
+    wide = False
+
     def __init__(self, seed=1):
         self._probs, self._context = probs_of(seed), ()
 
@@ -29,14 +31,14 @@ class Guesses:
     def step(self, state, token):
         return (*state, token)[-2:]
 
-    def children(self, state):
+    def children(self, state, least=0.0):
         best = np.argsort(self._probs(state))[-3:]
         return [(int(token), 0.3 - 0.02 * i) for i, token in enumerate(best)]
 
 
 def branching(verifier, *, max_leaves=None, n=12, seed=1):
     """Return an engine that drafts trees of n nodes for a verifier."""
-    drafter = TreeDrafter("tree", [Guesses(seed)], max_leaves or verifier.max_leaves)
+    drafter = TreeDrafter({"tree": Guesses(seed)}, max_leaves or verifier.max_leaves)
     return Engine(Session(verifier, [drafter], FixedDepth(n)), TOKENIZER)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from edgespec import drafters
 from edgespec.drafters.base import Drafter, DrafterContext
@@ -145,5 +146,6 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
 @drafters.register("forced_trees", "trees at every step, whatever they are worth")
 def make(context: DrafterContext, *, base: str = "recycling", seed: int = 0) -> ForcedTrees:
     """Make the drafter of method "forced_trees"; base: the drafter whose guesses it takes."""
-    inner = drafters.entry(base).make(context)
+    plain = replace(context, config=replace(context.config, options={}))
+    (inner,) = drafters.make([drafters.entry(base)], plain)
     return ForcedTrees(inner, context.vocab_size, max_leaves(context), seed)
