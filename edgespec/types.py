@@ -100,7 +100,7 @@ class DraftEstimate(NamedTuple):
     are there already and cost nothing to draft. extension: what a draft model may add after them,
     and what that costs; None for a source that evaluates no model. streak: how many of the last
     emitted tokens in a row the source would have drafted. depths: of a tree, the depth of each
-    node, from 1; empty for a chain.
+    node, from 1; empty for a chain. beside: of guesses that join what a model drafts.
     """
 
     source: str
@@ -109,6 +109,7 @@ class DraftEstimate(NamedTuple):
     extension: Extension | None = None
     streak: int = 0
     depths: tuple[int, ...] = ()
+    beside: DraftEstimate | None = None
 
     def expected(self, depth: int) -> float:
         """Return the expected number of accepted tokens of a draft of `depth` tokens, or nodes."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..sampling.trees import first_nodes, n_first_path
 from ..types import NO_THRESHOLDS, Distribution, Draft, DraftEstimate, Thresholds
-from .base import Drafter, Source
+from .base import Source
 
 
 class Cascade:
@@ -102,14 +102,3 @@ def _probs(draft: Draft) -> tuple[Distribution, ...]:
     if draft.probs is not None:
         return draft.probs
     return tuple(Distribution([token], [1.0]) for token in draft.tokens)
-
-
-def cascades(lookups: Sequence[Drafter], model: Drafter | None) -> list[Source]:
-    """Return the sources that a policy chooses from: each lookup alone, and the draft model and
-    the first lookup, each continued by the other.
-
-    A draft model continued by lookup takes no longer than the model alone, and so stands for it.
-    """
-    if model is None or not lookups:
-        return [*lookups, *([model] if model else [])]
-    return [*lookups, Cascade(model, lookups[0]), Cascade(lookups[0], model)]

@@ -22,11 +22,11 @@ from .ahead import AheadDrafter
 from .base import Drafter, DrafterContext
 from .confidence import Choices, choices_of
 from .draft_model import Guess, ModelDrafter
-from .trees import Tree, max_leaves
+from .trees import WIDE, Union, grow, max_leaves
 
+_CHOICES = 4  # of a model behind one text, if not asked for another number
 _MOST_CHOICES = 8  # that a model may draft behind one text
 _TOGETHER = 4  # nodes evaluated together
-_WIDE = 0.1  # where no token below this pays, as on CPUs, other choices do not: it drafts chains
 _BESIDE = 0.35  # share of its probability that a node is worth evaluating beside a likelier one
 
 
@@ -47,6 +47,7 @@ class GuessTree:
         self.n_leaves = 1
         self._continued: set[int] = set()  # nodes before evaluated ones
         self._open: set[int] = set()  # nodes that were not evaluated
+        self._behind: dict[int | None, range] = {}  # of evaluated nodes: those behind them
 
     def add(self, node: int, choices: Choices, probs: Iterable[float]) -> None:
         """Add the choices behind a node, which was evaluated just now."""
@@ -57,11 +58,13 @@ class GuessTree:
             self.evaluated.append(node)
             self.n_leaves += parent in self._continued
             self._continued.add(parent)
+        first = len(self.tokens)
         for token, prob in zip(choices.tokens, probs, strict=False):
             self._open.add(len(self.tokens))
             self.tokens.append(token)
             self.parents.append(node)
             self.probs.append(before * prob)
+        self._behind[node] = range(first, len(self.tokens))
 
     def waiting(self, max_leaves: int) -> list[int]:
         """Return the nodes that may be evaluated next, the likeliest first."""
@@ -93,32 +96,20 @@ class GuessTree:
             line += found
         return line
 
-    def best(self, limit: int, thresholds: Thresholds, max_leaves: int) -> Tree:
-        """Return the likeliest nodes, at most `limit`, as many as gain most."""
-        order: list[int] = []
-        parents: set[int] = set()
-        n_leaves = 1
-        for node in sorted(range(len(self.tokens)), key=lambda node: (-self.probs[node], node)):
-            n, prob, parent = len(order), self.probs[node], self.parents[node]
-            if n == limit or not (thresholds.seconds or thresholds.keeps(n, prob)):
-                break
-            if n_leaves == max_leaves and parent in parents:
-                continue
-            if parent >= 0 and parent not in order:
-                continue
-            n_leaves += parent in parents
-            parents.add(parent)
-            order.append(node)
-        n_best = thresholds.n_gaining([self.probs[node] for node in order], 0)
-        return self._tree(order[:n_best])
+    def root(self) -> int | None:
+        """Return the text's node."""
+        return -1
 
-    def _tree(self, nodes: Sequence[int]) -> Tree:
-        places = {node: place for place, node in enumerate(nodes)} | {-1: -1}
-        return Tree(
-            tuple([self.tokens[node] for node in nodes]),
-            tuple([places[self.parents[node]] for node in nodes]),
-            tuple([self.probs[node] for node in nodes]),
-        )
+    def step(self, state: int | None, token: int) -> int | None:
+        """Return the node behind another one, None for none."""
+        nodes = self._behind.get(state, ())
+        return next((node for node in nodes if self.tokens[node] == token), None)
+
+    def children(self, state: int | None, least: float = 0.0) -> list[tuple[int, float]]:
+        """Return the tokens that were guessed behind a node, with their probabilities."""
+        before = self.probs[state] if state is not None and state >= 0 else 1.0
+        nodes = self._behind.get(state, ())
+        return [(self.tokens[node], self.probs[node] / before) for node in nodes]
 
 
 class TreeOptions(NamedTuple):
@@ -143,27 +134,40 @@ class ModelTreeDrafter(ModelDrafter):
         self._shape = tree
         self._grows = isinstance(model, GrowingModel) and model.capabilities.max_leaves > _TOGETHER
         self._tree: GuessTree | None = None  # of the last draft
+        self.is_chain = True  # this request's drafts
 
     def begin(self, request: Request) -> None:
         """Begin a request."""
         super().begin(request)
         self._tree = None
-        costs = self._costs
-        self._pays = not (costs and costs.known) or costs.least(len(request.prompt))[0] <= _WIDE
+        costs, n = self._costs, len(request.prompt)
+        narrow = bool(costs and costs.known and costs.least(n)[0] > WIDE)
+        self.is_chain = narrow or not (self._greedy or self._coupled)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
         """Draft the likeliest nodes, at most `limit`."""
-        self._tree = None
-        if not (self._pays and (self._greedy or self._coupled)):
+        if self.is_chain:
             return super().propose(context, limit, thresholds)
+        found, evaluated = self.guess(context, limit, thresholds)
+        only = Union([found])
+        leaves = self._shape.max_leaves
+        tree = grow(only.root(), only.children, only.step, limit, leaves, (0.0,))
+        draft = tree.draft(tree.n_best(thresholds), self.name)
+        return draft._replace(evaluated=evaluated)
+
+    def guess(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds
+    ) -> tuple[GuessTree, tuple[int, ...]]:
+        """Return what is worth to be guessed, and how many tokens each evaluation took."""
+        tree, self._tree = GuessTree(), None
         self._guesses, self._position = [], len(context)
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
         if pending is None:
-            return Draft(source=self.name)
+            return tree, ()
+        self._tree = tree
         evaluated = [len(context) - self._start - self._known]
-        tree = self._tree = GuessTree()
         self._add(tree, -1, self._evaluate(pending))
         self._known = len(context) - self._start
         self._confidence.count_draft(tree.choices[-1].confidence)
@@ -171,9 +175,7 @@ class ModelTreeDrafter(ModelDrafter):
             for node, row in zip(nodes, self._rows(tree, nodes), strict=True):
                 self._add(tree, node, row)
             evaluated.append(len(nodes))
-        found = tree.best(limit, thresholds, self._shape.max_leaves)
-        draft = found.draft(len(found.tokens), self.name)
-        return draft._replace(evaluated=tuple(evaluated))
+        return tree, tuple(evaluated)
 
     def look_ahead(
         self, context: Sequence[int], limit: int, until: Callable[[], bool]
@@ -260,7 +262,7 @@ class ModelTreeDrafter(ModelDrafter):
 
 
 @register("draft_model", "draft model", uses_model=True, automatic=True)
-def make(context: DrafterContext, *, top_k: int = 1) -> Drafter:
+def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
     """Make the drafter of method "draft_model".
 
     top_k: choices of the model behind one text; with more than one it drafts trees where the
@@ -273,6 +275,8 @@ def make(context: DrafterContext, *, top_k: int = 1) -> Drafter:
             "this disk; name one (draft=…, or -md on the command line)"
         )
     _, p_min = context.config.fixed or (0, 0.0)
+    if top_k is None:
+        top_k = 1 if context.config.fixed else _CHOICES
     if not (isinstance(top_k, int) and 1 <= top_k <= _MOST_CHOICES):
         raise ConfigError(f"top_k must be 1 to {_MOST_CHOICES}, got {top_k!r}")
     shape = TreeOptions(top_k, max_leaves(context))

@@ -236,7 +236,7 @@ def make(context: DrafterContext) -> SuffixDrafter | SuffixBranches:
     config, target = context.config, context.target
     free = target is not None and target.capabilities.min_tokens > 1  # a draft of one token is
     min_match = config.prompt_lookup_min or (1 if free else 2)
-    if max_leaves(context) > 1:
+    if max_leaves(context) > 1 and not config.fixed:
         return SuffixBranches(min_match)
     _, p_min = config.fixed or (0, 0.0)
     return SuffixDrafter(min_match, p_min)

@@ -21,7 +21,7 @@ from .base import DrafterContext, Learns, LearnsTokens, Tokens
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
-_WIDE = 0.1  # where no token below this pays, sources of unlikely guesses are left alone
+WIDE = 0.1  # where no token below this pays, sources of unlikely guesses are left alone
 
 Guess = tuple[int, float, int]
 """A token, its acceptance probability, and the index of the source that says so."""
@@ -29,17 +29,10 @@ Guess = tuple[int, float, int]
 _likelier = operator.itemgetter(1)
 
 
-@runtime_checkable
-class Branches(Protocol):
-    """One source of guesses. States stand for texts: of this answer, and drafted tokens behind it.
-
-    All of it is deterministic, so any choice may look at it. wide: most guesses are unlikely.
+class Guesses(Protocol):
+    """Guesses of the next tokens. States stand for texts: of this answer, and drafted tokens behind
+    it. All of it is deterministic, so any choice may look at it.
     """
-
-    wide: bool
-
-    def begin(self, request: Request) -> None:
-        """Begin a request; the state that an earlier one left must not matter."""
 
     def root(self) -> Any:
         """Return the state behind the text so far."""
@@ -52,6 +45,16 @@ class Branches(Protocol):
 
         Those below `least` may be left out.
         """
+
+
+@runtime_checkable
+class Branches(Guesses, Protocol):
+    """One source of guesses. wide: most of them are unlikely."""
+
+    wide: bool
+
+    def begin(self, request: Request) -> None:
+        """Begin a request; the state that an earlier one left must not matter."""
 
     def accept(self, verified: Verified) -> None:
         """Learn from the emitted tokens, drafted or not."""
@@ -85,6 +88,13 @@ class Tree(NamedTuple):
         return Tree(
             self.tokens[:n], self.parents[:n], self.probs[:n], self.depths[:n], self.sources[:n]
         )
+
+    def n_best(self, thresholds: Thresholds) -> int:
+        """Return the number of nodes that gain most, for what they cost the target."""
+        if thresholds.seconds:
+            return thresholds.n_gaining(self.probs, 0)
+        probs = enumerate(self.probs)
+        return next((i for i, prob in probs if not thresholds.keeps(i, prob)), len(self.probs))
 
     def draft(self, n: int, source: str) -> Draft:
         """Return the first n nodes, in depth-first order with the likeliest children first."""
@@ -150,6 +160,55 @@ def grow(
     return Tree(*(tuple(facts) for facts in zip(*nodes, strict=True))) if nodes else Tree()
 
 
+class Union:
+    """Several sources as one: equal tokens behind the same path are one guess.
+
+    A state holds that of each source. leads: the first source knows more than the others, and its
+    guesses leave little to theirs.
+    """
+
+    def __init__(self, sources: Sequence[Guesses], leads: bool = False) -> None:
+        self._sources = sources
+        self._leads = leads
+
+    def root(self) -> list[Any]:
+        """Return the state behind the text so far."""
+        return [source.root() for source in self._sources]
+
+    def step(self, states: Sequence[Any], token: int) -> list[Any]:
+        """Return the state behind another token."""
+        pairs = zip(self._sources, states, strict=True)
+        return [source.step(state, token) for source, state in pairs]
+
+    def children(self, states: Sequence[Any], least: float) -> list[Guess]:
+        """Return the guesses, likeliest first, all together at most certain."""
+        found = self.guesses(states, least)
+        if len(found) > 1:
+            left = 1 - found[0][1]
+            for i, (token, prob, source) in enumerate(found[1:], start=1):
+                found[i] = token, min(prob, _SHARE * left), source
+                left -= found[i][1]
+        return found
+
+    def guesses(self, states: Sequence[Any], least: float) -> list[Guess]:
+        """Return tokens with their largest probabilities, and whose these are, likeliest first."""
+        if len(self._sources) == 1:
+            return [(token, prob, 0) for token, prob in self._sources[0].children(states[0], least)]
+        best: dict[int, Guess] = {}
+        left = 1.0
+        for i, source in enumerate(self._sources):
+            guesses = source.children(states[i], least)
+            for token, prob in guesses:
+                known = best.get(token)
+                if known is None:
+                    best[token] = token, prob * left, i
+                elif known[1] < prob:
+                    best[token] = token, prob, i
+            if self._leads and not i:
+                left -= sum(prob for _, prob in guesses)
+        return sorted(best.values(), key=_likelier, reverse=True)
+
+
 class TreeDrafter:
     """Drafts the likeliest paths of what its sources know; a token that several of them guess
     behind the same path is one node.
@@ -184,13 +243,14 @@ class TreeDrafter:
     def begin(self, request: Request) -> None:
         """Begin a request."""
         n = len(request.prompt)
-        wide = not self._costs or (self._costs.known and self._costs.least(n)[0] <= _WIDE)
+        wide = not self._costs or (self._costs.known and self._costs.least(n)[0] <= WIDE)
         self._begin({k: s for k, s in self._named.items() if wide or not s.wide}, n)
         for source in self._sources:
             source.begin(request)
 
     def _begin(self, sources: Mapping[str, Branches], n_context: int) -> None:
         self._names, self._sources = list(sources), list(sources.values())
+        self._union = Union(self._sources)
         self._n_context = n_context
         self._found: tuple[int, int, Tree] | None = None  # length of context, limit, tree
         self._streak = 0
@@ -216,11 +276,11 @@ class TreeDrafter:
 
     def accept(self, verified: Verified) -> None:
         """Let each source learn."""
-        states = [source.root() for source in self._sources]
+        states = self._union.root()
         for token in verified.tokens:
-            guesses = self._guesses(states, LEAST)
+            guesses = self._union.guesses(states, LEAST)
             self._streak = self._streak + 1 if guesses and guesses[0][0] == token else 0
-            states = self._step(states, token)
+            states = self._union.step(states, token)
         for source in self._sources:
             source.accept(verified)
         self._n_context += len(verified.tokens)
@@ -258,46 +318,26 @@ class TreeDrafter:
             if isinstance(source, Closing):
                 source.close()
 
+    def beside(self, context: Sequence[int], limit: int, others: Guesses) -> tuple[Tree, list[str]]:
+        """Return the tree of its guesses and others', and whose they are: "" for the others'."""
+        union = Union([others, *self._sources], leads=True)
+        return self._grown(union, context, limit), ["", *self._names]
+
     def _tree(self, context: Sequence[int], limit: int) -> Tree:
         """Return a tree of at least `limit` nodes, if there are so many."""
         n = len(context)
         if self._found is None or self._found[0] != n or self._found[1] < limit:
-            states = [source.root() for source in self._sources]
-            for token in context[self._n_context :]:
-                states = self._step(states, token)
-            costs = self._costs
-            pays = costs.least(n) if costs and costs.known else [0.0]
-            least = [max(prob, self._least) for prob in pays]
-            tree = grow(states, self._children, self._step, limit, self._max_leaves, least)
-            self._found = n, limit, tree
+            self._found = n, limit, self._grown(self._union, context, limit)
         return self._found[2].first(limit)
 
-    def _step(self, states: Sequence[Any], token: int) -> list[Any]:
-        return [
-            source.step(state, token) for source, state in zip(self._sources, states, strict=True)
-        ]
-
-    def _children(self, states: Sequence[Any], least: float) -> list[Guess]:
-        """Return what the sources guess, siblings together at most certain."""
-        found = self._guesses(states, least)
-        if len(found) > 1:
-            left = 1 - found[0][1]
-            for i, (token, prob, source) in enumerate(found[1:], start=1):
-                found[i] = token, min(prob, _SHARE * left), source
-                left -= found[i][1]
-        return found
-
-    def _guesses(self, states: Sequence[Any], least: float) -> list[Guess]:
-        """Return tokens with their largest probabilities, and whose these are, likeliest first."""
-        if len(self._sources) == 1:
-            return [(token, prob, 0) for token, prob in self._sources[0].children(states[0], least)]
-        best: dict[int, Guess] = {}
-        for i, source in enumerate(self._sources):
-            for token, prob in source.children(states[i], least):
-                known = best.get(token)
-                if known is None or known[1] < prob:
-                    best[token] = token, prob, i
-        return sorted(best.values(), key=_likelier, reverse=True)
+    def _grown(self, union: Union, context: Sequence[int], limit: int) -> Tree:
+        states = union.root()
+        for token in context[self._n_context :]:
+            states = union.step(states, token)
+        costs = self._costs
+        pays = costs.least(len(context)) if costs and costs.known else [0.0]
+        least = [max(prob, self._least) for prob in pays]
+        return grow(states, union.children, union.step, limit, self._max_leaves, least)
 
 
 def max_leaves(context: DrafterContext) -> int:

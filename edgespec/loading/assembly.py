@@ -17,7 +17,7 @@ from ..costs.threads import governor_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
 from ..drafters.base import Drafter, DrafterContext, Learns, Source
-from ..drafters.cascade import cascades
+from ..drafters.merged import combined
 from ..drafters.trees import max_leaves
 from ..errors import ConfigError
 from ..policies.adaptive import Adaptive
@@ -86,7 +86,7 @@ def _make(context: DrafterContext) -> list[Drafter]:
 def _cascades(made: Sequence[Drafter], config: SpeculativeConfig) -> list[Source]:
     models = {entry.name for entry in drafters.chosen(config.method) if entry.uses_model}
     model = next((drafter for drafter in made if drafter.name in models), None)
-    return cascades([drafter for drafter in made if drafter is not model], model)
+    return combined([drafter for drafter in made if drafter is not model], model)
 
 
 def uses_model(config: SpeculativeConfig) -> bool:

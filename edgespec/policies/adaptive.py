@@ -29,6 +29,7 @@ from .base import Ask
 logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.05  # the costs of a draft count so many times: the best of many estimates is too good
+BESIDE = 0.6  # share of their gain that guesses beside a draft model add to its own
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
 SURE = 0.4  # chance of failure that a possible loss is weighed with at least
 CERTAIN = ((1.0, 1.0),)  # the confidence histogram that no draft model can surpass
@@ -199,15 +200,16 @@ class Adaptive:
         known: dict[int, int] = {}
         idle: list[int] = []
         for index, estimate in live.items():
-            known[index], gain = self._known(index, estimate, moment)
-            plan = Plan(index, known[index], gain=gain)
+            found, wished = self._known(estimate, moment)
+            if found[1] <= MARGIN < wished[1] and estimate.extension is None:
+                self._forbid(index, wished[0], moment)
+            known[index] = found[0]
+            plan = Plan(index, found[0], gain=found[1])
             if estimate.extension is not None:
                 plan = self._extended(plan, estimate, estimate.extension, moment)
                 if plan.gain <= MARGIN and not estimate.n_known:
                     idle = [index]
-                if plan.depth > known[index]:
-                    catch_up = self._catch_up(estimate, estimate.extension, known[index], moment)
-                    plan = plan._replace(gain=plan.gain - catch_up)
+                plan = self._with_others(plan, found[0], estimate, moment)
                 if not trial.depth or plan.gain > trial.gain:
                     trial = plan
             if plan.gain > best.gain:
@@ -219,10 +221,11 @@ class Adaptive:
                 self._pause = _PAUSE
         return best, known.get(best.source, 0)
 
-    def _known(self, index: int, estimate: DraftEstimate, moment: _Moment) -> tuple[int, float]:
-        """Return (depth, gain) at which the known tokens gain most, within the loss budget.
-
-        A draft that only the loss budget forbids is remembered in `_forbidden`.
+    def _known(
+        self, estimate: DraftEstimate, moment: _Moment
+    ) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Return (depth, gain) at which the known tokens gain most within the loss budget, and
+        without it.
         """
         limit = min(moment.budget.limit, estimate.n_known, self.costs.max_depth)
         target, price = moment.target, moment.price
@@ -241,11 +244,27 @@ class Adaptive:
                 wished = depth, expected - cost
                 if affordable:
                     best = wished
-        noted = self._forbidden or estimate.extension is not None
-        if best[1] <= MARGIN < wished[1] and not noted:
-            cost = price * (target[wished[0] + 1] - first)
-            self._forbidden = Forbidden(index, moment.budget.n_emitted, wished[0], cost)
-        return best
+        return best, wished
+
+    def _forbid(self, index: int, depth: int, moment: _Moment) -> None:
+        """Remember a draft that only the loss budget forbids, unless there is one already."""
+        if not self._forbidden:
+            cost = moment.price * (moment.target[depth + 1] - moment.target[1])
+            self._forbidden = Forbidden(index, moment.budget.n_emitted, depth, cost)
+
+    def _with_others(
+        self, plan: Plan, n_known: int, estimate: DraftEstimate, moment: _Moment
+    ) -> Plan:
+        """Return the plan of a draft model with what it costs to catch up, and with what the
+        guesses of others beside its own gain.
+        """
+        gain = plan.gain
+        if estimate.extension and plan.depth > n_known:
+            gain -= self._catch_up(estimate, estimate.extension, n_known, moment)
+        if estimate.beside and plan.depth:
+            (_, beside), _ = self._known(estimate.beside, moment)
+            gain += BESIDE * beside
+        return plan._replace(gain=gain)
 
     def _look_back(self, draft: Forbidden, sources: Sequence[Ask], n_emitted: int) -> None:
         """Refund what a forbidden draft would have won, once it has ended or proved wrong."""

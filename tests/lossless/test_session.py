@@ -11,8 +11,9 @@ from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.cascade import Cascade, cascades
+from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.merged import combined
 from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.runner_ups import RunnerUpBranches
 from edgespec.drafters.suffix import SuffixBranches, SuffixDrafter
@@ -64,10 +65,10 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "suffix, then model": [Cascade(lookup, model)],
         "thresholds": [Cascade(model, lookup)],
         "tree": [tree],
-        "auto": cascades([lookup], model),
-        "trees, auto": cascades([tree, lookup], model),
+        "auto": combined([lookup], model),
+        "trees, auto": combined([tree, lookup], model),
         "model tree": [model],
-        "model tree, auto": cascades([lookup], model),
+        "model tree, auto": combined([lookup], model),
     }[kind]
     drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
         kind, [tree, lookup, model] if kind != "model tree" else [model]

@@ -5,8 +5,9 @@ import pytest
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.cascade import Cascade, cascades
+from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.merged import combined
 from edgespec.drafters.suffix import SuffixDrafter, assumed
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
@@ -109,7 +110,7 @@ def test_estimates():
 def test_each_drafter_is_told_once():
     lookup, model = Says("suffix"), Says("draft_model")
     request = Request([0], SamplingParams(max_tokens=1), SeededRandomness(1))
-    made = cascades([lookup], model)
+    made = combined([lookup], model)
     assert [source.name for source in made] == [
         "suffix", "draft_model+suffix", "suffix+draft_model",
     ]  # fmt: skip
@@ -124,9 +125,9 @@ def test_each_drafter_is_told_once():
 
 def test_sources_of_one():
     lookup, model = Says("suffix"), Says("draft_model")
-    assert cascades([lookup], None) == [lookup]
-    assert cascades([], model) == [model]
-    assert cascades([], None) == []
+    assert combined([lookup], None) == [lookup]
+    assert combined([], model) == [model]
+    assert combined([], None) == []
 
 
 PROMPT = [0, 1, 2, 3, 4, 0, 1]
