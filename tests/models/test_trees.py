@@ -85,7 +85,7 @@ def test_rows_of_grown_trees_are_those_of_their_paths(model):
         model.decode([root])
         for node in path:
             assert np.array_equal(model.decode([nodes[node]]).logits[0], rows[node])
-        assert np.corrcoef(model.decode([root]).logits[0], behind)[0, 1] > 0.999
+        assert np.corrcoef(model.decode([root]).logits[0], behind)[0, 1] > 0.99
         model.truncate(n_past)
 
 
