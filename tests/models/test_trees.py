@@ -167,3 +167,25 @@ def test_cells_of_a_tree_whose_keeping_was_stopped_are_freed(smollm2, monkeypatc
     model.decode([500] * model.n_ctx, 1)
     assert model.n_past == model.n_ctx
     model.close()
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "coupled"]
+)
+def test_text_with_trees_of_a_draft_model_is_plain_text(smollm2, small_draft, sampling):
+    config = {
+        "method": "draft_model", "num_speculative_tokens": 7, "draft_p_min": 0.0,
+        "options": {"top_k": 3},
+    }  # fmt: skip
+    with edgespec.load(
+        smollm2, small_draft, n_ctx=512, batch_invariant=True, speculative_config=config
+    ) as engine:
+        prompt = engine.encode("The history of the")
+        texts = []
+        for off in (True, False):
+            done = engine.generate(prompt, max_tokens=40, disable_spec_decode=off, **sampling)
+            texts.append(done.token_ids)
+        drafted = done.stats.drafted_per_position
+        assert texts[0] == texts[1]
+        assert drafted[0] > done.stats.num_draft_steps  # siblings
+        assert done.stats.num_accepted_draft_tokens > 0
