@@ -47,6 +47,7 @@ class Accounts:
         self._scale = min(max(length, _SHORTEST), _LONGEST) / _LENGTH
         least, most = self._scale * LEAST_LOSS_BUDGET, self._scale * LOSS_BUDGET
         most = max(most, min(most + self.won, LOSS_BUDGET))
+        least = max(least, min(least + self.won, LEAST_LOSS_BUDGET))
         self.loss_budget = min(max(self.loss_budget, least), most)
 
     def end(self, n_emitted: int) -> None:
