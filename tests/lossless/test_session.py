@@ -54,7 +54,7 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     costs = Costs(CHEAP, depth) if "auto" in kind else None
     options = {"acceptance": acceptance, "p_min": p_min, "costs": costs}
     model = ModelDrafter(toy(2), 3, **options)
-    if "model tree" in kind:
+    if "model tree" in kind or "merged" in kind:
         model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
     sources = {
         "none": [],
@@ -69,6 +69,8 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "trees, auto": combined([tree, lookup], model),
         "model tree": [model],
         "model tree, auto": combined([lookup], model),
+        "merged": combined([tree], model)[1:2],
+        "merged, auto": combined([tree], model),
     }[kind]
     drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
         kind, [tree, lookup, model] if kind != "model tree" else [model]
@@ -107,7 +109,7 @@ def loop_law(kind, params, **options):
 
 KINDS = [
     "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
-    "tree", "trees, auto", "model tree", "model tree, auto",
+    "tree", "trees, auto", "model tree", "model tree, auto", "merged", "merged, auto",
 ]  # fmt: skip
 
 
