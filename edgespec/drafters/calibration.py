@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 _MOST_KINDS = 4096
+
+Evidence = tuple[int, Hashable, float]
+"""A guessed token, the kind of evidence for it, and its prior: the first guess's is a probability,
+that of the others a share of what those before leave.
+"""
 
 
 class Calibration:
@@ -31,6 +36,26 @@ class Calibration:
         """Learn from one outcome."""
         hits, n = self._seen.get(kind, (0.0, 0.0))
         self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
+
+    def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
+        """Return guesses of one token with their probabilities; some below `least` may be missing."""
+        found: list[tuple[int, float]] = []
+        left = 1.0
+        for token, kind, prior in evidence:
+            prob = self.estimate(kind, prior * left if found else prior)
+            found.append((token, prob))
+            left = max(left - prob, 0.02)
+            if left < least:
+                break
+        return found
+
+    def observe_all(self, evidence: Iterable[Evidence], token: int) -> bool:
+        """Learn which guess was right, and return whether it was the first."""
+        is_first = False
+        for rank, (guess, kind, _) in enumerate(evidence):
+            self.observe(kind, guess == token)
+            is_first = is_first or (not rank and guess == token)
+        return is_first
 
     def learned(self) -> list[tuple[Hashable, float, float]]:
         """Return (kind, hits, observations) for JSON, of the kinds that were observed most."""

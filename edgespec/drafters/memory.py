@@ -23,7 +23,7 @@ from ..sampling.base import Request
 from ..types import Verified
 from . import register
 from .base import DrafterContext
-from .calibration import Calibration
+from .calibration import Calibration, Evidence
 from .suffix import assumed, kind_of
 
 _MOST = 4  # guesses behind one text
@@ -146,23 +146,12 @@ class MemoryBranches:
 
     def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
         """Return what followed, after the longest match first."""
-        found: list[tuple[int, float]] = []
-        left = 1.0
-        for token, kind, prior in self._guesses(state):
-            prob = self._calibration.estimate(kind, prior * left if found else prior)
-            found.append((token, prob))
-            left = max(left - prob, 0.02)
-            if left < least:
-                break
-        return found
+        return self._calibration.probs(self._guesses(state), least)
 
     def accept(self, verified: Verified) -> None:
         """Read the emitted tokens, and learn which of the guesses were right."""
         for token in verified.tokens:
-            hit = False
-            for rank, (guess, kind, _) in enumerate(self._guesses(self._state)):
-                self._calibration.observe(kind, guess == token)
-                hit = hit or (not rank and guess == token)
+            hit = self._calibration.observe_all(self._guesses(self._state), token)
             self._predicted += (hit - self._predicted) / 20
             self._state = self._stepped(self._state, token, MIN_MATCH)
             if self._owner:
@@ -181,10 +170,8 @@ class MemoryBranches:
         for owner in self._owners.values():
             owner.end_answer()
 
-    def _guesses(self, state: State) -> Iterator[tuple[int, object, float]]:
-        """Yield (token, class of its evidence, prior): the first guess's prior is a probability,
-        that of the others a share of what is left.
-        """
+    def _guesses(self, state: State) -> Iterator[Evidence]:
+        """Yield what is known of the next token."""
         known: set[int] = set()
         longest = max((match.length for match in state.matches), default=0)
         n_remembered = len(self._arrays) - len(self._documents)

@@ -15,7 +15,7 @@ from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 from . import register
 from .automaton import SuffixAutomaton, read
 from .base import DrafterContext
-from .calibration import Calibration
+from .calibration import Calibration, Evidence
 from .trees import max_leaves
 
 _MOST = 4  # guesses behind one text
@@ -57,30 +57,17 @@ class SuffixBranches:
 
     def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
         """Return what followed, the most frequent after the longest ending first."""
-        found: list[tuple[int, float]] = []
-        left = 1.0
-        for token, kind, prior in self._guesses(state):
-            prob = self._calibration.estimate(kind, prior * left if found else prior)
-            found.append((token, prob))
-            left = max(left - prob, 0.02)
-            if left < least:
-                break
-        return found
+        return self._calibration.probs(self._guesses(state), least)
 
     def accept(self, verified: Verified) -> None:
         """Read the emitted tokens, and learn which of the guesses were right."""
         for token in verified.tokens:
-            hit = False
-            for rank, (guess, kind, _) in enumerate(self._guesses(self.root())):
-                self._calibration.observe(kind, guess == token)
-                hit = hit or (not rank and guess == token)
+            hit = self._calibration.observe_all(self._guesses(self.root()), token)
             self._predicted += (hit - self._predicted) / 20
             self._automaton.append(token)
 
-    def _guesses(self, state: State) -> Iterator[tuple[int, object, float]]:
-        """Yield (token, class of its evidence, prior): the first guess's prior is a probability,
-        that of the others a share of what is left.
-        """
+    def _guesses(self, state: State) -> Iterator[Evidence]:
+        """Yield what is known of the next token."""
         known: set[int] = set()
         longest = state[1]
         for _ in range(1 + _SHORTER):
