@@ -38,7 +38,7 @@ class Calibration:
         self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
 
     def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
-        """Return guesses of one token with their probabilities; some below `least` may be missing."""
+        """Return guesses of one token with their probabilities; few below `least`."""
         found: list[tuple[int, float]] = []
         left = 1.0
         for token, kind, prior in evidence:
