@@ -25,7 +25,7 @@ from edgespec.cache.token_cache import TokenCache
 from edgespec.sampling.trees import path_to
 from tests.benchmarks.equality import gap, noise_of
 from tests.helpers.benchmarks import chat_prompt, model, save, spread
-from tests.helpers.forced_trees import ForcedTrees
+from tests.helpers.forced_trees import ForcedTrees, registered
 
 NARROW = 4  # tokens an evaluation of emitted tokens: as many as give the same rows everywhere
 
@@ -90,9 +90,9 @@ def forced(target: str, n_ctx: int, invariant: bool) -> tuple[Engine, ForcedTree
     config = {
         "method": "forced_trees", "num_speculative_tokens": 31, "draft_p_min": 0.0,
     }  # fmt: skip
-    engine = load(
-        model(target), None, n_ctx=n_ctx, batch_invariant=invariant, speculative_config=config
-    )
+    options = {"n_ctx": n_ctx, "batch_invariant": invariant}
+    with registered():
+        engine = load(model(target), None, speculative_config=config, **options)
     drafter = engine._session._drafters[0]
     assert isinstance(drafter, ForcedTrees)
     return engine, drafter

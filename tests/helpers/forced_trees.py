@@ -1,13 +1,14 @@
 """A drafter with a tree at every step, whatever it is worth: for tests and measurements.
 
-A module that is imported for it registers the method "forced_trees".
+The method "forced_trees" is known within `registered()`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgespec import drafters
@@ -143,9 +144,18 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     return [path_to(parents, leaf) for leaf in leaves]
 
 
-@drafters.register("forced_trees", "trees at every step, whatever they are worth")
 def make(context: DrafterContext, *, base: str = "recycling", seed: int = 0) -> ForcedTrees:
     """Make the drafter of method "forced_trees"; base: the drafter whose guesses it takes."""
     plain = replace(context, config=replace(context.config, options={}))
     (inner,) = drafters.make([drafters.entry(base)], plain)
     return ForcedTrees(inner, context.vocab_size, max_leaves(context), seed)
+
+
+@contextlib.contextmanager
+def registered() -> Iterator[None]:
+    """Let the method be known for a while: the help of the command line lists all that are."""
+    drafters.register("forced_trees", "trees at every step, whatever they are worth")(make)
+    try:
+        yield
+    finally:
+        del drafters._entries["forced_trees"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import edgespec
 from edgespec import protocol
 from edgespec.verifiers.remote import connection
-from tests.helpers import forced_trees  # registers "forced_trees"
+from tests.helpers import forced_trees
 
 NODES = 12
 METHODS = {"trees": forced_trees.ForcedTrees.name, "chains": "suffix", "plain": "none"}
@@ -64,5 +64,5 @@ def connected(url: str, path: Path, drafts: str, version: int = 2) -> edgespec.E
     """
     fixed = {"num_speculative_tokens": NODES, "draft_p_min": 0.0} if drafts != "plain" else {}
     remote = edgespec.RemoteConfig(url, tokenizer=path, timeout_s=60.0)
-    with speaking(version):
+    with speaking(version), forced_trees.registered():
         return edgespec.connect(remote, speculative_config={"method": METHODS[drafts]} | fixed)

@@ -92,8 +92,12 @@ def test_sampled_text_is_text(smollm2, small_draft, acceptance):
         smollm2,
         small_draft,
         n_ctx=512,
-        speculative_config={"acceptance": acceptance, "num_speculative_tokens": 4},
-    ) as engine:
+        speculative_config={
+            "acceptance": acceptance,
+            "num_speculative_tokens": 4,
+            "method": "draft_model",
+        },
+    ) as engine:  # with "rejection" a text depends on drafts, and lookups remember
         options = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 5, "max_tokens": 32}
         done = engine.generate("Once upon a time", **options)
         assert len(done.token_ids) == 32

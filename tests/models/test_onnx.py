@@ -98,7 +98,7 @@ def test_rows_of_nodes_are_those_of_their_paths(tree_graph):
     model = backend.OnnxModel(path, EngineConfig(n_ctx=1024))
     model.decode([100 + 7 * i % 5000 for i in range(300)], 0)
     found = sorted(differences(model, random.Random(0), 30000, rounds=2))
-    assert found[len(found) // 2] < 1e-4  # the median
+    assert found[len(found) // 2] < rounding / 4  # the median
     assert found[-1] < rounding
     model.close()
 
