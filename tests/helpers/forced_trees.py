@@ -144,10 +144,12 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     return [path_to(parents, leaf) for leaf in leaves]
 
 
-def make(context: DrafterContext, *, base: str = "recycling", seed: int = 0) -> ForcedTrees:
-    """Make the drafter of method "forced_trees"; base: the drafter whose guesses it takes."""
-    plain = replace(context, config=replace(context.config, options={}))
-    (inner,) = drafters.make([drafters.entry(base)], plain)
+def make(
+    context: DrafterContext, *, base: str = "suffix,runner_ups,recycling", seed: int = 0
+) -> ForcedTrees:
+    """Make the drafter of method "forced_trees"; base: the sources whose guesses it takes."""
+    config = replace(context.config, options={}, num_speculative_tokens=None, draft_p_min=None)
+    (inner,) = drafters.make(drafters.chosen(base), replace(context, config=config))
     return ForcedTrees(inner, context.vocab_size, max_leaves(context), seed)
 
 

@@ -237,7 +237,9 @@ def test_a_free_token_is_looked_up_after_a_single_one(tmp_path):
     found = {}
     for alone in (0.0, 5.0):
         folder = onnx_models.save(tmp_path / str(alone), cycle(alone)).parent
-        with edgespec.load(folder, None, n_ctx=64) as engine:
+        with edgespec.load(
+            folder, None, n_ctx=64, speculative_config={"method": "suffix"}
+        ) as engine:
             (lookup,) = engine._session._drafters
             found[alone] = lookup._min_match
     assert found == {0.0: 2, 5.0: 1}
