@@ -49,9 +49,9 @@ class Chat:
         self.n_packs, self._plain = 0, {}
         pack = self.model._branches.pack
 
-        def counted():
+        def counted(*args):
             self.n_packs += 1
-            pack()
+            pack(*args)
 
         self.model._branches.pack = counted
         self.long = self.prompt(TEXT, n_answer)

@@ -100,7 +100,7 @@ class Known:
         pass
 
 
-def shares(path: Path, n_threads: int | None) -> dict[str, float]:
+def shares(path: Path, n_threads: int) -> dict[str, float]:
     """Milliseconds of a step outside the engine's evaluations, with a tree and with a chain."""
     drafters.register(Known.name, "known tokens")(lambda context: Known())
     target = open_model(path, EngineConfig(n_ctx=1024, n_threads=n_threads))
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--past", type=int, default=300)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--label", default="")
     given = parser.parse_args()
     path = model(given.name)
