@@ -76,7 +76,10 @@ def engines(name, stack):
 
 
 def opened(name, **options):
-    return known(lambda: edgespec.load(model(name), None, n_ctx=1024, **options))
+    config = {"draft_memory": "off"}  # questions are asked more than once
+    return known(
+        lambda: edgespec.load(model(name), None, n_ctx=1024, speculative_config=config, **options)
+    )
 
 
 def speed(engine, plainly):

@@ -90,7 +90,7 @@ def answers(int4: Path, rounds: int) -> Iterator[tuple[str, float]]:
                 known(
                     lambda method=method, invariant=invariant: edgespec.load(
                         int4, None, n_ctx=1024, batch_invariant=invariant,
-                        speculative_config={"method": method},
+                        speculative_config={"method": method, "draft_memory": "off"},
                     )
                 )
             )
