@@ -83,8 +83,9 @@ class Successors:
 class RecyclingBranches:
     """Guesses from the likeliest successors of each token, kept over requests.
 
-    vocab_size: of the target. shares: requests may see what others have left; without it
-    only those of its owner that continue the last one do.
+    They end with their owner: nothing is guessed from an answer to somebody else, and only what is
+    nobody's in particular is handed on. vocab_size: of the target. shares: requests may see what
+    others of their owner have left; without it only those that continue the last one do.
     """
 
     wide = True
@@ -102,11 +103,11 @@ class RecyclingBranches:
     def begin(self, request: Request) -> None:
         """Begin behind the prompt's last token."""
         self._last = request.prompt[-1]
-        if not self._shares:
-            goes_on = common_prefix(self._text, request.prompt) == len(self._text)
-            if request.owner != self._owner or not goes_on:
-                self._successors.forget()
-            self._text, self._owner = request.prompt, request.owner
+        goes_on = self._shares or common_prefix(self._text, request.prompt) == len(self._text)
+        if request.owner != self._owner or not goes_on:
+            self._successors.forget()
+        self._owner = request.owner
+        self._text = () if self._shares else request.prompt
 
     def root(self) -> int:
         """Return the last token."""
@@ -161,7 +162,7 @@ class RecyclingBranches:
 
     def learned_tokens(self) -> dict[str, Tokens]:
         """Return the successors of tokens, int32 [n, 9]."""
-        return {"recycling": self._successors.known()}
+        return {} if self._owner else {"recycling": self._successors.known()}
 
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
         """Take what `learned_tokens` returned. Raises ValueError for what cannot be."""

@@ -258,6 +258,15 @@ def test_recycling_that_is_not_shared_ends_with_the_conversation():
         branches.accept(Verified((2,), [np.array([0.0, 1.0, 5.0, 4.0])]))
 
 
+def test_recycling_guesses_nothing_from_an_answer_to_somebody_else():
+    branches = RecyclingBranches(4)
+    for owner, remembered in (("", 0), ("", 4), ("one", 0), ("one", 4), ("two", 0), ("", 0)):
+        branches.begin(Request([1], SamplingParams(), None, owner=owner))
+        assert len(branches.children(branches.root())) == remembered
+        branches.accept(Verified((2,), [np.array([0.0, 1.0, 5.0, 4.0])]))
+        assert bool(branches.learned_tokens()) == (not owner), "only what is nobody's is kept"
+
+
 def test_tokens_beyond_the_vocabulary_have_no_successors():
     branches = RecyclingBranches(2)
     begin(branches, [7])
