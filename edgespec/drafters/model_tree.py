@@ -152,8 +152,7 @@ class ModelTreeDrafter(ModelDrafter):
             return super().propose(context, limit, thresholds)
         found, evaluated = self.guess(context, limit, thresholds)
         only = Union([found])
-        leaves = self._shape.max_leaves
-        tree = grow(only.root(), only.children, only.step, limit, leaves, (0.0,))
+        tree = grow(only.root(), only.children, only.step, limit, self._shape.max_leaves)
         draft = tree.draft(tree.n_best(thresholds), self.name)
         return draft._replace(evaluated=evaluated)
 

@@ -93,6 +93,10 @@ class Tree(NamedTuple):
         """Return the number of nodes that gain most, for what they cost the target."""
         if thresholds.seconds:
             return thresholds.n_gaining(self.probs, 0)
+        return self.n_kept(thresholds)
+
+    def n_kept(self, thresholds: Thresholds) -> int:
+        """Return the number of nodes before the first that is below its threshold."""
         probs = enumerate(self.probs)
         return next((i for i, prob in probs if not thresholds.keeps(i, prob)), len(self.probs))
 
@@ -141,7 +145,7 @@ def grow(
     states = [root]  # of each node, the root's comes first
     waiting: list[tuple[float, int, int, int, int]] = []
     counter, with_children, n_leaves = itertools.count(), set[int](), 1
-    node, prob, depth, lowest, last = -1, 1.0, 0, min(least), len(least) - 1
+    node, prob, lowest, last = -1, 1.0, min(least), len(least) - 1
     while len(nodes) < limit:
         for token, chance, source in children(states[node + 1], lowest / prob):
             if prob * chance >= lowest:
@@ -268,17 +272,15 @@ class TreeDrafter:
     ) -> Draft:
         """Draft the `limit` likeliest nodes, fewer where they are below the thresholds."""
         tree = self._tree(context, limit)
-        if thresholds.keep:
-            probs = enumerate(tree.probs)
-            limit = next((i for i, prob in probs if not thresholds.keeps(i, prob)), limit)
-        names = [self._names[i] for i in sorted(set(tree.sources[:limit]))]
-        return tree.draft(limit, "+".join(names) or self.name)
+        n = tree.n_kept(thresholds)
+        names = [self._names[i] for i in sorted(set(tree.sources[:n]))]
+        return tree.draft(n, "+".join(names) or self.name)
 
     def accept(self, verified: Verified) -> None:
         """Let each source learn."""
         states = self._union.root()
         for token in verified.tokens:
-            guesses = self._union.guesses(states, LEAST)
+            guesses = self._union.guesses(states, 1.0)  # only the first of each source counts
             self._streak = self._streak + 1 if guesses and guesses[0][0] == token else 0
             states = self._union.step(states, token)
         for source in self._sources:
