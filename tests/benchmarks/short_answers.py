@@ -1,12 +1,14 @@
-"""Short answers right after a start: what speculation gains or loses in them, by category.
+"""Answers right after a start: what speculation gains or loses in them, by category.
 
-60 questions of Spec-Bench, ten of each category, 32 tokens an answer, temperature 0. A process
+60 questions of Spec-Bench, as many of each category, 32 tokens an answer, temperature 0. A process
 answers five and ends; the next goes on with what it left. Each answer is decoded plainly and by
 "auto", in turns, on the same engine. Costs are measured before. Every round does all of it again;
-the ratio of an answer is the median of its rounds.
+the ratio of an answer is the median of its rounds, and "total" that of all seconds together.
 
-    python -m tests.benchmarks.short_answers question.dev.jsonl TARGET.gguf [--draft DRAFT.gguf]
-        [--rounds 3] [--questions 60] [--before PYTHON] [--name NAME]
+    python -m tests.benchmarks.short_answers question.dev.jsonl TARGET [--draft DRAFT]
+        [--rounds 3] [--questions 60] [--tokens 32] [--group 5] [--before PYTHON] [--name NAME]
+
+--group: how many questions a process answers.
 
 --before: an interpreter that imports another version of edgespec, whose processes take turns with
 ours: "before" in the results.
@@ -30,14 +32,16 @@ from pathlib import Path
 from edgespec.bench.workloads import Question, spec_bench
 from tests.helpers.benchmarks import save
 
-GROUP, N_TOKENS, SAMPLES = 5, 32, 4000
+SAMPLES = 4000
 WORKER = """
 import json, sys
 import edgespec
 from edgespec.bench.runner import RunOptions, run
 from edgespec.bench.workloads import Question
 target, draft, n_tokens, questions = json.loads(sys.argv[1])
-with edgespec.load(target, draft, n_ctx=4096) as engine:
+off = {"draft_memory": "off", "draft_corpus": ()}  # a question is asked in both modes
+known = {x: off[x] for x in off if x in edgespec.SpeculativeConfig.__dataclass_fields__}
+with edgespec.load(target, draft, n_ctx=4096, speculative_config=known) as engine:
     engine.measure()
     questions = [Question(q["id"], q["category"], tuple(q["turns"])) for q in questions]
     found = run(engine, questions, RunOptions(max_tokens=n_tokens)) if questions else []
@@ -45,8 +49,8 @@ with edgespec.load(target, draft, n_ctx=4096) as engine:
 print(json.dumps(rows))
 """
 
-Ratios = dict[str, dict[str, list[float]]]
-"""Of each category and answer, plain seconds over those of "auto", one for each round."""
+Times = dict[str, dict[str, list[tuple[float, float]]]]
+"""Of each category and answer, the seconds of plain decoding and of "auto" in each round."""
 
 
 def chosen(path: str, n: int) -> list[Question]:
@@ -60,10 +64,10 @@ def chosen(path: str, n: int) -> list[Question]:
     return found[:n]
 
 
-def answer(python: str, profiles: Path, given: argparse.Namespace, five: Sequence[Question]):
+def answer(python: str, profiles: Path, given: argparse.Namespace, group: Sequence[Question]):
     """Return (id, category, mode, tokens, seconds) of the answers of one process."""
-    questions = [{"id": q.id, "category": q.category, "turns": q.turns} for q in five]
-    arguments = json.dumps([given.target, given.draft, N_TOKENS, questions])
+    questions = [{"id": q.id, "category": q.category, "turns": q.turns} for q in group]
+    arguments = json.dumps([given.target, given.draft, given.tokens, questions])
     env = os.environ | {"EDGESPEC_PROFILES": str(profiles), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [python, "-c", WORKER, arguments], env=env, check=True, stdout=subprocess.PIPE, cwd="/"
@@ -71,14 +75,14 @@ def answer(python: str, profiles: Path, given: argparse.Namespace, five: Sequenc
     return json.loads(done.stdout)
 
 
-def ratios(rows) -> dict[tuple[str, str], float]:
-    """Return the ratio of each answer of more than one token, by category and id."""
+def times(rows) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the seconds of each answer of more than one token, by category and id."""
     seconds = {(category, id, mode): (n, s) for id, category, mode, n, s in rows}
     found = {}
     for category, id in {key[:2] for key in seconds}:
         (n, plain), (n_auto, auto) = (seconds[category, id, m] for m in ("plain", "auto"))
         if n == n_auto > 1:
-            found[category, id] = plain / auto
+            found[category, id] = plain, auto
     return found
 
 
@@ -93,15 +97,19 @@ def interval(values: Sequence[float]) -> list[float]:
     return [round(means[int(share * SAMPLES)], 4) for share in (0.025, 0.975)]
 
 
-def summary(found: Ratios) -> dict[str, object]:
-    medians = {c: [statistics.median(x) for x in answers.values()] for c, answers in found.items()}
-    medians["all"] = [ratio for values in medians.values() for ratio in values]
+def summary(found: Times) -> dict[str, object]:
+    rounds = {category: list(answers.values()) for category, answers in found.items()}
+    rounds["all"] = [answer for answers in rounds.values() for answer in answers]
+    return {category: gain(answers) for category, answers in rounds.items()}
+
+
+def gain(answers: Sequence[Sequence[tuple[float, float]]]) -> dict[str, object]:
+    """Return the mean ratio of answers, and the ratio of all their seconds ("total")."""
+    ratios = [statistics.median(plain / auto for plain, auto in answer) for answer in answers]
+    plain, auto = (sum(t) for t in zip(*(times for a in answers for times in a), strict=True))
     return {
-        category: {
-            "answers": len(values), "ratio": round(mean(values), 4), "interval": interval(values),
-            "lowest": round(min(values), 3),
-        }
-        for category, values in medians.items()
+        "answers": len(ratios), "ratio": round(mean(ratios), 4), "interval": interval(ratios),
+        "lowest": round(min(ratios), 3), "total": round(plain / auto, 4),
     }  # fmt: skip
 
 
@@ -112,6 +120,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draft")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=60)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--group", type=int, default=5)
     parser.add_argument("--before", metavar="PYTHON")
     parser.add_argument("--name", default="short_answers")
     given = parser.parse_args()
@@ -124,21 +134,20 @@ def main() -> None:
     given = arguments()
     versions = {"after": sys.executable} | ({"before": given.before} if given.before else {})
     questions = chosen(given.file, given.questions)
-    found: dict[str, Ratios] = {name: defaultdict(lambda: defaultdict(list)) for name in versions}
+    found: dict[str, Times] = {name: defaultdict(lambda: defaultdict(list)) for name in versions}
     with tempfile.TemporaryDirectory() as folder:
         for name, python in versions.items():
             answer(python, Path(folder, name), given, [])  # measures
-        for i in range(given.rounds * len(questions) // GROUP):
-            at = i * GROUP % len(questions)
-            five = questions[at : at + GROUP]
+        groups = [questions[i : i + given.group] for i in range(0, len(questions), given.group)]
+        for i, group in enumerate(groups * given.rounds):
             for name, python in sorted(versions.items(), reverse=bool(i % 2)):
-                for (category, id), ratio in ratios(
-                    answer(python, Path(folder, name), given, five)
+                for (category, id), seconds in times(
+                    answer(python, Path(folder, name), given, group)
                 ).items():
-                    found[name][category][id].append(ratio)
-            print(f"{at + len(five)} of {len(questions)} questions", file=sys.stderr)
+                    found[name][category][id].append(seconds)
+            print(f"{i + 1} of {len(groups) * given.rounds} processes", file=sys.stderr)
     result = {name: summary(by_category) for name, by_category in found.items()}
-    save(given.name, {"tokens": N_TOKENS, "questions": len(questions), **result})
+    save(given.name, {"tokens": given.tokens, "questions": len(questions), **result})
 
 
 if __name__ == "__main__":
