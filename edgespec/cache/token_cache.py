@@ -48,7 +48,8 @@ class TokenCache:
         """Keep the first `n_past` tokens."""
         if self._nodes:
             self._settle()
-        if n_past >= len(self.tokens):
+        n_past = min(n_past, len(self.tokens))
+        if n_past >= max(len(self.tokens), self.model.n_past):
             return
         try:
             self.model.truncate(n_past)

@@ -72,6 +72,12 @@ def test_as_many_leaves_as_sequences_allow(model):
         slots.close()
 
 
+def test_a_short_cache_takes_as_much_at_once_as_the_engine_does(model):
+    slots = model.batched(2, 300)
+    slots.decode([BatchItem(0, words(random.Random(6), slots.max_batch))])  # more ends the process
+    slots.close()
+
+
 def test_packing_writes_the_slots_own_text_to_the_last_bit(model, slots, monkeypatch):
     monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 10)
     rng = random.Random(0)
@@ -168,5 +174,30 @@ def test_a_slot_says_what_it_has_lost_behind_its_window(request):
         slots.truncate(1, 50)
     found = rows(slots, 1, other[:8])
     assert np.abs(found - alone(model, other[:8], 8)).max() < 1
+    slots.close()
+    model.close()
+
+
+def test_a_slot_branches_after_it_has_lost_cells_behind_its_window(request):
+    """Of the text cells go that a leaf of an earlier tree still holds."""
+    model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(7)
+    slots = model.batched(3, 2048)
+
+    def read_much(slot, n):
+        for _ in range(0, n, 100):
+            slots.decode([BatchItem(slot, words(rng, 100))])
+
+    read_much(1, 300)
+    read_much(0, 100)
+    slots.decode([BatchItem(0, [7, 8, 9], 3, (-1, -1))])
+    slots.keep(0, (0,))
+    read_much(0, 1000)
+    slots.truncate(1, 0)
+    read_much(1, 400)
+    found = slots.decode([BatchItem(0, [7, 8, 9], 3, (-1, -1))])[0].logits.copy()
+    slots.keep(0, ())
+    for node in (1, 2):
+        slots.truncate(0, 1102)
+        assert np.array_equal(found[[0, node]], rows(slots, 0, [7, 7 + node]))
     slots.close()
     model.close()

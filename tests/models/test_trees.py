@@ -169,6 +169,95 @@ def test_cells_of_a_tree_whose_keeping_was_stopped_are_freed(smollm2, monkeypatc
     model.close()
 
 
+def words(seed, n):
+    rng = random.Random(seed)
+    return [rng.randrange(500, 30000) for _ in range(n)]
+
+
+def read(model, tokens):
+    """Read tokens in pieces so small that their rows do not depend on the pieces."""
+    for start in range(0, len(tokens), 8):
+        model.decode(tokens[start : start + 8], 0)
+
+
+@contextlib.contextmanager
+def ctrl_c_behind(monkeypatch, name):
+    """Let Ctrl-C come when the next native call of this name is done."""
+    call = getattr(backend.lib, name)
+
+    def interrupted(*args):
+        call(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.lib, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.fixture
+def plain_rows(smollm2):
+    """Return a model, and a function that gives the rows of a path as plain decoding does."""
+    made = LlamaCppModel(smollm2, EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on"))
+
+    def rows(text, path):
+        made.truncate(0)
+        read(made, text)
+        return made.decode(path, len(path)).logits.copy()
+
+    yield made, rows
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["llama_state_seq_get_data_ext", "llama_state_seq_set_data_ext"])
+def test_ctrl_c_while_cells_are_packed(plain_rows, monkeypatch, name):
+    monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 2)
+    model, rows = plain_rows
+    read(model, words(0, 80))
+    for _ in range(3):
+        model.decode_tree([502, 503, 504], (-1, -1))
+        model.keep((1,))
+    with ctrl_c_behind(monkeypatch, name):
+        model.decode([7])
+    text = words(0, 120)
+    assert model.n_past == 0
+    read(model, text)
+    found = model.decode_tree([7, 8, 9], (-1, -1)).logits.copy()
+    for node in (1, 2):
+        assert np.array_equal(found[[0, node]], rows(text, [7, 7 + node]))
+
+
+def test_ctrl_c_while_a_tree_is_grown_on(plain_rows, monkeypatch):
+    model, rows = plain_rows
+    text = words(1, 100)
+    read(model, text)
+    model.grow([5, 6], (-1, -1))
+    with ctrl_c_behind(monkeypatch, "llama_decode"):
+        model.grow([7], (0,))
+    assert model.n_past == 100
+    read(model, text[:10])
+    found = model.grow([5, 6], (-1, 0)).logits.copy()
+    assert np.array_equal(found, rows(text + text[:10], [5, 6]))
+
+
+def test_ctrl_c_while_a_tree_is_entered(plain_rows, monkeypatch):
+    """The leaf holds more of the text then than is known."""
+    model, rows = plain_rows
+    text = words(2, 300)
+    read(model, text[:99])
+    model.decode_tree([text[99], 8, 9], (-1, -1))
+    model.keep(())
+    read(model, text[100:200])
+    with ctrl_c_behind(monkeypatch, "llama_memory_seq_cp"):
+        model.decode_tree([7, 8, 9], (-1, -1))
+    model.truncate(150)
+    other = text[:150] + text[200:]
+    read(model, other[150:])
+    found = model.decode_tree([7, 8, 9], (-1, -1)).logits.copy()
+    for node in (1, 2):
+        assert np.array_equal(found[[0, node]], rows(other, [7, 7 + node]))
+
+
 @pytest.mark.parametrize(
     "sampling", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "coupled"]
 )

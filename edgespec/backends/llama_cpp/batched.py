@@ -14,7 +14,7 @@ from ..base import BatchItem
 from ..chunks import check_slots
 from .batch import MOST_SEQUENCES, Batch, Part, RowViews
 from .branches import N_SEQUENCES, Branches
-from .context import can_branch, context_params, limited_threads
+from .context import LEAST_N_CTX, can_branch, context_params, limited_threads
 from .library import lib
 
 if TYPE_CHECKING:
@@ -41,14 +41,13 @@ class LlamaCppBatchedModel:
             )
         native = model.native.model
         self.vocab_size, self.n_slots = model.vocab_size, n_slots
-        self.max_batch = model.capabilities.max_batch
         self.max_draft_rows = model.capabilities.max_rows
         self.max_rows = max(_MANY_ROWS, n_slots)
         self._name, self._lock = model.path.name, model.lock
         each = _sequences_each(n_slots) if can_branch(native, model.config) else 1
         params = context_params(native, model.config)
-        params.n_ctx = n_ctx
-        params.n_batch = params.n_ubatch = self.max_batch
+        params.n_ctx = max(n_ctx, LEAST_N_CTX)
+        params.n_batch = params.n_ubatch = model.capabilities.max_batch
         params.n_seq_max, params.kv_unified = each * n_slots, True
         params.n_outputs_max = max(self.max_rows, params.n_seq_max)
         self._context = lib.llama_init_from_model(native, params)
@@ -59,6 +58,7 @@ class LlamaCppBatchedModel:
             )
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
+        self.max_batch: int = lib.llama_n_batch(self._context)  # a shorter cache takes fewer
         self._memory = lib.llama_get_memory(self._context)
         self._batch = Batch(self.max_batch)
         self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
@@ -175,7 +175,7 @@ class LlamaCppBatchedModel:
     def _pack(self, slot: int) -> None:
         try:
             self._slots[slot].pack(self._n_past[slot])
-        except DecodeError:
+        except BaseException:
             self._n_past[slot] = 0
             raise
 

@@ -69,10 +69,23 @@ class Branches:
 
     def _sync(self, sequence: int, n_past: int) -> None:
         """Let a sequence hold the text up to `n_past`."""
+        if self._window and self._begins(sequence) != self._begins(self.text):
+            # behind a window the engine gives cells to others, of the text before a leaf's
+            lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+            self._synced[sequence] = 0
         known = self._synced[sequence]
-        if known < n_past:
+        if known == n_past:
+            return
+        try:
             lib.llama_memory_seq_cp(self._memory, self.text, sequence, known, n_past)
             self._synced[sequence] = n_past
+        except BaseException:  # Ctrl-C behind the native call
+            self._cut(sequence, known)
+            raise
+
+    def _begins(self, sequence: int) -> int:
+        """Return the first position that a sequence holds, -1 for none."""
+        return lib.llama_memory_seq_pos_min(self._memory, sequence)  # type: ignore[no-any-return]
 
     def grow(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
         """Return the sequences and the positions of further nodes, as `enter` does.
@@ -153,6 +166,14 @@ class Branches:
             lib.llama_memory_seq_rm(self._memory, self._parked, -1, -1)
             self.n_parked = 0
 
+    def clear(self) -> None:
+        """Empty all sequences."""
+        for sequence in self._ids:
+            lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._synced = dict.fromkeys(self._synced, 0)
+        self._spans, self._grown = [], []
+        self.n_parked = self.n_whole = self.reach = 0
+
     def _cut(self, sequence: int, end: int) -> None:
         """Remove what a sequence holds from `end` on."""
         lib.llama_memory_seq_rm(self._memory, sequence, end, -1)
@@ -167,8 +188,16 @@ class Branches:
         """Free what is parked: the text of `n_past` tokens is written anew behind the first
         `n_whole`, to the last bit. Other texts stay as they are.
 
-        Raises DecodeError if the engine does not take back its own cache: the text is then gone.
+        Raises DecodeError if the engine does not take back its own cache. Whatever is raised, also
+        by Ctrl-C, the text is then gone.
         """
+        try:
+            self._pack(n_past)
+        except BaseException:
+            self.clear()
+            raise
+
+    def _pack(self, n_past: int) -> None:
         memory, scratch = self._memory, self._ids[-1]
         saved = [(part, self._saved(part)) for part in self._parts(n_past)]
         for sequence in self._ids:
@@ -177,8 +206,6 @@ class Branches:
         self.n_parked, self.reach = 0, self.n_whole
         for part, state in saved:
             if not lib.llama_state_seq_set_data_ext(self._context, state, len(state), scratch, 0):
-                self.truncate(0)
-                lib.llama_memory_seq_rm(memory, self.text, -1, -1)
                 raise DecodeError("the engine's cache could not be packed; begin the request anew")
             lib.llama_memory_seq_cp(memory, scratch, self.text, part.start, part.stop)
             lib.llama_memory_seq_rm(memory, scratch, -1, -1)

@@ -148,6 +148,7 @@ class LlamaCppModel:
         sequence at most.
         """
         self._branches.truncate(start)
+        self._n_nodes = 0
         self.n_past = min(self.n_past, start + 1)
         self.truncate(start)
 
@@ -291,7 +292,7 @@ class LlamaCppModel:
         if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
             try:
                 self._branches.pack(self.n_past)
-            except DecodeError:
+            except BaseException:
                 self.n_past = 0
                 raise
 
@@ -327,8 +328,11 @@ class LlamaCppModel:
             )
         if code == 2:
             raise Aborted(f"stopped after {self.n_past} tokens")
+        failed_at, self.n_past = self.n_past, 0  # who knows what the cache holds
+        self._branches.clear()
+        lib.llama_memory_clear(self._memory, False)
         raise DecodeError(
-            f"{self.path.name}: llama_decode failed with code {code} at {self.n_past} tokens"
+            f"{self.path.name}: llama_decode failed with code {code} at {failed_at} tokens"
         )
 
     def _drop_partial(self) -> int:

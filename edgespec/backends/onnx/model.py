@@ -137,7 +137,12 @@ class OnnxModel:
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
         start = self._n_past - len(self._nodes)
-        n_kept = self._cache.gather(start, [start + node for node in path])
+        try:
+            n_kept = self._cache.gather(start, [start + node for node in path])
+        except BaseException:  # no room for the copies, or Ctrl-C
+            self._nodes = ()
+            self.truncate(start)
+            raise
         self._unread = [self._nodes[node] for node in path[n_kept:]]
         self._n_past, self._nodes = start + n_kept, ()
 

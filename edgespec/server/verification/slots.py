@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ...backends.base import BatchedModel
 from ...cache.token_cache import common_prefix
-from ...errors import CannotTruncate
+from ...errors import CannotTruncate, DecodeError
 from .types import Counts, DeviceSession
 
 _MIN_SHARED = 64  # tokens: a shorter common prefix is read again
@@ -76,6 +76,9 @@ class SlotTable:
             try:
                 self._model.copy(source, session.slot, longest)
             except CannotTruncate:
+                return
+            except DecodeError:
+                self.release(self._sessions[source])
                 return
             session.n_cached = longest
             self._counts.shared_tokens += longest

@@ -201,3 +201,26 @@ def test_what_a_slot_has_lost_is_read_again():
         settle(sessions)
         assert device.text() == plain(prompt, 4)
     assert sessions.counts.shared_tokens == 0
+
+
+class Unpackable(Shared):
+    """Slots that are lost when another one would begin with what they hold."""
+
+    def copy(self, source, target, n_past):
+        self._models[source].truncate(0)
+        raise DecodeError("the cache could not be packed")
+
+
+def test_a_slot_that_is_lost_as_its_prefix_is_shared_is_read_again():
+    sessions = sessions_over(Unpackable([toy() for _ in range(2)]))
+    first, other = FakeDevice(sessions), FakeDevice(sessions)
+    prompts = [[*[5] * 100, end] for end in (1, 2)]
+    for device, prompt in zip((first, other), prompts, strict=True):
+        device.begin(prompt)
+        device.verify(0, ahead=3)
+        settle(sessions)
+    first.context += first.text()
+    first.verify(4, ahead=3)
+    settle(sessions)
+    assert first.text() == plain(prompts[0], 8)
+    assert other.text() == plain(prompts[1], 4)

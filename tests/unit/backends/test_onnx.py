@@ -95,6 +95,20 @@ def test_trees_are_said_to_be_possible_only_with_a_mask_for_them(tmp_path, optio
     assert model.placement["trees"].startswith("yes" if tree else "no: the graph takes no")
 
 
+def test_nodes_that_could_not_be_kept_are_gone(tmp_path, monkeypatch):
+    model = opened(onnx_models.save(tmp_path, bias=True))
+    model.decode(TOKENS, 0)
+
+    def no_room(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(type(model._cache), "gather", no_room)
+    model.decode_tree([1, 2, 3], (-1, -1))
+    with pytest.raises(MemoryError):
+        model.keep((1,))
+    assert model.n_past == len(TOKENS) + 1
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
     options = {"hidden_states": True, "shared": False, "half": half}

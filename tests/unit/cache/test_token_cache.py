@@ -41,3 +41,12 @@ def test_a_tree_that_was_left_is_dropped_whoever_has_used_the_model_since(cut):
         model.truncate(cut)
     assert cache.align([0, 1, 3, 2]) == 2
     assert model.n_past == len(cache.tokens) == 2
+
+
+def test_what_the_model_holds_beyond_the_text_is_cut():
+    model = ToyModel(np.full((4, 4), 0.25))
+    cache = TokenCache(model)
+    cache.decode([0, 1])
+    model.decode([2])  # something failed in between
+    assert cache.align([0, 1, 3, 2]) == 2
+    assert model.n_past == len(cache.tokens) == 2
