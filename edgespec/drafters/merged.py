@@ -14,7 +14,7 @@ from .trees import TreeDrafter
 class Merged:
     """A source of trees in which a draft model's choices and what lookups guess stand side by side.
 
-    Where the model draws its tokens, lookups continue its chain.
+    Where the model drafts chains, lookups continue them.
     """
 
     def __init__(self, model: ModelTreeDrafter, lookups: TreeDrafter) -> None:

@@ -120,9 +120,10 @@ class TreeOptions(NamedTuple):
 
 
 class ModelTreeDrafter(ModelDrafter):
-    """Drafts trees of a model's likeliest tokens; by coupled sampling, of the tokens that win their
-    races first. Where tokens are drawn it drafts chains: what is drafted beside a token may not
-    depend on what was drawn.
+    """Drafts trees of a model's likeliest tokens, at every temperature; by coupled sampling, of the
+    tokens that win their races first. It draws tokens, in chains, with acceptance "rejection" and
+    where trees cannot pay: the target draws one of four likely tokens more often than it accepts
+    one drawn token, but the likeliest alone less often.
 
     A model that cannot grow trees in its context is evaluated along its first choices only.
     """
@@ -133,6 +134,7 @@ class ModelTreeDrafter(ModelDrafter):
         super().__init__(model, target_vocab_size, **options)
         self._shape = tree
         self._grows = isinstance(model, GrowingModel) and model.capabilities.max_leaves > _TOGETHER
+        self._together = min(_TOGETHER, model.capabilities.max_rows)
         self._tree: GuessTree | None = None  # of the last draft
         self.is_chain = True  # this request's drafts
 
@@ -142,6 +144,8 @@ class ModelTreeDrafter(ModelDrafter):
         self._tree = None
         costs, n = self._costs, len(request.prompt)
         narrow = bool(costs and costs.known and costs.least(n)[0] > WIDE)
+        if not (narrow or self._coupled):
+            self._greedy = self._greedy or self._acceptance == "block"
         self.is_chain = narrow or not (self._greedy or self._coupled)
 
     def propose(
@@ -212,7 +216,7 @@ class ModelTreeDrafter(ModelDrafter):
         if not (thresholds.keeps(n - 1, prob) and thresholds.extends(n, prob)):
             return []
         n_together = 1
-        while n_together < min(len(nodes), _TOGETHER, limit - n):
+        while n_together < min(len(nodes), self._together, limit - n):
             worth = _BESIDE * tree.probs[nodes[n_together]] * self._confidence.conditional_rate
             if worth <= self._cost(n, n_together, thresholds):
                 break

@@ -23,6 +23,7 @@ N = 16
 PROMPT = [0, 1, 2]
 SHOW = Thresholds((0.0,), (0.0,))  # nothing ends a draft, but how sure it is counts
 GREEDY, COUPLED = SamplingParams(), SamplingParams(temperature=1.0, seed=7)
+DRAWN = SamplingParams(temperature=1.0)
 
 
 def three_ways(tokens):
@@ -108,9 +109,14 @@ def test_coupled_siblings_win_their_races_first():
     assert draft.probs is None
 
 
-def test_where_tokens_are_drawn_it_drafts_chains():
-    draft = made(3, SamplingParams(temperature=1.0)).propose(PROMPT, 6, SHOW)
+@pytest.mark.parametrize("options", [{"acceptance": "rejection"}, {"costs": Costs(0.0, least=0.2)}])
+def test_where_tokens_are_drawn_it_drafts_chains(options):
+    draft = made(3, DRAWN, **options).propose(PROMPT, 6, SHOW)
     assert (len(draft.tokens), draft.parents, len(draft.probs)) == (6, (), 6)
+
+
+def test_a_tree_is_the_same_at_every_temperature():
+    assert made(3, DRAWN).propose(PROMPT, 8, SHOW) == made(3).propose(PROMPT, 8, SHOW)
 
 
 def test_the_likeliest_node_is_evaluated_next_wherever_it_is():
