@@ -14,6 +14,8 @@ from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..types import Draft, Row, Rows, Verdict
 
+_TEACHING = 8  # largest logits of a row that sources of trees learn from
+
 
 def n_deciding(params: SamplingParams) -> int:
     """Return how many of a row's largest logits decide everything, 0 if the whole row may."""
@@ -71,10 +73,16 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         if isinstance(self._model, Restricting):
-            self._model.restrict(n_deciding(request.params))
+            self._model.restrict(self._n_wanted(request.params))
         if isinstance(self._model, ExpectsDrafts):
             self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
+
+    def _n_wanted(self, params: SamplingParams) -> int:
+        """Return how many of a row's largest logits are wanted, 0 for the whole row."""
+        n = n_deciding(params)
+        teaches = n and self._drafts and params.may_draft and self.max_leaves > 1
+        return max(n, _TEACHING) if teaches else n
 
     def _prefill(self) -> Iterator[int]:
         context, abort = self._context, self._request.abort
