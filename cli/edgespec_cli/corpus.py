@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import click
 import cloup
 
 from .loading import fetched
 from .options import json_option, offline_option, option
-from .parameters import ModelType
+from .parameters import ModelType, PathsType
 from .render import is_terminal, name, names, size, status, table
 
 
@@ -26,9 +25,7 @@ def corpus() -> None:
 
 
 @corpus.command()
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PathsType())
 @option(
     "-m",
     "--model",
@@ -37,7 +34,7 @@ def corpus() -> None:
     help="The model whose vocabulary is used; others with the same vocabulary draft from it too.",
 )
 @offline_option
-def add(paths: tuple[Path, ...], model: str | None, offline: bool) -> None:
+def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
     """Add text files, source code, saved chats, and folders of these.
 
     `run` and `chat` draft from them from now on. What was added before is read again if it has
@@ -46,6 +43,7 @@ def add(paths: tuple[Path, ...], model: str | None, offline: bool) -> None:
     from edgespec import hub
     from edgespec.loading import corpora
 
+    corpora.located(paths)  # what is wrong with them is said before a model is fetched
     path = fetched(model or hub.default_model, offline=offline)
     with status("reading") as line:
         made = corpora.add(
@@ -74,7 +72,8 @@ def list_(as_json: bool) -> None:
     """List what is kept to draft from.
 
     "added" is used by every run and chat, "named" was named with --draft-corpus, "answers" are kept
-    by --draft-memory disk.
+    by --draft-memory disk, "tokens" are those that likely follow one, which recycling keeps for
+    each model.
     """
     from edgespec.loading import corpora
 
@@ -98,9 +97,9 @@ def list_(as_json: bool) -> None:
 @corpus.command()
 @option("-y", "--yes", is_flag=True, help="Delete without being asked.")
 def clear(yes: bool) -> None:
-    """Delete all that is kept to draft from: documents' copies and earlier answers.
+    """Delete all that is kept to draft from: documents' copies, answers and likely next tokens.
 
-    The documents themselves stay.
+    The documents themselves stay, and so do the rates at which drafts came true.
     """
     from edgespec.loading import corpora
 

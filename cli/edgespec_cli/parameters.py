@@ -54,6 +54,10 @@ class PathsType(click.ParamType):  # type: ignore[type-arg]
     name = "path"
     envvar_list_splitter = os.pathsep
 
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path as it is; an empty one is no name of the current folder."""
+        return value or self.fail("it is empty; name a file or a folder", param, ctx)
+
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:

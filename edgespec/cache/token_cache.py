@@ -22,6 +22,15 @@ class TokenCache:
         self.tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`, behind `tokens`
         self._checkpoint: tuple[int, Any] | None = None
+        self._owner = ""
+
+    def begin(self, owner: str) -> None:
+        """Begin a request. Tokens of another owner are dropped: what is reused of them, and how
+        fast a prompt is read, would tell how theirs begin.
+        """
+        if owner != self._owner:
+            self.truncate(0)
+            self._owner = owner
 
     def align(
         self,
@@ -38,7 +47,7 @@ class TokenCache:
         """
         if self._nodes:
             self._settle()
-        del self.tokens[self.model.n_past :]  # an evaluation of somebody else's may have failed
+        self._forget_failed()  # an evaluation of somebody else's may have
         n = common_prefix(self.tokens, context, offset=offset, known=known)
         n = max(0, min(n, len(context) - offset - 1))
         self.truncate(n, abort)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .folder import replace
-from .suffix_array import SEPARATOR, SuffixArray, indexed
+from .suffix_array import LARGEST, SEPARATOR, SuffixArray, indexed
 
 logger = logging.getLogger("edgespec.corpus")
 
@@ -32,6 +32,7 @@ class Answers:
         self._most = most
         self._journal = journal
         self._texts: dict[bytes, None] = {}  # as int32, the least recently given first
+        self._size = 0  # of these, in bytes
         self._fresh: list[bytes] = []
         self._old: SuffixArray | None = None
         self._new: SuffixArray | None = None
@@ -42,7 +43,7 @@ class Answers:
     @property
     def n_tokens(self) -> int:
         """The number of tokens that are remembered."""
-        return sum(map(len, self._texts)) // 4
+        return self._size // 4
 
     @property
     def arrays(self) -> list[SuffixArray]:
@@ -70,8 +71,11 @@ class Answers:
         there = text in self._texts
         self._texts.pop(text, None)
         self._texts[text] = None
+        self._size += 0 if there else len(text)
         while len(self._texts) > 1 and self.n_tokens > self._most:
-            del self._texts[next(iter(self._texts))]
+            oldest = next(iter(self._texts))
+            del self._texts[oldest]
+            self._size -= len(oldest)
         return not there
 
     def _index_all(self) -> None:
@@ -88,7 +92,9 @@ def _index(texts: Collection[bytes]) -> SuffixArray | None:
 
 
 def _read(path: Path) -> list[bytes]:
-    """Return the answers of a file, the oldest first; none of one that is damaged or foreign."""
+    """Return the answers of a file, the oldest first; none of a foreign file, and none that holds
+    what is no token.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -101,7 +107,8 @@ def _read(path: Path) -> list[bytes]:
         return []
     values = np.frombuffer(data[len(_MAGIC) : len(data) // 4 * 4], "<i4")
     *whole, _ = np.split(values, np.flatnonzero(values == SEPARATOR) + 1)
-    return [text[:-1].tobytes() for text in whole if len(text) > 1 and text[:-1].min() >= 0]
+    answers = [text[:-1] for text in whole if len(text) > 1]
+    return [text.tobytes() for text in answers if 0 <= text.min() <= text.max() <= LARGEST]
 
 
 def _append(path: Path, text: bytes, most: int) -> None:
@@ -111,10 +118,11 @@ def _append(path: Path, text: bytes, most: int) -> None:
             with path.open("ab") as file:
                 file.write(text + _END)
             return
-        texts = [text]
+        texts, size = {text: None}, len(text)  # the latest first
         for earlier in reversed(_read(path)):
-            if sum(map(len, texts)) + len(earlier) <= most and earlier not in texts:
-                texts.append(earlier)
+            if size + len(earlier) <= most and earlier not in texts:
+                texts[earlier] = None
+                size += len(earlier)
         replace(path, [_MAGIC, *(part for text in reversed(texts) for part in (text, _END))])
     except OSError as error:
         logger.warning("the answer cannot be kept: %s", error)

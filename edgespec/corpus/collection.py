@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backends.base import Tokenizer
 from ..errors import ConfigError
-from .documents import find, texts_of
+from .documents import NO_TEXT, find, located, texts_of
 from .folder import folder, replace, vocabulary_folder
 from .suffix_array import SEPARATOR, SuffixArray, suffix_order
 
@@ -89,7 +89,8 @@ def make(
     A file that was tokenised with this vocabulary before, and has not changed, is not tokenised
     again. Raises ConfigError if there is no text, or more than is taken.
     """
-    where, found = vocabulary_folder(tokenizer), find(paths)
+    roots, where = tuple(map(str, located(paths))), vocabulary_folder(tokenizer)
+    found = find(roots)
     reader = _Reader(tokenizer, where, found.n_bytes, progress)
     for path, stat in found.files.items():
         reader.read(path, stat)
@@ -99,7 +100,6 @@ def make(
     data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
     if not _has_size(where / data, len(tokens)):  # it is not there already
         replace(where / data, [tokens.data, suffix_order(tokens).data])
-    roots = tuple(str(Path(path).expanduser().absolute()) for path in paths)
     made = Collection(_VERSION, name, model, roots, data, len(tokens), tuple(reader.documents))
     replace(_manifest(where, name), [msgspec.json.encode(made)])
     for old in where.glob(f"{name}-*.i32"):
@@ -146,7 +146,7 @@ class _Reader:
             self._places[digest] = self.n_tokens, len(tokens)
             self.parts.append(tokens)
             self.n_tokens += len(tokens)
-        self._add(path, stat, digest, "" if self._places[digest][1] else "empty or no text")
+        self._add(path, stat, digest, "" if self._places[digest][1] else NO_TEXT)
         self._progress(self._done, self._total)
 
     def _add(self, path: Path, stat: os.stat_result, digest: str, left_out: str) -> None:
@@ -181,9 +181,8 @@ def add(
     Raises ConfigError as `make` does.
     """
     before = _opened(vocabulary_folder(tokenizer), ADDED)
-    find(paths)  # which of them are not there is said first
     roots = [root for root in (before.roots if before else ()) if Path(root).exists()]
-    roots += [str(Path(path).expanduser().absolute()) for path in paths]
+    roots += map(str, located(paths))
     return make(tokenizer, ADDED, list(dict.fromkeys(roots)), model=model, progress=progress)
 
 
@@ -201,7 +200,7 @@ def named(tokenizer: Tokenizer, paths: Sequence[str | os.PathLike[str]]) -> Suff
     Raises ConfigError as `make` does.
     """
     where = vocabulary_folder(tokenizer)
-    roots = sorted(str(Path(path).expanduser().absolute()) for path in paths)
+    roots = sorted(map(str, located(paths)))
     name = "named-" + hashlib.sha256("\0".join(roots).encode()).hexdigest()[:12]
     collection = _opened(where, name)
     array = _array(where, collection) if collection and _is_current(collection, roots) else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -16,6 +18,8 @@ MOST_TEXT = 200 << 20  # bytes of all files together
 CHAT = "edgespec-chat"  # the "format" of a chat that was saved with /save
 _SKIPPED = ("node_modules", "__pycache__", "site-packages")  # folders of other people's texts
 _LARGE = f"larger than {MOST_FILE >> 20} MB"
+NO_TEXT = "empty or no text"
+_HEAD = 8192  # bytes of a file that are looked at to see that it is no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +35,51 @@ class Found:
         return sum(stat.st_size for stat in self.files.values())
 
 
+def located(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return the files and folders that are named, as absolute paths.
+
+    Raises ConfigError for one that is not there, an empty one, and one that is not UTF-8.
+    """
+    return [_located(os.fspath(path)) for path in paths]
+
+
+def _located(named: str) -> Path:
+    if not named:
+        raise ConfigError("a path is empty; name a file or a folder, '.' for the current one")
+    try:
+        path = Path(named).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(f"{named!r} is in the home folder of nobody who is known here") from None
+    if not _is_utf8(str(path)):
+        raise ConfigError(f"{named!r} has a name that is not UTF-8; rename it")
+    if not (path.is_dir() or path.is_file()):
+        raise ConfigError(f"{named!r} is neither a file nor a folder")
+    return path
+
+
+def _is_utf8(name: str) -> bool:
+    """Return False for a name that Python holds in surrogates, which JSON cannot have."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
     """Return the files that are named, and those in folders that are named, and in theirs.
 
-    In folders, hidden names, links and files of more than 8 MB are left out, and what others wrote:
-    node_modules, site-packages, virtual environments. Raises ConfigError for a path that is not
-    there, and for more text than 200 MB.
+    In folders, hidden names, links, files of more than 8 MB, binary ones and names that are not
+    UTF-8 are left out, and what others wrote: node_modules, site-packages, virtual environments.
+    Raises ConfigError as `located` does, and for more text than 200 MB.
     """
     found = Found()
-    for named in paths:
-        path = Path(named).expanduser().absolute()
+    for path in located(paths):
         if path.is_dir():
             for inside in _inside(path, found.left_out):
                 _take(found, inside)
-        elif path.is_file():
-            found.files[path] = path.stat()
         else:
-            raise ConfigError(f"{os.fspath(named)!r} is neither a file nor a folder")
+            found.files[path] = path.stat()
     if found.n_bytes > MOST_TEXT:
         raise ConfigError(
             f"there are {found.n_bytes >> 20} MB of text in {len(found.files)} files, and a corpus "
@@ -65,8 +97,10 @@ def _inside(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
             name for name in folders if name in _SKIPPED or (here / name / "pyvenv.cfg").exists()
         ]
         left_out["of installed packages"] += len(foreign)
-        folders[:] = sorted(set(folders) - {*hidden, *foreign})
-        yield from (here / name for name in sorted(set(files) - set(hidden)))
+        unnamable = set(filterfalse(_is_utf8, (*folders, *files))) - {*hidden, *foreign}
+        left_out["with a name that is not UTF-8"] += len(unnamable)
+        folders[:] = sorted(set(folders) - {*hidden, *foreign, *unnamable})
+        yield from (here / name for name in sorted(set(files) - {*hidden, *unnamable}))
 
 
 def _take(found: Found, path: Path) -> None:
@@ -75,8 +109,17 @@ def _take(found: Found, path: Path) -> None:
         found.left_out["links"] += 1
     elif stat.st_size > MOST_FILE:
         found.left_out[_LARGE] += 1
+    elif _is_binary(path):
+        found.left_out[NO_TEXT] += 1
     else:
         found.files[path] = stat
+
+
+def _is_binary(path: Path) -> bool:
+    """Return True if a file begins with what texts do not have."""
+    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+        return b"\0" in file.read(_HEAD)
+    return False
 
 
 def texts_of(data: bytes) -> list[str]:

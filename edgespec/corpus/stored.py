@@ -1,4 +1,4 @@
-"""Lists and deletes what is kept on this disk to draft from."""
+"""Lists and deletes the texts that are kept on this disk to draft from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .folder import folder
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Documents or answers on disk, tokenised with one vocabulary.
+    """Documents or answers on disk, tokenised with one vocabulary, or tokens learned of a model.
 
-    kind: "added", "named" (for single runs) or "answers". model: with whose tokenizer, in words;
-    "" for one that nobody named. roots: the files and folders. size: bytes on disk.
+    kind: "added", "named" (for single runs), "answers" or "tokens". vocabulary: the name of the
+    file for "tokens", else of the folder. model: with whose tokenizer, in words; "" for one that
+    nobody named. roots: the files and folders. size: bytes on disk.
     """
 
     kind: str
@@ -30,7 +31,7 @@ class Stored:
 
 
 def stored() -> list[Stored]:
-    """Return all that is kept."""
+    """Return the documents and answers that are kept."""
     found = []
     for where in _vocabularies():
         models = set()
@@ -50,7 +51,7 @@ def stored() -> list[Stored]:
 
 
 def clear() -> int:
-    """Delete all that is kept, documents and answers, and return the bytes that are free now."""
+    """Delete all documents and answers that are kept; return the bytes that are free now."""
     freed = 0
     for where in _vocabularies():
         freed += delete(*where.glob("*.json"), *where.glob("*.i32"), *where.glob(".new.*"))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SEPARATOR = -1  # behind every text: nothing that is found goes beyond it
+LARGEST = (1 << 20) - 2  # of all ids: with 1 added it has _BITS bits
 MIN_MATCH = 3  # shortest ending that is looked for, in tokens
 _DEPTH = 16  # tokens that endings are sorted by
 _LENGTHS = (MIN_MATCH, 4, 5, 6, 8, 11, _DEPTH)  # of endings that are looked for
@@ -130,10 +131,10 @@ def suffix_order(tokens: np.ndarray) -> np.ndarray:
     ones as they stand.
 
     tokens: int32 [n]. Besides these it takes about 100 MB, however long the text is. Raises
-    ValueError for ids of 2**20 and above.
+    ValueError for ids above LARGEST.
     """
-    if len(tokens) and not SEPARATOR <= tokens.min() <= tokens.max() < 1 << _BITS:
-        raise ValueError(f"a token id is not in -1 … {(1 << _BITS) - 1}")
+    if len(tokens) and not SEPARATOR <= tokens.min() <= tokens.max() <= LARGEST:
+        raise ValueError(f"a token id is not in -1 … {LARGEST}")
     order = np.empty(len(tokens), np.int32)
     ends = np.cumsum(np.bincount(tokens + 1))  # how many begin with this token or a smaller one
     done = first = 0

@@ -37,13 +37,20 @@ class Chat:
     the cache and only the new turn is prefilled. When the context is full, the oldest turns
     leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
     cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
-    does not. Control tokens written in messages are text, unless parse_special is True.
+    does not. Control tokens written in messages are text, unless parse_special is True. owner:
+    whose conversation it is; nothing of it is reused or drafted from for another owner.
     """
 
     def __init__(
-        self, engine: Engine, system: str | None = None, *, parse_special: bool = False
+        self,
+        engine: Engine,
+        system: str | None = None,
+        *,
+        parse_special: bool = False,
+        owner: str = "",
     ) -> None:
         self._engine = engine
+        self._owner = owner
         self._encoder = ConversationEncoder(engine.tokenizer, parse_special=parse_special)
         self.system = system
         self.messages: list[dict[str, str]] = []
@@ -90,7 +97,7 @@ class Chat:
         earlier = self._earlier
         if dropped != self._n_dropped:
             earlier = self._encoder.encode(self._conversation(messages[:dropped]))
-        events = self._engine.run(prompt, params, earlier=earlier)
+        events = self._engine.run(prompt, params, earlier=earlier, owner=self._owner)
         return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
 
     def reset(self) -> None:

@@ -80,18 +80,21 @@ class Engine:
     def stream(self, prompt: Prompt, *, owner: str = "", **sampling: Any) -> Iterator[Event]:
         """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
-        owner: whose answer it is; it is never drafted from for another owner. Arguments are checked
-        and time counts at once, the engine is taken with the first `next`. Closing the iterator
-        ends the request.
+        owner: whose request it is; nothing of it is reused or drafted from for another owner.
+        Arguments are checked and time counts at once, the engine is taken with the first `next`.
+        Closing the iterator ends the request.
         """
         return self.run(self.encode(prompt), build(SamplingParams, sampling), owner=owner)
 
-    def chat(self, system: str | None = None, *, parse_special: bool = False) -> Chat:
+    def chat(
+        self, system: str | None = None, *, parse_special: bool = False, owner: str = ""
+    ) -> Chat:
         """Return a new conversation, rendered with the model's own template.
 
         parse_special: read control tokens that are written in messages as such, not as text.
+        owner: whose conversation it is, as for `stream`.
         """
-        return Chat(self, system, parse_special=parse_special)
+        return Chat(self, system, parse_special=parse_special, owner=owner)
 
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known, and wait for it.

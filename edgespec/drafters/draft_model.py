@@ -79,6 +79,7 @@ class ModelDrafter:
         self._greedy = request.params.temperature == 0 or self._acceptance == "deterministic"
         self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
         self._start = 0
+        self._cache.begin(request.owner)
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
         self._n_context = self._position = len(request.prompt)
         self._guesses = []

@@ -1,4 +1,4 @@
-"""Documents to draft from, added for a model that is on disk."""
+"""What is kept on this disk to draft from; documents are added for a model that is there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from .. import backends
 from ..backends import files
 from ..corpus import collection
+from ..corpus import stored as texts
 from ..corpus.collection import Made, Progress
-from ..corpus.stored import Stored, clear, stored
+from ..corpus.documents import located
+from ..corpus.stored import Stored
+from .kept import forget_tokens, stored_tokens
 from .models import Reference, model_path
 
-__all__ = ["Made", "Stored", "add", "clear", "stored"]
+__all__ = ["Made", "Stored", "add", "clear", "located", "stored"]
 
 
 def add(
@@ -29,3 +32,13 @@ def add(
     path = model_path(model)
     with backends.of(path).vocabulary(path) as tokenizer:
         return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
+
+
+def stored() -> list[Stored]:
+    """Return all that is kept: documents, answers, and tokens that likely follow each one."""
+    return [*texts.stored(), *stored_tokens()]
+
+
+def clear() -> int:
+    """Delete all of it, and return the bytes that are free now."""
+    return texts.clear() + forget_tokens()

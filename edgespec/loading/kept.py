@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import files
+from ..corpus.collection import delete
+from ..corpus.stored import Stored
 from ..costs.profiles import folder, forget_all, keep, kept
 from ..drafters.base import Learns, LearnsTokens, Tokens
 from ..types import Abort
@@ -42,9 +44,10 @@ class Kept:
     doing = "keeping what was learned of drafts"
 
     def __init__(self, target: Path, draft: Path | None, *, tokens: bool = True) -> None:
-        paths = [path and str(path.resolve()) for path in (target, draft)]
-        self._key = {"kind": _KIND, "models": paths}
-        self._of = [_stamp(path) for path in (target, draft)]
+        self._paths = target, draft
+        resolved = [path and str(path.resolve()) for path in self._paths]
+        self._key = {"kind": _KIND, "models": resolved}
+        self._of = [_stamp(path) for path in self._paths]
         self._tokens = TokensFile(target) if tokens else None
         self._learners: Sequence[Learns] = ()
         self._last: dict[str, Any] = {}  # what of all names was read or kept last
@@ -72,6 +75,8 @@ class Kept:
         """Keep what was learned so far, if it is new; a failure is only logged."""
         if os.getpid() != self._process:
             return  # what a forked process has is the parent's
+        if not self._is_current():
+            return  # a model was deleted or replaced, and what was learned of it with it
         try:
             learned = dict(self._last)  # of drafters that other processes use, too
             for learner in self._learners:
@@ -86,20 +91,29 @@ class Kept:
             logger.warning("what was learned of drafts cannot be kept: %s", error)
             logger.debug("its traceback", exc_info=True)
 
+    def _is_current(self) -> bool:
+        """Return True if the models' files are those that it was made with."""
+        with contextlib.suppress(OSError):
+            return [_stamp(path) for path in self._paths] == self._of
+        return False
+
 
 class TokensFile:
     """The file of the tokens that were learned of a model, for its user only."""
 
     def __init__(self, model: Path) -> None:
         digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()
-        self.path = folder() / "tokens" / f"{digest[:24]}.npz"
-        self._stamp = np.frombuffer(json.dumps([_VERSION, _stamp(model)]).encode(), np.uint8)
+        self.path = _tokens_folder() / f"{digest[:24]}.npz"
+        stamp = json.dumps([_VERSION, files.label(model), _stamp(model)])
+        self._stamp = np.frombuffer(stamp.encode(), np.uint8)
+        self._was_there = False
 
     def read(self) -> dict[str, Tokens]:
         """Return what was written by names, {} for nothing."""
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 if np.array_equal(file[_STAMP], self._stamp):
+                    self._was_there = True
                     return {name: file[name] for name in file.files if name != _STAMP}
         except OSError:
             pass
@@ -108,7 +122,11 @@ class TokensFile:
         return {}
 
     def write(self, learners: Iterable[Learns]) -> None:
-        """Replace the file by what is learned now, if that is anything."""
+        """Replace the file by what is learned now, if that is anything, and if nobody has deleted
+        the file meanwhile.
+        """
+        if self._was_there and not self.path.exists():
+            return
         tokens: dict[str, Any] = {}
         for part in learners:
             tokens |= part.learned_tokens() if isinstance(part, LearnsTokens) else {}
@@ -122,6 +140,7 @@ class TokensFile:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                 np.savez(file, **tokens)
             partial.replace(self.path)
+            self._was_there = True
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink()
@@ -143,6 +162,27 @@ def forget_learned(path: Path) -> None:
         TokensFile(path).path.unlink()
     name = str(path.resolve())
     forget_all(lambda key: key.get("kind") == _KIND and name in key["models"])
+
+
+def stored_tokens() -> list[Stored]:
+    """Return the files of tokens that were learned of models."""
+    found = []
+    for path in sorted(_tokens_folder().glob("*.npz")):
+        model, n_tokens = "", 0
+        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as file:
+            _, model, _ = json.loads(file[_STAMP].tobytes())
+            n_tokens = sum(len(file[name]) for name in file.files if name != _STAMP)
+        found.append(Stored("tokens", path.stem, model, (), 0, n_tokens, path.stat().st_size))
+    return found
+
+
+def forget_tokens() -> int:
+    """Delete the tokens that were learned of all models, and return the bytes that are free now."""
+    return delete(*_tokens_folder().glob("*"))
+
+
+def _tokens_folder() -> Path:
+    return folder() / "tokens"
 
 
 def _stamp(path: Path | None) -> list[list[Any]] | None:

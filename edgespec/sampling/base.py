@@ -34,7 +34,7 @@ class Request:
 
     prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
-    owner: whose request it is; what is remembered of answers is never used for another owner.
+    owner: whose request it is; nothing of it is reused or drafted from for another owner.
     """
 
     prompt: Sequence[int]

@@ -30,7 +30,7 @@ class LocalVerifier:
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
     target's own choice. governor: is asked for the number of threads before every evaluation.
     drafts: there may be drafts, if a request allows it. The cache outlives a request: the next one
-    reuses what it can.
+    of the same owner reuses what it can.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class LocalVerifier:
             rule=self._rule,
         )
         self._context = list(request.prompt)
+        self._cache.begin(request.owner)
         if isinstance(self._model, Restricting):
             self._model.restrict(self._n_wanted(request.params))
         if isinstance(self._model, ExpectsDrafts):

@@ -114,6 +114,7 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path / "corpus"))
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     monkeypatch.setattr(edgespec, "load", load)
     monkeypatch.chdir(tmp_path)
     for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf"):

@@ -1,6 +1,7 @@
 """`edgespec corpus`, and documents and earlier answers in other commands."""
 
 import json
+import os
 
 import pytest
 
@@ -53,6 +54,27 @@ def test_what_cannot_be_added(toy, path):
     result = add(toy, path)
     assert result.exit_code == 2
     assert path.rpartition("/")[2] in result.stderr
+
+
+def test_what_names_nothing_is_told_before_a_model_is_fetched(toy, monkeypatch):
+    """An unset variable does not name the current folder."""
+    monkeypatch.setattr("edgespec_cli.corpus.fetched", None)
+    for path in ("", "nothing", "~nobody_of_this_name/notes"):
+        result = toy("corpus", "add", "texts", path)
+        assert result.exit_code == 2
+        assert (path or "is empty") in result.stderr
+    assert toy.run("hello", "--draft-corpus", "").exit_code == 2
+    assert toy.run("hello", env={"EDGESPEC_DRAFT_CORPUS": f"texts{os.pathsep}"}).exit_code == 2
+
+
+def test_a_name_that_is_not_utf8_is_left_out(toy):
+    try:
+        (toy.folder / "texts" / os.fsdecode(b"caf\xe9.txt")).write_text("text")
+    except OSError:
+        pytest.skip("names on this disk are UTF-8")
+    result = add(toy, "texts")
+    assert result.exit_code == 0
+    assert "1 with a name that is not UTF-8" in result.stderr
 
 
 def accepted(toy, *args, **more):

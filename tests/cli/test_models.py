@@ -152,7 +152,7 @@ def test_the_copy_of_a_draft_model_goes_with_it(edgespec_cli, stored, monkeypatc
     assert (copy.exists(), other.exists(), stored.exists()) == (False, True, False)
 
 
-def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, monkeypatch, tmp_path):
+def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, tmp_path):
     class Learner:
         def learned(self):
             return {"suffix": []}
@@ -165,7 +165,6 @@ def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, monkey
 
         relearn_tokens = relearn
 
-    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     for model in (stored, tmp_path / "other.gguf"):
         model.write_bytes(b"weights")
         kept = Kept(model, None)

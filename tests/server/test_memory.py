@@ -1,4 +1,4 @@
-"""Earlier answers on a server: each API key's are its own."""
+"""Caches and earlier answers on a server: each API key's are its own."""
 
 import contextlib
 
@@ -23,15 +23,21 @@ def engine_of(script, memory):
     )  # fmt: skip
 
 
-def accepted(client, key):
-    """Ask one question under a key; return how many drafted tokens were right."""
-    before = accepted_so_far(client, key)
+def ask(client, key):
+    """Ask one question under a key; return the response."""
     answer = client.post(
         "/v1/chat/completions",
         headers={"Authorization": f"Bearer {key}"},
         json={"model": "toy", "messages": [{"role": "user", "content": "umlaut"}]},
-    )
-    assert answer.json()["choices"][0]["message"]["content"] == "Grüße aus Köln"
+    ).json()
+    assert answer["choices"][0]["message"]["content"] == "Grüße aus Köln"
+    return answer
+
+
+def accepted(client, key):
+    """Ask the question under a key; return how many drafted tokens were right."""
+    before = accepted_so_far(client, key)
+    ask(client, key)
     return accepted_so_far(client, key) - before
 
 
@@ -41,11 +47,29 @@ def accepted_so_far(client, key):
     return sum(float(line.split()[-1]) for line in lines if "accepted" in line and "total" in line)
 
 
-def test_answers_are_never_shared_between_keys(script):
+@contextlib.contextmanager
+def client_of(script, memory):
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(engine_of(script, "process"))
+        engine = stack.enter_context(engine_of(script, memory))
         app = create_app(engine, ServerSettings("toy", api_keys=KEYS))
-        client = stack.enter_context(TestClient(app, base_url="http://localhost"))
+        yield stack.enter_context(TestClient(app, base_url="http://localhost"))
+
+
+def test_a_key_does_not_learn_what_another_one_has_asked(script):
+    with client_of(script, "off") as client:
+
+        def cached(key):
+            return ask(client, key)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        first, second = KEYS
+        assert cached(first) == 0
+        assert cached(first) > 20
+        assert cached(second) == cached(first) == 0
+        assert cached(first) > 20
+
+
+def test_answers_are_never_shared_between_keys(script):
+    with client_of(script, "process") as client:
         first, second = KEYS
         assert accepted(client, first) < 4
         assert accepted(client, second) < 4  # nothing of the first one's

@@ -21,6 +21,27 @@ def test_a_checkpoint_of_a_text_that_is_gone_is_not_gone_back_to(truncate):
     assert cache.tokens == list(cache.model.checkpoint()) == OTHER[:6]
 
 
+def test_a_checkpoint_is_not_gone_back_to_once_somebody_else_has_used_the_model():
+    cache = TokenCache(ToyModel(np.full((8, 8), 1 / 8), truncate=False))
+    cache.decode(ONE[:5])
+    cache.protect()
+    cache.decode(ONE[5:])
+    cache.model.truncate(0)
+    cache.align([*OTHER, 0])
+    cache.decode(OTHER)
+    cache.truncate(6)
+    assert cache.tokens == list(cache.model.checkpoint()) == OTHER[:6]
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_nothing_of_another_owner_stays(truncate):
+    cache = TokenCache(ToyModel(np.full((8, 8), 1 / 8), truncate=truncate))
+    for owner, n_reused in (("", 0), ("", 6), ("one", 0), ("one", 6), ("two", 0), ("one", 0)):
+        cache.begin(owner)
+        assert cache.align(ONE) == cache.model.n_past == n_reused
+        cache.decode(ONE[n_reused:])
+
+
 def test_going_back_evaluates_only_what_is_behind_the_checkpoint():
     cache = TokenCache(ToyModel(np.full((8, 8), 1 / 8), truncate=False))
     cache.decode(ONE[:5])

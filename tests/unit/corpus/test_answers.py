@@ -3,6 +3,7 @@
 import logging
 import stat
 
+import numpy as np
 import pytest
 
 from edgespec.corpus import answers as module
@@ -40,6 +41,7 @@ def test_the_least_recently_given_go_first(monkeypatch):
     for i in (1, 2, 3, 4, 5, 1, 6):  # the first is given again
         answers.add([answer(i)])
         assert answers.n_tokens <= 40
+    assert answers.n_tokens == 40
     assert known(answers) == [1, 3, 4, 5, 6]
 
 
@@ -93,6 +95,19 @@ def test_a_foreign_file_is_begun_anew(tmp_path, foreign, caplog):
     assert ("holds no answers" in caplog.text) == (not foreign.startswith(b"EdgeAns1"))
     tell(answers, answer(1))
     assert known(Answers(journal=path)) == [1]
+
+
+@pytest.mark.parametrize("wrong", [1 << 20, (1 << 31) - 1, -2])
+def test_answers_with_ids_that_cannot_be_are_left_out(tmp_path, wrong):
+    path = tmp_path / "answers"
+    tell(Answers(journal=path), answer(1), answer(2), answer(3))
+    values = np.fromfile(path, "<i4")
+    values[values == 2003] = wrong
+    values.tofile(path)
+    again = Answers(journal=path)
+    assert known(again) == [1, 3]
+    tell(again, answer(4))
+    assert known(Answers(journal=path)) == [1, 3, 4]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, caplog):

@@ -117,6 +117,15 @@ def test_files_that_are_no_text(texts):
         collection.named(Counting(), [str(texts / "image")])
 
 
+@pytest.mark.parametrize("make", [collection.add, collection.named])
+def test_what_names_nothing_is_told_before_anything_is_read(texts, make):
+    tokenizer = Counting()
+    for wrong in ("", "~nobody_of_this_name/notes", "nothing"):
+        with pytest.raises(ConfigError):
+            make(tokenizer, [texts, wrong])
+    assert tokenizer.seen == []
+
+
 def damage(folder, how):
     data, manifest = next(folder.glob("*.i32")), next(folder.glob("*.json"))
     if how == "shorter":

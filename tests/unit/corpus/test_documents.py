@@ -63,6 +63,45 @@ def test_a_path_that_is_not_there(tmp_path):
         find(["nothing"])
 
 
+@pytest.mark.parametrize("path", ["", "~nobody_of_this_name/notes"])
+def test_what_names_nothing(path):
+    with pytest.raises(ConfigError, match=r"empty; name a file|nobody who is known here"):
+        find([path])
+
+
+def non_utf8(folder, name):
+    """Return a path whose name is not UTF-8; skip where the disk has no such names."""
+    path = folder / os.fsdecode(name)
+    try:
+        path.mkdir()
+    except OSError:
+        pytest.skip("names on this disk are UTF-8")
+    return path
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    """They cannot be listed in JSON."""
+    write(tmp_path, a="a")
+    folder = non_utf8(tmp_path, b"folder \xe9")
+    write(folder, b="b", c="c")
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("d")
+    found = find([tmp_path])
+    assert [path.name for path in found.files] == ["a"]
+    assert found.left_out["with a name that is not UTF-8"] == 2
+    for path in (folder, folder / "b", tmp_path / os.fsdecode(b"caf\xe9.txt")):
+        with pytest.raises(ConfigError, match="not UTF-8; rename it"):
+            find([path])
+
+
+def test_binary_files_in_folders_do_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MOST_TEXT", 10)
+    write(tmp_path, text="abc")
+    (tmp_path / "picture").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    found = find([tmp_path])
+    assert [path.name for path in found.files] == ["text"]
+    assert found.left_out["empty or no text"] == 1
+
+
 def test_more_text_than_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "MOST_TEXT", 3)
     write(tmp_path, a="ab", b="cd")

@@ -6,7 +6,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgespec.corpus import suffix_array
-from edgespec.corpus.suffix_array import MIN_MATCH, NO_MATCH, SEPARATOR, indexed, suffix_order
+from edgespec.corpus.suffix_array import (
+    LARGEST,
+    MIN_MATCH,
+    NO_MATCH,
+    SEPARATOR,
+    indexed,
+    suffix_order,
+)
 
 LENGTHS = (3, 4, 5, 6, 8, 11, 16)
 texts = st.lists(st.lists(st.integers(0, 3), max_size=60), min_size=1, max_size=4)
@@ -125,8 +132,10 @@ def test_wrong_values_make_wrong_guesses_and_no_errors():
 
 
 def test_ids_that_do_not_fit():
+    largest = np.array([3, LARGEST, 2, -1, 3, 1, LARGEST, -1], np.int32)
+    assert suffix_order(largest).tolist() == [7, 3, 5, 2, 4, 0, 6, 1]
     with pytest.raises(ValueError, match="token id"):
-        suffix_order(np.array([1 << 20, -1], np.int32))
+        suffix_order(np.array([LARGEST + 1, -1], np.int32))
 
 
 def test_an_empty_text():

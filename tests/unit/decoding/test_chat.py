@@ -46,6 +46,15 @@ def test_turns_and_reuse():
         assert [m["content"] for m in chat.messages] == ["hello", "ok then", "again", "ok then"]
 
 
+def test_conversations_of_owners_are_kept_apart():
+    with chat_engine() as engine:
+        one, other = (engine.chat("be kind", owner=name) for name in ("one", "other"))
+        assert one.send("hello").stats.num_cached_tokens == 0
+        assert other.send("hello").stats.num_cached_tokens == 0
+        assert other.send("again").stats.num_cached_tokens > 20
+        assert one.send("again").stats.num_cached_tokens == 0
+
+
 def test_truncated_answers_are_continued_from_the_cache():
     with chat_engine() as engine:
         chat = engine.chat()

@@ -466,3 +466,16 @@ def test_description_is_json():
 
     with engine() as made:
         assert json.loads(json.dumps(made.describe()))["n_ctx"] == 400
+
+
+def test_the_cache_of_another_owner_is_not_reused():
+    """Neither a count nor a time tells one owner how another one's prompt begins."""
+    with engine() as made:
+
+        def n_cached(owner):
+            done = made.generate("abcabcabc", max_tokens=4, owner=owner)
+            assert done.text == "defg"
+            return done.stats.num_cached_tokens
+
+        owners = ("", "", "one", "one", "two", "one", "")
+        assert [n_cached(owner) for owner in owners] == [0, 8, 0, 8, 0, 0, 0]

@@ -63,6 +63,15 @@ def n_unread(drafter, context):
 SURE, UNSURE = confidence_class(0.99), confidence_class(0.5)
 
 
+def test_the_cache_of_another_owner_is_not_reused():
+    drafter = made()
+    drafter.propose(PROMPT, 1, SHOW)
+    for owner, unread in (("", 1), ("one", 3), ("one", 1), ("two", 3), ("", 3)):
+        drafter.begin(Request(PROMPT, SamplingParams(), None, owner=owner))
+        assert n_unread(drafter, PROMPT) == unread
+        drafter.propose(PROMPT, 1, SHOW)
+
+
 def test_classes():
     assert (SURE, UNSURE) == (9, 2)
     assert [confidence_class(p) for p in (0.0, 0.29, 0.31, 0.999, 1.0)] == [0, 0, 1, 10, 10]

@@ -16,6 +16,7 @@ from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
 from edgespec.drafters.recycling import RecyclingBranches
+from edgespec.loading import corpora
 from edgespec.loading.kept import Kept, TokensFile, forget_learned
 from edgespec.types import Verified
 
@@ -28,6 +29,7 @@ def folder(monkeypatch, tmp_path):
     """No pause before idle work, an empty folder of profiles."""
     monkeypatch.setattr(idle_work, "PAUSE_S", 0.0)
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path / "corpus"))
     return tmp_path / "profiles"
 
 
@@ -275,6 +277,24 @@ def test_forgetting_a_model(model, folder, tmp_path):
     assert not list(folder.glob("*.json"))
 
 
+@pytest.mark.parametrize("which", ["target", "draft"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_an_engine_that_is_open_keeps_nothing_of_a_model_that_is_gone(
+    model, folder, tmp_path, which, how, caplog
+):
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(b"small")
+    with engine(model, draft, method="suffix,recycling") as made:
+        answer(made)
+        path = {"target": model, "draft": draft}[which]
+        if how == "deleted":
+            path.unlink()
+        else:
+            path.write_bytes(b"other weights")
+    assert not list(folder.glob("**/*"))
+    assert caplog.text == ""
+
+
 def test_what_may_be_remembered_is_named():
     with pytest.raises(edgespec.ConfigError, match="known: all, rates, nothing"):
         edgespec.SpeculativeConfig(remember="everything")
@@ -310,6 +330,31 @@ def test_tokens_are_forgotten_with_the_model(model, folder):
     assert TokensFile(model).read() == {}
     forget_learned(model)
     assert tokens_of(folder) == []
+
+
+def test_tokens_that_were_deleted_are_not_written_again(model, folder):
+    with engine(model, method="recycling") as made:
+        answer(made)
+    with engine(model, method="recycling") as made:
+        answer(made)
+        (entry,) = corpora.stored()
+        assert (entry.kind, entry.model, entry.n_tokens) == ("tokens", "toy.gguf", 4)
+        assert corpora.clear() == entry.size
+    assert tokens_of(folder) == corpora.stored() == []
+    assert "recycling" in on_disk(folder)
+    with engine(model, method="recycling") as made:
+        answer(made)
+    assert len(tokens_of(folder)) == 1
+
+
+def test_damaged_tokens_are_listed_and_deleted(model, folder):
+    with engine(model, method="recycling") as made:
+        answer(made)
+    (path,) = tokens_of(folder)
+    path.write_bytes(b"damaged")
+    (entry,) = corpora.stored()
+    assert (entry.model, entry.n_tokens, entry.size) == ("", 0, 7)
+    assert corpora.clear() == 7
 
 
 def test_no_tokens_are_kept_where_only_rates_are(model, folder):
