@@ -1,4 +1,4 @@
-"""What is kept on this disk to draft from; documents are added for a model that is there."""
+"""Adds documents to draft from, and lists and deletes what is kept on this disk for that."""
 
 from __future__ import annotations
 
