@@ -155,10 +155,10 @@ def closing(*engines):
 
 
 @contextlib.contextmanager
-def plainly(server, key=None):
+def plainly(server, key=None, version=2):
     with connect(
         server.url + "/v1/verify",
-        subprotocols=[*protocol.SUBPROTOCOLS],
+        subprotocols=[name for name, n in protocol.SUBPROTOCOLS.items() if n == version],
         compression=None,
         additional_headers={"Authorization": f"Bearer {key}"} if key else None,
     ) as socket:
@@ -167,12 +167,13 @@ def plainly(server, key=None):
 
 @contextlib.contextmanager
 def raw(server, version=1):
-    with plainly(server) as socket:
-        introduce(socket, version=version)
+    with plainly(server, version=version) as socket:
+        introduce(socket)
         yield socket
 
 
-def introduce(socket, token=protocol.NO_TOKEN, version=1, **options):
+def introduce(socket, token=protocol.NO_TOKEN, **options):
     digest = protocol.vocabulary_hash(TOKENIZER, N)
+    version = protocol.SUBPROTOCOLS[socket.subprotocol]
     socket.send(encode(protocol.Open(version, token, N, digest, "", options)))
     return protocol.expect(protocol.Opened, decode(socket.recv(5)))

@@ -40,7 +40,7 @@ def test_the_newest_version_of_both_is_spoken(server, offered, spoken):
     with connect(server.url + "/v1/verify", subprotocols=offered, compression=None) as socket:
         assert socket.subprotocol == spoken
         version = protocol.SUBPROTOCOLS[spoken]
-        assert introduce(socket, version=version).version == version
+        assert introduce(socket).version == version
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": 40}, DRAWN], ids=["greedy", "drawn"])
@@ -52,7 +52,7 @@ def test_a_server_of_version_1(old_server, options):
 
 
 def test_a_device_of_version_1_gets_the_frames_of_version_1(server):
-    with plainly(server) as socket:
+    with plainly(server, version=1) as socket:
         socket.send(encode(protocol.Open(1, protocol.NO_TOKEN, N, HASH, "toy")))
         opened = socket.recv(5)
         expected = protocol.Opened(1, opened[2:18], 256, 31, 32, N, HASH, "toy")
@@ -68,13 +68,23 @@ def test_a_version_that_nobody_speaks(server):
         assert "versions 1 and 2 of the protocol, not 3" in error.message
 
 
+@pytest.mark.parametrize(("agreed", "said"), [(1, 2), (2, 1)])
+def test_the_version_that_was_agreed_on_is_the_one_of_the_session(server, agreed, said):
+    with plainly(server, version=agreed) as socket:
+        socket.send(encode(protocol.Open(said, protocol.NO_TOKEN, N, HASH, "")))
+        error = protocol.expect(protocol.Error, decode(socket.recv(5)))
+        assert error.code == protocol.VERSION_UNKNOWN
+        assert f"says version {said} of the protocol" in error.message
+        assert f"was made for version {agreed}" in error.message
+
+
 def test_a_session_is_resumed_in_the_other_version(server):
     """Its device was updated, or its server was and is not any more."""
     with plainly(server) as socket:
         token = introduce(socket).token
         for version in (2, 1, 2):
-            with plainly(server) as again:
-                assert introduce(again, token, version).token == token
+            with plainly(server, version=version) as again:
+                assert introduce(again, token).token == token
                 again.close_socket()  # without a goodbye: the session is kept
 
 

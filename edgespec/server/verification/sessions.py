@@ -102,11 +102,14 @@ class Sessions:
 
     # --- from any thread ---
 
-    def open(self, data: bytes | str, send: Send, owner: str = "") -> DeviceSession | None:
+    def open(
+        self, data: bytes | str, send: Send, owner: str = "", agreed: int | None = None
+    ) -> DeviceSession | None:
         """Open or resume a session with a connection's first frame; None if it is refused. The
-        answer goes to `send`, which must not block. owner: only the same one can resume.
+        answer goes to `send`, which must not block. owner: only the same one can resume. agreed:
+        the version of the protocol that the connection speaks; None for the one of the frame.
         """
-        return self._registry.open(data, send, owner)
+        return self._registry.open(data, send, owner, agreed)
 
     def receive(self, session: DeviceSession, send: Send, data: bytes | str) -> bool:
         """Take a frame that came over the connection `send`. False if the connection has to end,
@@ -149,9 +152,9 @@ class Sessions:
             self._registry.expire()
             self._slots.release_idle(self.limits.idle_s)
             frames = self._registry.take_frames()
-        for session, arrived, data in frames:
+        for session, arrived, version, data in frames:
             with self._failing_alone(session):
-                self._frames.handle(session, arrived, data)
+                self._frames.handle(session, arrived, version, data)
         batch = self._scheduler.next_batch()
         if not batch:
             return bool(frames)

@@ -38,12 +38,20 @@ class ServedTarget:
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
-    def refusal(self, asked: protocol.Open) -> protocol.Error | None:
-        """Return why this device cannot be served, or None if it can."""
+    def refusal(self, asked: protocol.Open, agreed: int | None = None) -> protocol.Error | None:
+        """Return why this device cannot be served, or None if it can. agreed: the version that its
+        connection speaks; None for any.
+        """
         if asked.version not in protocol.SUBPROTOCOLS.values():
             return protocol.Error(
                 protocol.VERSION_UNKNOWN,
                 f"this server speaks versions 1 and 2 of the protocol, not {asked.version}",
+            )
+        if agreed not in (None, asked.version):
+            return protocol.Error(
+                protocol.VERSION_UNKNOWN,
+                f"OPEN says version {asked.version} of the protocol, and the connection was made "
+                f"for version {agreed}; offer the other subprotocol, or send this version",
             )
         if asked.options:
             return protocol.Error(protocol.UNSUPPORTED, unknown_options(asked.options))

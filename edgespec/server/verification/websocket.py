@@ -54,7 +54,7 @@ def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
             await socket.close(_POLICY)
             return
         await socket.accept(spoken)
-        connection = _Connection(socket, sessions)
+        connection = _Connection(socket, sessions, protocol.SUBPROTOCOLS[spoken])
         with contextlib.suppress(WebSocketDisconnect, OSError):
             await connection.run(owner)
 
@@ -62,11 +62,15 @@ def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
 
 
 class _Connection:
-    """One device's connection. Frames are read and written at the same time."""
+    """One device's connection. Frames are read and written at the same time.
 
-    def __init__(self, socket: WebSocket, sessions: Sessions) -> None:
+    version: of the protocol, on which both sides have agreed.
+    """
+
+    def __init__(self, socket: WebSocket, sessions: Sessions, version: int) -> None:
         self._socket = socket
         self._sessions = sessions
+        self._version = version
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_UNSENT)
         self._stalled = False
@@ -78,7 +82,9 @@ class _Connection:
         code = _LOST
         try:
             first = await asyncio.wait_for(self._read(), _OPEN_TIMEOUT_S)
-            session = await run_in_threadpool(self._sessions.open, first, self.send, owner)
+            session = await run_in_threadpool(
+                self._sessions.open, first, self.send, owner, self._version
+            )
             if session:
                 code = await self._listen(session, writing)
         except WebSocketDisconnect as gone:
