@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -148,6 +148,16 @@ def is_typed(ctx: click.Context, name: str) -> bool:
 def _overrides(ctx: click.Context, strong: str, weak: str) -> bool:
     """Return whether `strong` was typed and `weak` only comes from the environment."""
     return is_typed(ctx, strong) and from_environment(ctx, weak)
+
+
+def refuse_typed(ctx: click.Context, names: Iterable[str], why: str) -> None:
+    """Raise UsageError if one of these options was typed where it changes nothing.
+
+    why: goes on behind its flag. Those from the environment are set for all commands, and pass.
+    """
+    for name in names:
+        if is_typed(ctx, name):
+            raise click.UsageError(f"{_flag(ctx, name)} {why}")
 
 
 def exclusive(ctx: click.Context, first: str, second: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
-from .arguments import forget_by_default
+from .arguments import forget_by_default, refuse_typed
 from .loading import opened
 from .measuring import (
     beside_others,
@@ -69,7 +69,9 @@ def bench(ctx: click.Context) -> int:
     counts as its cost. Each speedup comes with its 95% interval, from a bootstrap over at least
     three answers.
     """
-    if ctx.invoked_subcommand:
+    if command := ctx.invoked_subcommand:
+        why = f"stands before `{command}`, which does not see it; give it behind `{command}`"
+        refuse_typed(ctx, ctx.params, why)
         return 0
     from edgespec.bench import reports, runner, summary
 

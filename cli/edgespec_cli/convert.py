@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from .arguments import refuse_typed
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
 from .parameters import KeyValueType, ModelType
@@ -79,26 +80,35 @@ def convert(
     if not Path(source).is_dir():
         fetched(source, offline=offline)
     if trees:
-        _add_trees(source, out, options["python"])
+        if out:
+            raise click.UsageError("--trees changes SOURCE in place; leave OUT out.")
+        _add_trees(source, as_json, python=options["python"], offline=offline)
         return
     with status() as line:
         made = edgespec.convert(
-            source, out, builder_options=dict(builder_options), progress=line.show, **options
-        )
+            source, out, builder_options=dict(builder_options), progress=line.show,
+            offline=offline, **options,
+        )  # fmt: skip
     if as_json:
         click.echo(json.dumps(made.to_dict(), indent=2))
     else:
         _show(made)
 
 
-def _add_trees(source: str, out: Path | None, python: Path | None) -> None:
+def _add_trees(source: str, as_json: bool, **options: Any) -> None:
     import edgespec
 
-    if out:
-        raise click.UsageError("--trees changes SOURCE in place; leave OUT out.")
+    building = ("precision", "accuracy_level", "hidden_states", "builder_options")
+    refuse_typed(
+        click.get_current_context(), building,
+        "has no effect with --trees, which changes a graph that is there; leave it out",
+    )  # fmt: skip
     with status() as line:
-        path = edgespec.add_tree_inputs(source, python=python, progress=line.show)
-    click.echo(f"{names(str(path))} evaluates token trees")
+        path = edgespec.add_tree_inputs(source, progress=line.show, **options)
+    if as_json:
+        click.echo(json.dumps({"path": str(path)}, indent=2))
+    else:
+        click.echo(f"{names(str(path))} evaluates token trees")
 
 
 def _show(made: edgespec.Conversion) -> None:

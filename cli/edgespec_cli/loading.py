@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .answer import CtrlC
-from .arguments import engine_arguments
+from .arguments import engine_arguments, refuse_typed
 from .render import Status, count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
+_OF_VERIFIERS = {  # what happens whatever these options are, and why
+    "acceptance": ("coupled", "only token ids travel, so drafts are matched by coupled sampling"),
+    "spec_remember": ("nothing", "what is learned of drafts is not kept then"),
+}
 _MEASURE_S = 8.0  # after an answer, at most
 
 
@@ -94,9 +98,18 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
 
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `edgespec.connect`, from those of `load`; files are fetched."""
+    """Return the arguments of `edgespec.connect`, from those of `load`; files are fetched.
+
+    Raises UsageError for options that were typed and have no effect there.
+    """
     import edgespec
 
+    for option, (always, why) in _OF_VERIFIERS.items():
+        if options.get(option) != always:
+            refuse_typed(
+                click.get_current_context(), [option],
+                f"has no effect with --verifier: {why}; leave it out",
+            )  # fmt: skip
     local, draft = options["model"], arguments["draft"]
     draft = None if draft == "auto" else draft
     fetch_all(options, local, draft)

@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     ),
     option(
         "--ctx-size-sessions",
-        type=int,
+        type=click.IntRange(1),
         metavar="N",
         show_default="as many as -c",
         help="Number of tokens that the caches of all devices hold together.",
@@ -169,7 +169,7 @@ def _sessions(
 ) -> tuple[Sessions | None, str]:
     """Return what verifies for devices, or None and why this model cannot do that.
 
-    Raises if it cannot although --parallel was given.
+    Raises if it cannot although --parallel or --ctx-size-sessions was given.
     """
     from edgespec import ConfigError, ModelError
     from edgespec.server.verification.sessions import serving
@@ -190,7 +190,8 @@ def _sessions(
             limits=limits,
         )
     except (ConfigError, ModelError) as error:
-        if ctx.get_parameter_source("parallel") is not ParameterSource.DEFAULT:
+        asked = ("parallel", "ctx_size_sessions")
+        if any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in asked):
             raise
         return None, str(error)
     return found, ""

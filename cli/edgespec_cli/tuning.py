@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import model_arguments
+from .arguments import model_arguments, refuse_typed
 from .errors import FAILURE
 from .loading import fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
@@ -170,6 +170,7 @@ def doctor(ctx: click.Context) -> int:
         raise click.UsageError("-md names a draft model, but no target was given; add -m")
     with status("checking") as line:
         if params["verifier"]:
+            refuse_typed(ctx, ["temp"], "has no effect with --verifier; leave it out")
             found = verifier_arguments(params, model_arguments(params))
             findings = edgespec.diagnose_verifier(**found)
         else:

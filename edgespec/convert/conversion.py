@@ -83,6 +83,7 @@ def convert(
     *,
     python: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = logger.info,
+    offline: bool = False,
     **options: Any,
 ) -> Conversion:
     """Make an ONNX folder of a model and check it against its source.
@@ -90,11 +91,12 @@ def convert(
     source: a GGUF (a path or a catalogue name), whose weights are dequantised, or a folder in
     Hugging Face's layout. out: a folder that is not there yet; by default beside pulled models,
     where the catalogue finds it. python: an interpreter that has the tools; by default one in an
-    environment that is made for them. progress: is told what is done now. options: fields of
-    ConversionOptions (precision, accuracy_level, hidden_states, builder_options).
+    environment that is made for them, where not `offline`. progress: is told what is done now.
+    options: fields of ConversionOptions (precision, accuracy_level, hidden_states,
+    builder_options).
 
-    Raises ConfigError, ModelNotFound, and ConversionError where a tool fails or the result is
-    too far from the source; nothing is left at `out` then.
+    Raises ConfigError, ModelNotFound, and ConversionError where a tool fails or is missing, or
+    the result is too far from the source; nothing is left at `out` then.
     """
     wanted = build(ConversionOptions, options)
     given = _source(source)
@@ -104,7 +106,7 @@ def convert(
         raise ConfigError(f"{target} is there already; give another folder, or remove it")
     _check_space(given, target)
     start = time.perf_counter()
-    interpreter = Path(python) if python else tools.interpreter(progress)
+    interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
     times = {"tools": time.perf_counter() - start}
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -25,16 +25,23 @@ WORKER = Path(__file__).with_name("worker.py")
 TREE_INPUTS = Path(__file__).with_name("tree_inputs.py")
 
 
-def interpreter(progress: Callable[[str], None]) -> Path:
+def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Path:
     """Return the Python of the tools' environment, which is made if need be.
 
-    Raises ConversionError where the tools cannot be installed.
+    Raises ConversionError where the tools cannot be installed, and where they would have to be
+    although `offline`.
     """
     folder = hub.models_dir() / ".convert"  # emptied if it is ours and of other tools
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
     if ready.exists() and ready.read_text() == wanted:
         return python
+    if offline:
+        raise ConversionError(
+            "the converter's tools are not installed, and offline=True (--offline) forbids to "
+            "download them; leave it out once, or give python=… (--python) that has "
+            + " ".join(TOOLS)
+        )
     progress(f"installing the converter's tools in {folder}: about 2 GB, once")
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(folder)],

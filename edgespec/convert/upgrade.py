@@ -30,16 +30,17 @@ def add_tree_inputs(
     *,
     python: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = logger.info,
+    offline: bool = False,
 ) -> Path:
     """Change an ONNX graph in place so that it evaluates trees of tokens; return its path.
 
     source: a graph, its folder or a catalogue name. Weights beside the graph are not touched.
     python: an interpreter that has onnx; by default this one if it has, else one in an
-    environment that is made for it. progress: is told what is done now.
+    environment that is made for it, where not `offline`. progress: is told what is done now.
 
     Raises ModelNotFound, ConfigError for what is no graph or evaluates trees already, and
-    ConversionError where the graph cannot take the inputs, or its rows would be others; it stays
-    as it was then.
+    ConversionError where the tools are missing, the graph cannot take the inputs, or its rows
+    would be others; it stays as it was then.
     """
     path = model_path(source)
     if backends.name_of(path) != "onnx":
@@ -47,7 +48,7 @@ def add_tree_inputs(
     expected, placement = _rows(path)
     if placement["trees"] == "yes":
         raise ConfigError(f"{path} evaluates token trees already")
-    interpreter = Path(python) if python else _interpreter(progress)
+    interpreter = Path(python) if python else _interpreter(progress, offline)
     partial = path.with_name(f"{path.stem}.partial.onnx")
     job = {"graph": str(path), "out": str(partial)}
     try:
@@ -68,10 +69,10 @@ def add_tree_inputs(
     return path
 
 
-def _interpreter(progress: Callable[[str], None]) -> Path:
+def _interpreter(progress: Callable[[str], None], offline: bool) -> Path:
     if importlib.util.find_spec("onnx"):
         return Path(sys.executable)
-    return tools.interpreter(progress)
+    return tools.interpreter(progress, offline=offline)
 
 
 def _rows(path: Path) -> tuple[npt.NDArray[Any], dict[str, str]]:

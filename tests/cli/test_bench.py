@@ -90,6 +90,23 @@ def test_bad_input(bench, args, said):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(("args", "said"), [
+    (("-m", "other.gguf", "peers"), "--model stands before `peers`, which does not see it"),
+    (("-n", "32", "replay", "--no-fixed"), "stands before `replay`"),
+    (("--no-edge", "record", "out.gz"), "give it behind `record`"),
+])  # fmt: skip
+def test_options_before_a_subcommand_are_refused(edgespec_cli, args, said):
+    done = edgespec_cli("bench", *args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_the_environment_may_set_options_that_a_subcommand_has_not(edgespec_cli):
+    env = {"EDGESPEC_MODEL": "toy.gguf", "EDGESPEC_N_PREDICT": "9"}
+    done = edgespec_cli("bench", "replay", "--no-fixed", "--profile", "gpu-flat", env=env)
+    assert done.exit_code == 0, done.stderr
+
+
 def test_a_file_that_holds_no_questions(bench, edgespec_cli):
     (edgespec_cli.folder / "bad.jsonl").write_text('{"text": 1}')
     done = bench("--questions", "bad.jsonl")

@@ -50,16 +50,64 @@ def test_json_and_a_folder_as_source(edgespec_cli, converted):
     assert not converted["hidden_states"]
 
 
-def test_trees_change_a_graph_that_is_there(edgespec_cli, monkeypatch, converted):
-    def add_tree_inputs(source, *, python, progress):
+@pytest.fixture
+def changed(edgespec_cli, monkeypatch):
+    """`edgespec.add_tree_inputs` of a folder "graph", without its tools; what it was given."""
+    given = {}
+
+    def add_tree_inputs(source, *, progress, **options):
+        given.update(options)
         progress("adding inputs")
         return Path(source) / "model.onnx"
 
     monkeypatch.setattr(edgespec, "add_tree_inputs", add_tree_inputs)
     (edgespec_cli.folder / "graph").mkdir()
-    done = edgespec_cli("convert", "graph", "--trees")
+    return given
+
+
+def test_trees_change_a_graph_that_is_there(edgespec_cli, converted, changed):
+    done = edgespec_cli("convert", "graph", "--trees", env={"EDGESPEC_PRECISION": "int8"})
     assert done.stdout == "graph/model.onnx evaluates token trees\n"
     assert converted == {}
+    assert changed == {"python": None, "offline": False}
+    done = edgespec_cli("convert", "graph", "--trees", "--json", "--offline")
+    assert json.loads(done.stdout) == {"path": "graph/model.onnx"}
+    assert changed == {"python": None, "offline": True}
+
+
+@pytest.mark.parametrize("args", [
+    ("--precision", "int4"), ("--accuracy-level", "1"), ("--hidden-states",),
+    ("--builder-option", "a=b"),
+])  # fmt: skip
+def test_trees_take_no_options_of_a_conversion(edgespec_cli, changed, args):
+    done = edgespec_cli("convert", "graph", "--trees", *args)
+    assert done.exit_code == 2
+    assert f"{args[0]} has no effect with --trees" in done.stderr
+    assert changed == {}
+
+
+@pytest.mark.parametrize("args", [(), ("--trees",)])
+def test_offline_no_tools_are_installed(edgespec_cli, monkeypatch, args):
+    """The graph has no trees yet and this Python no onnx; a GGUF and its tools are not needed."""
+    onnx_models = pytest.importorskip("tests.helpers.onnx_models")
+    pytest.importorskip("edgespec.backends.onnx", exc_type=edgespec.EngineMissing)
+
+    def run(*args, **options):
+        raise AssertionError(f"{args} was started")
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    folder = edgespec_cli.folder / "source"
+    if args:
+        onnx_models.save(folder)
+    else:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").touch()
+    done = edgespec_cli("convert", "source", *args, "--offline")
+    assert done.exit_code == 1
+    assert "tools are not installed, and offline=True (--offline)" in done.stderr
+    assert not (edgespec_cli.folder / "models" / ".convert").exists()
 
 
 @pytest.mark.parametrize(("args", "status", "says"), [

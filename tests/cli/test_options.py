@@ -7,6 +7,7 @@ from typing import get_args
 import click
 import pytest
 
+import edgespec
 from edgespec import hub
 from edgespec.config import Acceptance
 from edgespec_cli.main import cli
@@ -114,6 +115,40 @@ def test_usage_errors_are_one_line_and_exit_2(edgespec_cli, args, says):
     assert result.stderr.startswith("edgespec: error: ")
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+@pytest.fixture
+def connected(edgespec_cli, monkeypatch):
+    """`edgespec.connect` to the scripted model; the acceptance rules that it was given."""
+    given = []
+
+    def connect(**arguments):
+        given.append(arguments["speculative_config"].get("acceptance"))
+        arguments = {"speculative_config": arguments["speculative_config"]}
+        return edgespec.load(str(edgespec_cli.model), **arguments)
+
+    monkeypatch.setattr(edgespec, "connect", connect)
+    return given
+
+
+@pytest.mark.parametrize(("args", "why"), [
+    (("--acceptance", "block"), "only token ids travel"),
+    (("--spec-remember", "all"), "what is learned of drafts is not kept"),
+    (("--spec-remember", "rates"), "what is learned of drafts is not kept"),
+])  # fmt: skip
+def test_options_that_do_nothing_with_a_verifier_are_refused(edgespec_cli, connected, args, why):
+    done = edgespec_cli.run("hello", "--verifier", "ws://127.0.0.1:9", *args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{args[0]} has no effect with --verifier: {why}" in done.stderr
+    assert connected == []
+
+
+def test_with_a_verifier_options_may_say_what_happens_anyway(edgespec_cli, connected):
+    args = ("--verifier", "ws://127.0.0.1:9", "--acceptance", "coupled")
+    assert edgespec_cli.run("hello", *args, "--spec-remember", "nothing").exit_code == 0
+    env = {"EDGESPEC_ACCEPTANCE": "block", "EDGESPEC_SPEC_REMEMBER": "all"}
+    assert edgespec_cli.run("hello", *args[:2], env=env).exit_code == 0
+    assert connected == ["coupled", "block"]
 
 
 def test_every_option_is_read_from_the_environment_under_its_flag():

@@ -76,8 +76,9 @@ def test_the_name_of_a_path_is_its_stem(edgespec_cli, started, file, given):
     assert started[0][1].model == "v1.5-q4"
 
 
-def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started):
-    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "-np", "4")
+@pytest.mark.parametrize("asked", [("-np", "4"), ("--ctx-size-sessions", "4096")])
+def test_devices_that_were_asked_for_must_be_possible(edgespec_cli, started, asked):
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", *asked)
     assert result.exit_code == 2
     assert "keeps one sequence only" in result.stderr
     result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "-np", "0")
@@ -123,6 +124,8 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
         (("--api-key-file", "absent"), "absent cannot be read"),
         (("--port", "70000"), "port must be between"),
         (("--top-p", "3"), "top_p"),
+        (("--ctx-size-sessions", "-5"), "-5 is not in the range x>=1"),
+        (("--ctx-size-sessions", "0"), "0 is not in the range x>=1"),
         (("--spec-remember", "all"), "choose rates or nothing"),
     ],
 )

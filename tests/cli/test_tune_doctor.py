@@ -109,6 +109,15 @@ def test_doctor_as_json_and_when_something_is_broken(edgespec_cli, findings):
     }  # fmt: skip
 
 
+def test_the_temperature_is_not_for_a_verifier(edgespec_cli, monkeypatch):
+    monkeypatch.setattr(edgespec, "diagnose_verifier", lambda **arguments: [])
+    given = ("doctor", "--verifier", "ws://127.0.0.1:9", "-m", "toy.gguf")
+    done = edgespec_cli(*given, "--temp", "0.8")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--temp has no effect with --verifier" in done.stderr
+    assert edgespec_cli(*given, env={"EDGESPEC_TEMP": "0.8"}).exit_code == 0
+
+
 def test_doctor_without_a_model(edgespec_cli):
     engine = libllama.require().engine()
     result = edgespec_cli("doctor")
