@@ -170,7 +170,7 @@ class RecyclingBranches:
             self._successors.learn(state["recycling"])
 
 
-@register("recycling", "what followed each token", automatic=True, trees=True)
+@register("recycling", "token recycling", automatic=True, trees=True)
 def make(context: DrafterContext) -> RecyclingBranches:
     """Make the source of method "recycling"."""
     return RecyclingBranches(context.vocab_size, shares=context.config.remember == "all")

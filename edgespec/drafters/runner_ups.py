@@ -79,7 +79,7 @@ class RunnerUpBranches:
         self._calibration.relearn(state.get("runner_ups", ()))
 
 
-@register("runner_ups", "what was nearly said", automatic=True, trees=True)
+@register("runner_ups", "runner-ups", automatic=True, trees=True)
 def make(context: DrafterContext) -> RunnerUpBranches:
     """Make the source of method "runner_ups"."""
     return RunnerUpBranches()

@@ -63,7 +63,7 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
         found = costs()
         made = _make(replace(context, costs=found))
         sources, policy = _cascades(made, config), Adaptive(found)
-    summary = " and ".join(entry.summary for entry in _entries(context)) if made else ""
+    summary = ", ".join(entry.summary for entry in _entries(context)) if made else ""
     return Speculation(made, sources, policy, summary or "off: not asked for")
 
 

@@ -44,5 +44,5 @@ def conditions(target: Curve, draft: Curve | None = None) -> str:
     most, depth = speedup(target, draft)
     return (
         f"pays where its tokens are right more often than {break_even(target, draft):.0%}, at most "
-        f"{most:.2f} times ({depth} tokens, all right)"
+        f"{most:.2f} times ({depth} tokens, all accepted)"
     )
