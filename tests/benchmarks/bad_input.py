@@ -80,6 +80,8 @@ CASES = [
     ("a graph without its tokenizer", "run -m bare/model.onnx hello", ""),
     ("unknown provider", "run -m twin/model.onnx --provider cudaa hello", ""),
     ("provider that is not there", "run -m twin/model.onnx --provider cuda hello", ""),
+    ("an option without effect", "run --verifier ws://127.0.0.1:9 --acceptance block hello", ""),
+    ("option before its command", "bench -m good.gguf replay", ""),
     ("no server there", "run --verifier ws://127.0.0.1:9 -md good.gguf hello", ""),
     ("no such kind of server", "run --verifier triton+http://127.0.0.1:9 -md good.gguf hello", ""),
     ("no address of a verifier", "run --verifier 127.0.0.1:9 -md good.gguf hello", ""),

@@ -135,3 +135,14 @@ def test_options_that_no_drafter_takes():
 def test_none_on_disk(disk, monkeypatch):
     disk[TARGET] = 1000
     assert chosen(on_gpu=True, monkeypatch=monkeypatch) is None
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ({"method": "suffix"}, "prompt lookup"),
+    ({"method": "recycling,runner_ups,suffix"}, "token recycling, runner-ups, prompt lookup"),
+    ({"method": "none"}, "off: not asked for"),
+])  # fmt: skip
+def test_what_drafts_is_told_in_words(config, said):
+    model, tokenizer = ToyModel([[0.5, 0.5]] * 2), ToyTokenizer(["a", "b"])
+    with assemble(model, tokenizer, speculative_config=config) as engine:
+        assert engine.describe()["speculation"] == said
