@@ -49,7 +49,7 @@ class AheadDrafter:
         if not self._came_true(context):
             return estimate
         known = self._model.acceptance_probs(self._found[:limit])
-        extension = self._model.extension(1, len(context))
+        extension = self._model.extension(1 - len(known), len(context))  # it has read all but one
         rate = extension.conditional_acceptance_rate
         rest = (known[-1] * rate ** (i + 1) for i in range(limit - len(known)))
         return DraftEstimate(self.name, (*known, *rest), len(known), extension)
@@ -67,7 +67,7 @@ class AheadDrafter:
         tail = NO_DRAFT
         if n == len(self._found) < limit:
             tail = self._model.propose([*context, *tokens], limit - n, thresholds.after(n, prob))
-        self._model.adopt(len(context), self._found[:n], continued=bool(tail.tokens))
+        self._model.adopt(context, self._found[:n], continued=bool(tail.tokens))
         known = Draft(tokens, "ahead", None, prob, tail.evaluated)
         return joined(known, tail) if tail.tokens else known
 

@@ -21,14 +21,14 @@ class Cascade:
         self.name = f"{first.name}+{second.name}"
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
-        """Return the first one's estimate, extended by what a draft model may add after it."""
-        first = self._first.estimate(context, limit)
-        if not first.n_known:
-            return first._replace(source=self.name)
-        second = self._second.estimate(context, limit)
-        return second._replace(
-            source=self.name, acceptance_probs=first.acceptance_probs, n_known=first.n_known
-        )
+        """Return the first one's estimate, extended by what a draft model may add after it.
+
+        A draft model that comes first adds to its tokens itself, to those found ahead as well.
+        """
+        first = self._first.estimate(context, limit)._replace(source=self.name)
+        if not first.n_known or first.extension:
+            return first
+        return first._replace(extension=self._second.estimate(context, limit).extension)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS

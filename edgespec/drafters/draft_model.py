@@ -68,7 +68,8 @@ class ModelDrafter:
         self._start = 0  # where its window of the context begins
         self._known = 0  # so much of cache and window is known to be equal
         self._guesses: list[Guess] = []  # the last draft
-        self._n_context = self._position = 0  # where the text ends, where the last draft began
+        self._head: list[int] = []  # that another drafted before it
+        self._n_context = 0  # where the text ends
 
     def begin(self, request: Request) -> None:
         """Begin a request; the cache is aligned when the first draft is asked for."""
@@ -81,7 +82,7 @@ class ModelDrafter:
         self._start = 0
         self._cache.begin(request.owner)
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
-        self._n_context = self._position = len(request.prompt)
+        self._n_context = len(request.prompt)
         self._guesses = []
         self._confidence.begin()
 
@@ -109,8 +110,7 @@ class ModelDrafter:
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
     ) -> Draft:
         """Draft up to `limit` tokens, fewer where it is unsure."""
-        self._guesses = []
-        self._position = len(context)
+        self._guesses, self._head = [], list(context[self._n_context :])
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
         if pending is None:
             return Draft(source=self.name)
@@ -124,7 +124,7 @@ class ModelDrafter:
             row = self._evaluate(pending)
             self._known = len(context) - self._start
             evaluated.append(1 if tokens else n_read)
-            guess, sure, q = self._look(row, tokens, wants_prob)
+            guess, sure, q = self._look(row, [*self._head, *tokens], wants_prob)
             confidence = confidence_class(sure)
             if not tokens:
                 self._confidence.count_draft(confidence)
@@ -156,7 +156,7 @@ class ModelDrafter:
         if pending is None:
             return found
         while len(found) < limit and not until():
-            ahead = [token for token, _ in found]
+            ahead = [*context[self._n_context :], *(token for token, _ in found)]
             row = self._evaluate(pending)
             self._known = self._n_context - self._start  # the rest may yet be rejected
             token, sure = self._sampler.likeliest(row, ahead)
@@ -173,13 +173,13 @@ class ModelDrafter:
         """Return the acceptance probability up to each of the tokens that `look_ahead` found."""
         return self._confidence.acceptance_probs([confidence for _, confidence in guesses])
 
-    def adopt(self, position: int, found: Sequence[Guess], *, continued: bool) -> None:
-        """Let tokens that `look_ahead` found begin the draft of this step.
+    def adopt(self, context: Sequence[int], found: Sequence[Guess], *, continued: bool) -> None:
+        """Let tokens that `look_ahead` found begin the draft of this step, behind `context`.
 
         continued: the tokens that were proposed last follow them.
         """
         self._guesses = [*found, *(self._guesses if continued else ())]
-        self._position = position
+        self._head = list(context[self._n_context :])
 
     def accept(self, verified: Verified) -> None:
         """Learn from the outcome of its own draft, as far as tokens were emitted."""
@@ -187,9 +187,9 @@ class ModelDrafter:
         self._sampler.accept(tokens)
         self._known = self._n_read(tokens)
         self._n_context += len(tokens)
-        skipped = self._position - (self._n_context - len(tokens))  # drafted by another before it
-        emitted = zip(self._guesses, tokens[skipped:], strict=False)
-        for i, ((guess, confidence), token) in enumerate(emitted):
+        n = len(self._head)
+        own = tokens[n:] if list(tokens[:n]) == self._head else ()
+        for i, ((guess, confidence), token) in enumerate(zip(self._guesses, own, strict=False)):
             self._confidence.observe(confidence, guess == token, behind_accepted=i > 0)
             if guess != token:
                 break
@@ -252,7 +252,7 @@ class ModelDrafter:
     def _catch_up_s(self, n_unread: int, n_context: int, n_known: int) -> float:
         """Return the seconds to read `n_unread` and `n_known` drafted tokens, but the last."""
         n = n_unread + n_known
-        if n == 1 or self._costs is None:
+        if n <= 1 or self._costs is None:
             return 0.0
         return self._costs.draft(n, n_context) - self._costs.draft(1, n_context)
 

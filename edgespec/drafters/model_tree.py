@@ -33,12 +33,14 @@ _BESIDE = 0.35  # share of its probability that a node is worth evaluating besid
 class GuessTree:
     """The nodes that a draft model has guessed behind a text, which is node -1.
 
+    head: the end of that text, as far as another drafted it: something else may be emitted.
     parents[i] and probs[i] are those of tokens[i]: the node before it, and the probability that all
     of its path is accepted. evaluated: nodes in the order of evaluation. choices: of the text and
     of each evaluated node. n_leaves: of the tree of evaluated nodes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, head: Sequence[int] = ()) -> None:
+        self.head = list(head)
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.probs: list[float] = []
@@ -79,13 +81,19 @@ class GuessTree:
         return [node for node in sorted(self._open) if self.parents[node] == last][:1]
 
     def path(self, node: int) -> list[int]:
-        """Return the tokens from the text to a node."""
-        return [self.tokens[i] for i in path_to(self.parents, node)]
+        """Return the tokens that lead to a node, those of the head first."""
+        return [*self.head, *(self.tokens[i] for i in path_to(self.parents, node))]
 
     def follow(self, tokens: Sequence[int]) -> list[int]:
-        """Return the nodes from -1 on that `tokens` run through, as far as they were evaluated."""
+        """Return the nodes from -1 on that `tokens` run through, as far as they were evaluated.
+
+        There are none if the tokens do not begin with the head.
+        """
+        n = len(self.head)
+        if list(tokens[:n]) != self.head:
+            return []
         line = [-1]
-        for token in tokens:
+        for token in tokens[n:]:
             found = [
                 node
                 for node in self.evaluated
@@ -135,13 +143,14 @@ class ModelTreeDrafter(ModelDrafter):
         self._shape = tree
         self._grows = isinstance(model, GrowingModel) and model.capabilities.max_leaves > _TOGETHER
         self._together = min(_TOGETHER, model.capabilities.max_rows)
-        self._tree: GuessTree | None = None  # of the last draft
+        self._tree: GuessTree | None = None  # of the last draft, to learn from
+        self._waiting: GuessTree | None = None  # the same while its nodes wait in the cache
         self.is_chain = True  # this request's drafts
 
     def begin(self, request: Request) -> None:
         """Begin a request."""
         super().begin(request)
-        self._tree = None
+        self._tree = self._waiting = None
         costs, n = self._costs, len(request.prompt)
         narrow = bool(costs and costs.known and costs.least(n)[0] > WIDE)
         if not (narrow or self._coupled):
@@ -164,12 +173,12 @@ class ModelTreeDrafter(ModelDrafter):
         self, context: Sequence[int], limit: int, thresholds: Thresholds
     ) -> tuple[GuessTree, tuple[int, ...]]:
         """Return what is worth to be guessed, and how many tokens each evaluation took."""
-        tree, self._tree = GuessTree(), None
-        self._guesses, self._position = [], len(context)
+        tree, self._tree = GuessTree(context[self._n_context :]), None
+        self._guesses = []
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
         if pending is None:
             return tree, ()
-        self._tree = tree
+        self._tree = self._waiting = tree
         evaluated = [len(context) - self._start - self._known]
         self._add(tree, -1, self._evaluate(pending))
         self._known = len(context) - self._start
@@ -184,26 +193,26 @@ class ModelTreeDrafter(ModelDrafter):
         self, context: Sequence[int], limit: int, until: Callable[[], bool]
     ) -> list[Guess]:
         """Return the draft after a `context` whose end is not accepted yet."""
-        self._keep(context[self._position :])
+        self._keep(context[self._n_context :])
         return super().look_ahead(context, limit, until)
 
     def accept(self, verified: Verified) -> None:
         """Learn from all that was emitted, drafted or not."""
-        tree = self._tree
+        self._keep(verified.tokens)
+        tree, self._tree = self._tree, None
         if tree:
-            tokens = verified.tokens[self._position - self._n_context :]
-            for i, (node, token) in enumerate(zip(tree.follow(tokens), tokens, strict=False)):
+            own = zip(tree.follow(verified.tokens), verified.tokens[len(tree.head) :], strict=False)
+            for i, (node, token) in enumerate(own):
                 choices = tree.choices[node]
                 self._confidence.observe_choices(choices, token, behind_accepted=i > 0)
-            self._keep(tokens)
         super().accept(verified)
 
     def _keep(self, tokens: Sequence[int]) -> None:
-        """Let the model keep what it evaluated of `tokens`, which follow the tree's root."""
-        if self._tree and self._tree.evaluated and self._grows:
-            places = {node: place for place, node in enumerate(self._tree.evaluated)}
-            self._cache.keep([places[node] for node in self._tree.follow(tokens)[1:]])
-        self._tree = None
+        """Let the model keep what it evaluated of `tokens`, which follow the text."""
+        tree, self._waiting = self._waiting, None
+        if tree and tree.evaluated and self._grows:
+            places = {node: place for place, node in enumerate(tree.evaluated)}
+            self._cache.keep([places[node] for node in tree.follow(tokens)[1:]])
 
     def _next(self, tree: GuessTree, limit: int, thresholds: Thresholds) -> list[int]:
         """Return the nodes that are worth evaluating next, together; none if the tree ends."""
@@ -229,7 +238,7 @@ class ModelTreeDrafter(ModelDrafter):
         """
         if not (self._costs and thresholds.price):
             return 1.0
-        draft, at = self._costs.draft, self._position
+        draft, at = self._costs.draft, self._n_context
         more_s = draft(n_together + 1, at) - draft(n_together, at)
         return thresholds.price * more_s + thresholds.node_cost(n + n_together)
 
@@ -250,11 +259,13 @@ class ModelTreeDrafter(ModelDrafter):
         tree.add(node, choices, probs)
 
     def _choose(self, row: Row, ahead: Sequence[int]) -> tuple[Choices, float]:
-        """Return the choices behind a row, and its largest probability."""
+        """Return the choices behind a row, which `ahead` of the text led to, and its largest
+        probability.
+        """
         k = self._shape.top_k
         if not self._greedy:
             q = self._sampler.distribution(row, ahead)
-            races = self._request.randomness.smallest(self._position + len(ahead), q, k)
+            races = self._request.randomness.smallest(self._n_context + len(ahead), q, k)
             shares = [(token, races[0][1] / race) for token, race in races]
             return choices_of("race", shares, q.largest()), q.largest()
         shares, left = [], 1.0

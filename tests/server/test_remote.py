@@ -14,8 +14,15 @@ from edgespec import (
     VerifierUnavailable,
     protocol,
 )
-from edgespec.config import RemoteConfig
+from edgespec.config import RemoteConfig, SpeculativeConfig
+from edgespec.costs.curves import Curve
+from edgespec.costs.online import Costs
+from edgespec.costs.profiles import Profile
+from edgespec.decoding.engine import Engine
+from edgespec.drafters.base import DrafterContext
+from edgespec.loading.assembly import speculate
 from edgespec.protocol import decode, encode
+from edgespec.verifiers.remote import RemoteVerifier
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import (
     TOKENIZER,
@@ -27,6 +34,7 @@ from tests.helpers.serving import (
     introduce,
     local,
     plainly,
+    toy,
 )
 
 PROMPTS = ["the cat sat on the mat", "a", "abcabcabcabcabcab", "to be or not to be that is"]
@@ -66,6 +74,30 @@ def test_what_was_guessed_ahead_is_used(server):
     proxy.close()
     sources = done.stats.drafts_by_source
     assert sources["ahead"]["accepted"] == sources["ahead"]["drafted"] > 0
+
+
+class Believed(Costs):
+    """Costs that are believed, whatever is measured."""
+
+    def observe(self, stats, n_past):
+        """Correct nothing."""
+
+
+def test_auto_drafts_on_from_what_was_guessed_ahead(server):
+    """Sources and policy as `connect` puts them together, with costs that make drafts pay."""
+    proxy = Proxy(server.port, 0.01)
+    verifier = RemoteVerifier(RemoteConfig(f"ws://127.0.0.1:{proxy.port}"), TOKENIZER)
+    config = SpeculativeConfig("suffix,draft_model", draft_memory="off")
+    context = DrafterContext(config, N, draft_model=toy(), remote_leaves=8)
+    curves = [Curve((1,), (1, 99), ((seconds, seconds),)) for seconds in (0.03, 1e-9)]
+    made, sources = speculate(context, lambda: Believed(Profile(*curves))), set()
+    with closing(Engine(made.session(verifier), TOKENIZER)) as there:
+        for prompt in PROMPTS:
+            done = there.generate(prompt, **DRAWN)
+            assert done.token_ids == local(drafts=False).generate(prompt, **DRAWN).token_ids
+            sources |= set(done.stats.drafts_by_source)
+    proxy.close()
+    assert any(name.startswith("ahead") for name in sources), sources
 
 
 def test_plain_steps_are_not_asked_for_one_by_one(server):

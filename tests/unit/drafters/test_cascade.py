@@ -103,6 +103,13 @@ def test_estimates():
     assert Cascade(one, two).estimate([1], 9) == expected
     expected = DraftEstimate("l+m", (0.9, 0.5, 0.4), 3, extension)
     assert Cascade(two, one).estimate([1], 9) == expected
+    two.made = DraftEstimate("l", (0.9, 0.5, 0.1), n_known=3, depths=(1, 2, 1), streak=4)
+    expected = two.made._replace(source="l+m", extension=extension)
+    assert Cascade(two, one).estimate([1], 9) == expected
+    assert expected.at_end(3) == 0.5
+    found_ahead = DraftEstimate("m", (0.9, 0.8, 0.7, 0.6), 4, extension)
+    one.made = found_ahead
+    assert Cascade(one, two).estimate([1], 9) == found_ahead._replace(source="m+l")
     two.made = DraftEstimate("l")
     assert Cascade(two, one).estimate([1], 9) == DraftEstimate("l+m")
 

@@ -162,10 +162,12 @@ def test_learns_nothing_from_what_others_drafted():
 
 @pytest.mark.parametrize(("emitted", "sure", "unsure"), [
     ([60], 0, 0), ([50, 60], 0, 0), ([50, 51, 60], 0, -1), ([50, 51, 52, 60], -1, 1),
-    ([50, 51, 52, 53, 60], 1, 1),
+    ([50, 51, 52, 53, 60], 1, 1), ([50, 7, 52, 53, 60], 0, 0),
 ])  # fmt: skip
 def test_learns_behind_what_another_drafted(emitted, sure, unsure):
-    """Its own two tokens stand behind 50 and 51, which lookup drafted."""
+    """Its own two tokens stand behind 50 and 51, which lookup drafted, perhaps as one of several
+    paths.
+    """
     drafter, before = made(), dict(enumerate(_ACCEPTED))
     assert drafter.propose([*PROMPT, 50, 51], 2, SHOW).tokens == (52, 53)
     drafter.accept(Verified(tuple(emitted)))
@@ -273,3 +275,23 @@ def test_what_it_has_to_read_is_known_behind_a_look_ahead(length, emitted):
     drafter.propose(context, 1, SHOW)
     assert drafter._model.n_evaluated - before == expected
     assert drafter._model._tokens[: len(context)] == context
+
+
+def stays(tokens):
+    """Say the last token again, or else the next one."""
+    row = [0.0] * 64
+    row[tokens[-1]], row[(tokens[-1] + 1) % 64] = 0.6, 0.4
+    return row
+
+
+@pytest.mark.parametrize("own", [(), (7,), (7, 8)])
+def test_penalties_count_what_was_drafted_before(own):
+    """By another, by the model itself, or in a draft that is under way."""
+    params = SamplingParams(presence_penalty=2.0)
+    drafter = ModelDrafter(ToyModel(stays, vocab_size=64), 64)
+    drafter.begin(Request(PROMPT, params, None))
+    text = [*PROMPT, 7, *own]
+    expected = [text[-1] + i for i in (1, 2, 3)]
+    assert drafter.propose(text, 3, SHOW).tokens == tuple(expected)
+    found = drafter.look_ahead(text, 3, lambda: False)
+    assert [token for token, _ in found] == expected

@@ -95,14 +95,16 @@ def test_a_tree_is_of_the_likeliest_tokens_of_each_row():
     assert any(draft.parents.count(parent) == 2 for parent in range(12))
 
 
-def test_coupled_siblings_win_their_races_first():
-    draft = made(3, COUPLED).propose(PROMPT, 12, SHOW)
+@pytest.mark.parametrize("head", [(), (9, 4)], ids=["alone", "behind another's draft"])
+def test_coupled_siblings_win_their_races_first(head):
+    context = [*PROMPT, *head]
+    draft = made(3, COUPLED).propose(context, 12, SHOW)
     randomness = SeededRandomness(COUPLED.seed)
     depths = depths_of(draft.parents)
     for node, text in enumerate(texts(draft)):
         sampler = made(3, COUPLED)._sampler
-        row = np.log(three_ways([*PROMPT, *text[:-1]]))
-        position = len(PROMPT) + depths[node] - 1
+        row = np.log(three_ways([*context, *text[:-1]]))
+        position = len(context) + depths[node] - 1
         races = randomness.smallest(position, sampler.distribution(row), 3)
         assert text[-1] in [token for token, _ in races]
     assert len(set(draft.parents)) < 12
@@ -184,6 +186,24 @@ def test_it_learns_which_choice_comes_even_where_it_was_not_drafted():
         drafter.accept(Verified((5,)))  # the third choice behind 2
     assert drafted[0][0] == 3
     assert 5 in drafted[-1]
+
+
+@pytest.mark.parametrize("emitted", [(8, 7, 3), (8,), (7,)])
+def test_it_learns_nothing_behind_another_text(emitted):
+    """It drafted behind 8 and 2, and the target went on from another path of that tree."""
+    drafter = made(3)
+    drafter.propose([*PROMPT, 8, 2], 6, SHOW)
+    before = drafter.learned()
+    drafter.accept(Verified(emitted))
+    assert drafter.learned() == before
+    context = [*PROMPT, *emitted]
+    assert drafter.propose(context, 6, SHOW).tokens == made(3).propose(context, 6, SHOW).tokens
+
+
+def test_penalties_count_what_another_drafted_before():
+    params = SamplingParams(presence_penalty=9.0)
+    draft = made(2, params).propose([*PROMPT, 5, 4], 2, SHOW)
+    assert draft.tokens == (6, 7)  # and not 5 again
 
 
 def test_unsure_rows_give_no_tokens():
@@ -271,6 +291,56 @@ def test_drafting_ahead_follows_the_first_path():
     assert after.source == "ahead"
     assert after.tokens[0] == (emitted[-1] + 1) % N
     depths_of(after.parents or range(-1, len(after.tokens) - 1))
+
+
+def ahead_of(model):
+    """Return the drafter, and a draft whose end is found ahead: the draft before was accepted."""
+    ahead = AheadDrafter(model)
+    draft = ahead.propose(PROMPT, 6, SHOW)
+    path = max(texts(draft)[: draft.parents.index(-1, 1)], key=len)
+    ahead.draft_ahead(PROMPT, draft, 2, lambda: False)
+    emitted = (*path, (path[-1] + 1) % N)
+    ahead.accept(Verified(emitted))
+    context = [*PROMPT, *emitted]
+    return ahead, context, ahead.propose(context, 8, SHOW)
+
+
+def hits_of_others(model):
+    """Return how often tokens came that were not a row's likeliest."""
+    outcomes = model.learned()["draft_model"]["outcomes"]
+    return sum(hits for kind, hits, _ in outcomes if isinstance(kind, tuple))
+
+
+def test_it_learns_as_much_while_it_drafts_ahead():
+    here, there = made(3), made(3)
+    ahead = AheadDrafter(there)
+    for emitted in ((5,), (3, 5), (3, 4, 5, 9)):
+        draft = here.propose(PROMPT, 8, SHOW)
+        assert ahead.propose(PROMPT, 8, SHOW) == draft
+        ahead.draft_ahead(PROMPT, draft, 4, lambda: False)
+        for drafter in (here, ahead):
+            drafter.accept(Verified(emitted))
+            drafter.begin(Request(PROMPT, GREEDY, None))
+        assert here.learned() == there.learned()
+
+
+def test_it_learns_of_the_tree_behind_what_was_found_ahead():
+    model = made(2, acceptance="coupled")
+    ahead, _, draft = ahead_of(model)
+    assert draft.source == "ahead"
+    assert draft.parents[:2] == (-1, 0)
+    before = hits_of_others(model)
+    ahead.accept(Verified((*draft.tokens[:2], (draft.tokens[1] + 2) % N)))  # the second choice
+    assert hits_of_others(model) == before + 1
+
+
+def test_ahead_of_a_tree_behind_what_was_found_ahead_it_reads_nothing_twice():
+    model = made(2, acceptance="coupled")
+    ahead, context, draft = ahead_of(model)
+    assert -1 not in draft.parents[1:]
+    before = model.model.n_evaluated
+    ahead.draft_ahead(context, draft, 3, lambda: False)
+    assert model.model.n_evaluated - before == 4
 
 
 @pytest.mark.parametrize("top_k", [0, 9, "2", 1.5])
