@@ -361,6 +361,7 @@ def test_ctrl_c_while_a_prompt_is_read_reaches_the_program(smollm2_engine, monke
 LOADING = """
 import logging, os, signal, sys, threading
 import edgespec
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by jobs in a script's background
 class CtrlC(logging.Handler):
     def emit(self, record):
         logging.getLogger("edgespec.llama_cpp").removeHandler(self)
