@@ -97,10 +97,10 @@ def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
         request.getfixturevalue(name), None, n_ctx=512, batch_invariant=True,
         speculative_config=config,
     ) as engine:  # fmt: skip
-        for text in ("def fibonacci(n):\n", "One, two, three, one, two,", "The history of the"):
+        for text in ("def fibonacci(n):\n", "One, two, three, one, two,"):
             prompt = engine.encode(text)
-            plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True).token_ids
-            done = engine.generate(prompt, max_tokens=64)
+            plain = engine.generate(prompt, max_tokens=40, disable_spec_decode=True).token_ids
+            done = engine.generate(prompt, max_tokens=40)
             assert done.token_ids == plain
             drafted = done.stats.drafted_per_position
             n_siblings += drafted[0] - done.stats.num_draft_steps
@@ -134,15 +134,15 @@ def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
         prompt = engine.encode("The history of the")
         plain = engine.generate(prompt, max_tokens=32, disable_spec_decode=True).token_ids
         monkeypatch.setattr(backend.lib, name, counted)
-        for n in (1, 2, 3, 5, 8, 12, 17):
+        for n in (1, 3, 8, 14):
             left, said = n, []
             with contextlib.suppress(KeyboardInterrupt):
                 for event in engine.stream(prompt, max_tokens=32):
                     said += [event.token] if event.type == "token" else []
             left = 0
-            rest = engine.generate([*prompt, *said], max_tokens=40 - len(said))
+            rest = engine.generate([*prompt, *said], max_tokens=33 - len(said))
             assert (*said, *rest.token_ids)[:32] == plain
-    assert len(interrupted) > 4
+    assert len(interrupted) > 2
 
 
 def test_cells_of_a_tree_whose_keeping_was_stopped_are_freed(smollm2, monkeypatch):
