@@ -3,7 +3,8 @@
 60 questions of Spec-Bench, as many of each category, 32 tokens an answer, temperature 0. A process
 answers five and ends; the next goes on with what it left. Each answer is decoded plainly and by
 "auto", in turns, on the same engine. Costs are measured before. Every round does all of it again;
-the ratio of an answer is the median of its rounds, and "total" that of all seconds together.
+the ratio of an answer is the median of its rounds, and "total" that of all seconds together. "nothing drafted" are
+the answers for which "auto" drafted nothing in any round: what they deviate from 1 is noise.
 
     python -m tests.benchmarks.short_answers question.dev.jsonl TARGET [--draft DRAFT]
         [--rounds 3] [--questions 60] [--tokens 32] [--group 5] [--before PYTHON] [--name NAME]
@@ -45,12 +46,15 @@ with edgespec.load(target, draft, n_ctx=4096, speculative_config=known) as engin
     engine.measure()
     questions = [Question(q["id"], q["category"], tuple(q["turns"])) for q in questions]
     found = run(engine, questions, RunOptions(max_tokens=n_tokens)) if questions else []
-    rows = [[a.id, a.category, a.mode, a.n_tokens, a.stats.decode_s] for a in found]
+    rows = [
+        [a.id, a.category, a.mode, a.n_tokens, a.stats.decode_s, a.stats.num_draft_tokens]
+        for a in found
+    ]
 print(json.dumps(rows))
 """
 
-Times = dict[str, dict[str, list[tuple[float, float]]]]
-"""Of each category and answer, the seconds of plain decoding and of "auto" in each round."""
+Times = dict[str, dict[str, list[tuple[float, float, int]]]]
+"""Of each category and answer, per round: seconds of plain decoding, of "auto", tokens drafted."""
 
 
 def chosen(path: str, n: int) -> list[Question]:
@@ -75,14 +79,15 @@ def answer(python: str, profiles: Path, given: argparse.Namespace, group: Sequen
     return json.loads(done.stdout)
 
 
-def times(rows) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return the seconds of each answer of more than one token, by category and id."""
-    seconds = {(category, id, mode): (n, s) for id, category, mode, n, s in rows}
+def times(rows) -> dict[tuple[str, str], tuple[float, float, int]]:
+    """Return seconds and drafts of each answer of more than one token, by category and id."""
+    by_mode = {(category, id, mode): values for id, category, mode, *values in rows}
     found = {}
-    for category, id in {key[:2] for key in seconds}:
-        (n, plain), (n_auto, auto) = (seconds[category, id, m] for m in ("plain", "auto"))
+    for category, id in {key[:2] for key in by_mode}:
+        n, plain, _ = by_mode[category, id, "plain"]
+        n_auto, auto, n_drafted = by_mode[category, id, "auto"]
         if n == n_auto > 1:
-            found[category, id] = plain, auto
+            found[category, id] = plain, auto, n_drafted
     return found
 
 
@@ -99,14 +104,16 @@ def interval(values: Sequence[float]) -> list[float]:
 
 def summary(found: Times) -> dict[str, object]:
     rounds = {category: list(answers.values()) for category, answers in found.items()}
-    rounds["all"] = [answer for answers in rounds.values() for answer in answers]
-    return {category: gain(answers) for category, answers in rounds.items()}
+    every = [answer for answers in rounds.values() for answer in answers]
+    rounds["nothing drafted"] = [answer for answer in every if not any(n for *_, n in answer)]
+    rounds["all"] = every
+    return {category: gain(answers) for category, answers in rounds.items() if answers}
 
 
-def gain(answers: Sequence[Sequence[tuple[float, float]]]) -> dict[str, object]:
+def gain(answers: Sequence[Sequence[tuple[float, float, int]]]) -> dict[str, object]:
     """Return the mean ratio of answers, and the ratio of all their seconds ("total")."""
-    ratios = [statistics.median(plain / auto for plain, auto in answer) for answer in answers]
-    plain, auto = (sum(t) for t in zip(*(times for a in answers for times in a), strict=True))
+    ratios = [statistics.median(plain / auto for plain, auto, _ in answer) for answer in answers]
+    plain, auto, _ = (sum(t) for t in zip(*(times for a in answers for times in a), strict=True))
     return {
         "answers": len(ratios), "ratio": round(mean(ratios), 4), "interval": interval(ratios),
         "lowest": round(min(ratios), 3), "total": round(plain / auto, 4),
