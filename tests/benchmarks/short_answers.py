@@ -3,8 +3,8 @@
 60 questions of Spec-Bench, as many of each category, 32 tokens an answer, temperature 0. A process
 answers five and ends; the next goes on with what it left. Each answer is decoded plainly and by
 "auto", in turns, on the same engine. Costs are measured before. Every round does all of it again;
-the ratio of an answer is the median of its rounds, and "total" that of all seconds together. "nothing drafted" are
-the answers for which "auto" drafted nothing in any round: what they deviate from 1 is noise.
+the ratio of an answer is the median of its rounds, and "total" that of all seconds together.
+"nothing drafted" are the answers for which "auto" never drafted: their distance from 1 is noise.
 
     python -m tests.benchmarks.short_answers question.dev.jsonl TARGET [--draft DRAFT]
         [--rounds 3] [--questions 60] [--tokens 32] [--group 5] [--before PYTHON] [--name NAME]
