@@ -121,10 +121,15 @@ class _Reader:
         self._kept: dict[str, np.ndarray] = {}  # by digest, of texts that were tokenised before
         self._digests: dict[tuple[str, int, int], str] = {}
         for collection in collections(where):
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 self._know(collection, collection.tokens(where)[0])
+            except (OSError, ValueError) as error:
+                logger.warning("the corpus in %s is damaged and made again (%s)", where, error)
+                delete(where / collection.data)
 
     def _know(self, collection: Collection, tokens: np.ndarray) -> None:
+        if not SEPARATOR <= tokens.min() <= tokens.max() < self._tokenizer.vocab_size:
+            raise ValueError(f"{collection.data} holds ids that the vocabulary has not")
         for known in collection.documents:
             if known.digest:  # it could be read
                 self._kept[known.digest] = tokens[known.first : known.first + known.n_tokens]

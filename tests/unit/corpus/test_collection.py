@@ -151,6 +151,20 @@ def test_damaged_files_are_told_and_made_again(texts, caplog, how):
     assert continued(collection.added(Counting()), "the ") == "fs"
 
 
+@pytest.mark.parametrize("wrong", [-2, 256, 1 << 30])
+def test_ids_that_the_vocabulary_has_not_are_made_again(texts, caplog, wrong):
+    collection.add(Counting(), [texts])
+    data = next(vocabulary_folder(Counting()).glob("*.i32"))
+    damaged = np.fromfile(data, "<i4")
+    damaged[3] = wrong
+    damaged.tofile(data)
+    with caplog.at_level(logging.WARNING):
+        assert collection.add(Counting(), [texts]).n_tokenised == 2
+    assert "is damaged and made again" in caplog.text
+    assert continued(collection.added(Counting()), "the ") == "fs"
+    assert collection.add(Counting(), [texts]).n_tokenised == 0
+
+
 @pytest.mark.parametrize("how", ["shorter", "gone", "no JSON", "foreign", "newer"])
 def test_damaged_named_documents_are_made_again_at_once(texts, how):
     collection.named(Counting(), [str(texts)])
