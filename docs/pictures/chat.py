@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from rich.console import Console
+from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 import edgespec
@@ -51,7 +52,7 @@ def recorded() -> str:
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text.from_ansi(recorded()))
-    drawn = console.export_svg(title=COMMAND, unique_id="t")
+    drawn = console.export_svg(title=COMMAND, unique_id="t", theme=MONOKAI)
     drawn = re.sub(r"<!--.*?-->|@font-face {.*?}", "", drawn, flags=re.DOTALL)
     drawn = drawn.replace("Fira Code, monospace", FONT)
     lines = [line.rstrip() for line in drawn.splitlines() if line.strip()]
