@@ -21,6 +21,7 @@ from ..types import Row, Verified
 from . import register
 from .base import DrafterContext, Tokens
 from .calibration import Calibration
+from .trees import TRUST
 
 _N_TOP = 8
 _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes of guesses
@@ -149,7 +150,8 @@ class RecyclingBranches:
 
     def _refresh(self, kinds: Sequence[int]) -> None:
         for kind in kinds:
-            self._probs[kind] = self._calibration.estimate(kind, _PRIORS[kind >= 8])
+            prob = self._calibration.estimate(kind, _PRIORS[kind >= 8])
+            self._probs[kind] = TRUST * prob
 
     def learned(self) -> dict[str, Any]:
         """Return the share of right guesses by rank and likelihood, as Learns has it."""

@@ -16,6 +16,7 @@ from ..types import Verified
 from . import register
 from .base import DrafterContext
 from .calibration import Calibration
+from .trees import TRUST
 
 _N_TOP = 4
 _LIKELY = (-4.0, -2.5, -1.5, -0.7)  # logits below the largest: classes of runners-up
@@ -49,7 +50,8 @@ class RunnerUpBranches:
 
     def children(self, state: RunnersUp, least: float = 0.0) -> list[tuple[int, float]]:
         """Return the runners-up."""
-        return [(token, self._calibration.estimate(kind, _PRIOR)) for token, kind in state]
+        estimate = self._calibration.estimate
+        return [(token, TRUST * estimate(kind, _PRIOR)) for token, kind in state]
 
     def accept(self, verified: Verified) -> None:
         """Learn if the last row's runners-up came next, and take those of the new one."""
