@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..backends.base import ExpectsDrafts, Model, Restricting
+from ..backends.features import Features
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
@@ -29,7 +30,8 @@ class LocalVerifier:
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
     target's own choice. governor: is asked for the number of threads before every evaluation.
-    drafts: there may be drafts, if a request allows it. The cache outlives a request: the next one
+    drafts: there may be drafts, if a request allows it. features: takes the target's hidden states,
+    for a head. The cache outlives a request: the next one
     of the same owner reuses what it can.
     """
 
@@ -40,9 +42,10 @@ class LocalVerifier:
         clock: Callable[[], float] = time.perf_counter,
         governor: ThreadGovernor | None = None,
         drafts: bool = True,
+        features: Features | None = None,
     ) -> None:
         self._governor = governor
-        self._cache = TokenCache(model)
+        self._cache = TokenCache(model, features)
         self._model = model
         self._clock = clock
         self._rule = rule
