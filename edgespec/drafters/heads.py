@@ -1,0 +1,77 @@
+"""Trained heads, which guess on from the target's own hidden states.
+
+What a head makes of its guesses never stays: emitted tokens are read again with the target's
+states (EAGLE, arXiv 2401.15077). Which nodes it evaluates is decided as for a draft model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends.base import Head
+from ..sampling.base import Request
+from ..types import DraftEstimate
+from .model_tree import ModelTreeDrafter, TreeOptions
+
+
+class HeadDrafter(ModelTreeDrafter):
+    """Drafts trees of a head's likeliest tokens; by coupled sampling, of those that win their races
+    first. Where only one choice can pay, the trees are chains.
+
+    It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. If
+    the target's hidden states of tokens that it has not read are gone, it begins behind them.
+    """
+
+    def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
+        super().__init__(head, target_vocab_size, tree, **options)
+        self.name = head.kind
+        self._trained = head
+        self._grows = True
+        self._max_depth = head.max_depth
+        self._choices = tree.top_k
+
+    def begin(self, request: Request) -> None:
+        """Begin a request."""
+        if self._trained.start:
+            self._begin_at(0)  # what stood before it may be another text
+        super().begin(request)
+        self._greedy, self.is_chain = not self._coupled, False
+        self._shape = self._shape._replace(top_k=1 if self._is_narrow else self._choices)
+
+    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
+        """Return an estimate by its last drafts; none where the target's states are not there."""
+        if not self._can_read(context, limit):
+            return DraftEstimate(self.name)
+        return super().estimate(context, limit)
+
+    def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
+        """Align the cache with the context and return the tokens still to be read."""
+        return super()._catch_up(context, limit) if self._can_read(context, limit) else None
+
+    def _can_read(self, context: Sequence[int], limit: int) -> bool:
+        """Let its cache begin where all that it has not read can be read, and return whether that
+        is so for the end of the context.
+        """
+        features = self._trained.features
+        start, n = self._start, len(context)
+        n_read = start + self._known
+        if n - start + limit > self._trained.n_ctx:
+            start = n - self._trained.n_ctx // 2
+        if max(0, n_read - 1) < features.start or start > self._start:
+            start = max(start, features.start + 1)
+        if start != self._start:
+            self._begin_at(start)
+        return features.end >= n - 1 > self._start
+
+    def _begin_at(self, start: int) -> None:
+        """Empty the cache, which begins with this token of the text from now on."""
+        self._cache.truncate(0)
+        self._start = self._trained.start = start
+        self._known = 0
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        """Drop what the head has made of its guesses."""
+        tree, self._waiting = self._waiting, None
+        if tree and tree.evaluated:
+            self._cache.keep(())
