@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ..errors import ModelNotFound
 
+HEAD = "head.json"
+"""The file beside the graphs of a head that says what it is."""
+
 
 def has_folder(path: Path) -> bool:
     """Return True if a model of this kind has a folder of its own with companions in it, as an
@@ -21,8 +24,12 @@ def onnx_files(folder: Path) -> list[Path]:
 
 
 def only_graph(folder: Path) -> Path:
-    """Return the one graph of a folder. Raises ModelNotFound where there are several."""
+    """Return the one graph of a folder, of a head the first that guesses. Raises ModelNotFound
+    where there are several.
+    """
     found = onnx_files(folder)
+    if (folder / HEAD).is_file():
+        found = [path for path in found if path.name.startswith("head.")][:1]
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")

@@ -11,8 +11,11 @@ from typing import Any
 
 from ..backends.base import Head
 from ..sampling.base import Request
-from ..types import DraftEstimate
+from ..types import DraftEstimate, Extension
 from .model_tree import ModelTreeDrafter, TreeOptions
+
+
+_ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
 
 
 class HeadDrafter(ModelTreeDrafter):
@@ -44,6 +47,13 @@ class HeadDrafter(ModelTreeDrafter):
         if not self._can_read(context, limit):
             return DraftEstimate(self.name)
         return super().estimate(context, limit)
+
+    def extension(self, n_unread: int, n_context: int) -> Extension:
+        """Return the gains and costs of guessing on, with `n_unread` tokens to read."""
+        found = super().extension(n_unread, n_context)
+        if self._trained.kind in _ONE_PASS:
+            found = found._replace(token_s=found.token_s / self._max_depth)
+        return found
 
     def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
         """Align the cache with the context and return the tokens still to be read."""

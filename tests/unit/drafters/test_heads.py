@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from edgespec import ConfigError, SamplingParams, SpeculativeConfig, ToyModel, ToyTokenizer, drafters
+from edgespec import (
+    ConfigError,
+    SamplingParams,
+    SpeculativeConfig,
+    ToyModel,
+    ToyTokenizer,
+    drafters,
+)
 from edgespec.backends.base import Head
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import DrafterContext
