@@ -14,7 +14,6 @@ from ..sampling.base import Request
 from ..types import DraftEstimate, Extension
 from .model_tree import ModelTreeDrafter, TreeOptions
 
-
 _ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
 
 
