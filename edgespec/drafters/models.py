@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from ..backends.base import Head
 from ..errors import ConfigError
@@ -37,7 +38,7 @@ def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
     if not (isinstance(top_k, int) and 1 <= top_k <= _MOST_CHOICES):
         raise ConfigError(f"top_k must be 1 to {_MOST_CHOICES}, got {top_k!r}")
     _, p_min = context.config.fixed or (0, 0.0)
-    options = {
+    options: dict[str, Any] = {
         "p_min": p_min,
         "acceptance": "coupled" if context.is_remote else context.config.acceptance,
         "costs": context.costs,

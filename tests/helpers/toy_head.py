@@ -18,13 +18,13 @@ class ToyHead(ToyModel):
     kind = "eagle3"
     path, n_ctx_train, config = Path("head"), 0, EngineConfig()
     n_threads = n_threads_batch = 1
-    placement: dict[str, str] = {}
     tokenizer = None
 
     def __init__(self, probs, *, layers=(1, 3), max_depth=0, most=512, **options):
         super().__init__(probs, **options)
         self.layers = tuple(layers)
         self.max_depth = max_depth
+        self.placement: dict[str, str] = {}
         self.features = Features(most)
         self.start = 0
         self.read = []
