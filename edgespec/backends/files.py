@@ -73,9 +73,10 @@ def folder_of_neighbours(path: Path) -> Path:
 
 def neighbours(path: Path) -> list[Path]:
     """Return the GGUF files, and the graphs that are alone in their folders, beside a model; it is
-    among them.
+    among them. Heads in folders are not.
     """
     around = folder_of_neighbours(path)
-    graphs = [onnx_files(folder) for folder in sorted(around.iterdir()) if folder.is_dir()]
+    folders = [f for f in sorted(around.iterdir()) if f.is_dir() and not (f / HEAD).is_file()]
+    graphs = [onnx_files(folder) for folder in folders]
     whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]
