@@ -13,7 +13,7 @@ from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
 from .convert.conversion import Conversion, ConversionOptions, convert
-from .convert.upgrade import add_tree_inputs
+from .convert.upgrade import add_hidden_states, add_tree_inputs
 from .decoding.chat import Chat
 from .decoding.engine import Engine
 from .errors import (
@@ -100,6 +100,7 @@ __all__ = [
     "VerifierUnavailable",
     "VocabularyMismatch",
     "__version__",
+    "add_hidden_states",
     "add_tree_inputs",
     "assemble",
     "connect",

@@ -47,13 +47,26 @@ def test_json_and_a_folder_as_source(edgespec_cli, converted):
     done = edgespec_cli("convert", "hf", "--json")
     assert json.loads(done.stdout)["agreement"] == 0.875
     assert converted["out"] is None
-    assert not converted["hidden_states"]
+    assert converted["hidden_states"] == ()
+
+
+def test_hidden_states_of_a_conversion(edgespec_cli, converted):
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("convert", model, "out", "--hidden-states", "2,15 27,final")
+    assert done.exit_code == 0
+    assert converted["hidden_states"] == (2, 15, 27, -1)
 
 
 @pytest.fixture
 def changed(edgespec_cli, monkeypatch):
-    """`edgespec.add_tree_inputs` of a folder "graph", without its tools; what it was given."""
+    """`edgespec.add_tree_inputs` and `add_hidden_states` of a folder "graph", without tools; what
+    they were given.
+    """
     given = {}
+
+    def add_hidden_states(source, layers, **options):
+        given["layers"] = layers
+        return add_tree_inputs(source, **options)
 
     def add_tree_inputs(source, *, progress, **options):
         given.update(options)
@@ -61,7 +74,9 @@ def changed(edgespec_cli, monkeypatch):
         return Path(source) / "model.onnx"
 
     monkeypatch.setattr(edgespec, "add_tree_inputs", add_tree_inputs)
+    monkeypatch.setattr(edgespec, "add_hidden_states", add_hidden_states)
     (edgespec_cli.folder / "graph").mkdir()
+    (edgespec_cli.folder / "graph/model.onnx").touch()
     return given
 
 
@@ -76,13 +91,36 @@ def test_trees_change_a_graph_that_is_there(edgespec_cli, converted, changed):
 
 
 @pytest.mark.parametrize("args", [
-    ("--precision", "int4"), ("--accuracy-level", "1"), ("--hidden-states",),
-    ("--builder-option", "a=b"),
+    ("--precision", "int4"), ("--accuracy-level", "1"), ("--builder-option", "a=b"),
 ])  # fmt: skip
-def test_trees_take_no_options_of_a_conversion(edgespec_cli, changed, args):
-    done = edgespec_cli("convert", "graph", "--trees", *args)
+@pytest.mark.parametrize("flag", [("--trees",), ("--hidden-states", "2")])
+def test_graphs_that_are_there_take_no_options_of_a_conversion(edgespec_cli, changed, args, flag):
+    done = edgespec_cli("convert", "graph", *flag, *args)
     assert done.exit_code == 2
-    assert f"{args[0]} has no effect with --trees" in done.stderr
+    assert f"{args[0]} has no effect with {flag[0]}" in done.stderr
+    assert changed == {}
+
+
+def test_hidden_states_change_a_graph_that_is_there(edgespec_cli, converted, changed):
+    done = edgespec_cli("convert", "graph", "--hidden-states", "2,final")
+    assert done.stdout == "graph/model.onnx gives the hidden states 2, final\n"
+    assert changed == {"layers": (2, -1), "python": None, "offline": False}
+    done = edgespec_cli("convert", "graph", "--hidden-states", "0", "--trees", "--offline")
+    assert done.stdout == "graph/model.onnx gives the hidden states 0 and evaluates token trees\n"
+    assert changed == {"layers": (0,), "python": None, "offline": True}
+    done = edgespec_cli("convert", "graph", "--hidden-states", "1", "--json")
+    assert json.loads(done.stdout) == {"path": "graph/model.onnx"}
+    done = edgespec_cli("convert", "graph", "out", "--hidden-states", "1")
+    assert done.exit_code == 2
+    assert "--hidden-states changes SOURCE in place; leave OUT out" in done.stderr
+    assert converted == {}
+
+
+def test_weights_beside_a_graph_are_converted(edgespec_cli, converted, changed):
+    for name in ("config.json", "model.safetensors"):
+        (edgespec_cli.folder / "graph" / name).touch()
+    edgespec_cli("convert", "graph", "--hidden-states", "2")
+    assert converted["hidden_states"] == (2,)
     assert changed == {}
 
 
@@ -113,6 +151,8 @@ def test_offline_no_tools_are_installed(edgespec_cli, monkeypatch, args):
 @pytest.mark.parametrize(("args", "status", "says"), [
     (("toy.gguf", "out", "--trees"), 2, "in place; leave OUT out"),
     (("toy.gguf", "--trees"), 2, "no ONNX graph"),
+    (("toy.gguf", "--hidden-states", "1,last"), 2, "'1,last' is no list of layers, for example"),
+    (("toy.gguf", "--hidden-states", ""), 2, "is no list of layers"),
     (("toy.gguf", "--precision", "int3"), 2, "'int3' is not one of"),
     (("toy.gguf", "--accuracy-level", "9"), 2, "9 is not in the range"),
     (("toy.gguf", "--builder-option", "fast"), 2, "'fast' is not KEY=VALUE"),
