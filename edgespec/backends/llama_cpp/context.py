@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import threading
@@ -86,11 +87,18 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
     return Native(model, context, log + more)
 
 
-def new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
-    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory."""
+def new_context(
+    path: Path, model: Any, config: EngineConfig, watch: Any = None
+) -> tuple[Any, list[str]]:
+    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory.
+
+    watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive.
+    """
+    params = context_params(model, config)
+    params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
     pressed = threading.Event()
     with native_log() as log, noting_ctrl_c(pressed.set):
-        context = lib.llama_init_from_model(model, context_params(model, config))
+        context = lib.llama_init_from_model(model, params)
     if pressed.is_set():
         lib.llama_free(context)
         raise KeyboardInterrupt

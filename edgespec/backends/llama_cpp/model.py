@@ -22,7 +22,7 @@ from ...types import Abort, Outputs
 from ..base import BatchedModel, Capabilities
 from ..chunks import chunk_ends
 from ..separate import SeparateModels
-from .abort import AbortableDecode
+from .abort import ABORTABLE, AbortableDecode
 from .batch import Batch, Part, RowViews
 from .batched import LlamaCppBatchedModel
 from .branches import N_SEQUENCES, Branches
@@ -37,12 +37,11 @@ from .context import (
     with_equal_rows,
 )
 from .declarations import PARTIAL_ONLY
+from .hidden import Tappable, gives_states
 from .inspection import identity
 from .invariance import most_equal_rows
 from .library import lib
 from .tokenizer import LlamaCppTokenizer
-
-ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
 
 
 def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
@@ -50,8 +49,8 @@ def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
     return LlamaCppModel(path, config)
 
 
-class LlamaCppModel:
-    """A GGUF under the `Model` contract.
+class LlamaCppModel(Tappable):
+    """A GGUF under the `Model` contract, with `HiddenStates`.
 
     placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
     config: as it runs; batch_invariant decides some settings. So many rows as stay equal to the
@@ -78,13 +77,16 @@ class LlamaCppModel:
         self.placement = placement(self.native.log)
         self.rows_apart = False
         self.thread_limit = 0
-        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=can_truncate(model))
+        self.capabilities: Capabilities = Capabilities(
+            MAX_ROWS, 0, truncate=can_truncate(model), hidden_states=True
+        )
         self.n_past = 0
         self._n_nodes = 0  # of a tree that waits for `keep`
         self._use(context)
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
 
+    @gives_states
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
@@ -103,6 +105,7 @@ class LlamaCppModel:
         self._evaluate(self._batch.fill(last, self.n_past, n_logits), len(last), abort)
         return self._rows.first(n_logits)
 
+    @gives_states
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
@@ -127,6 +130,7 @@ class LlamaCppModel:
         self._n_nodes = n_nodes
         return self._rows.first(n_nodes + 1)
 
+    @gives_states
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
@@ -255,6 +259,7 @@ class LlamaCppModel:
         n_sequences = N_SEQUENCES if can_branch(model, self.config) else 1
         self._context, self._memory = context, lib.llama_get_memory(context)
         self.n_ctx: int = lib.llama_n_ctx(context)
+        self._taps = None
         self._branches: Branches = Branches(
             context, range(n_sequences), lib.llama_model_n_swa(model)
         )
@@ -303,7 +308,9 @@ class LlamaCppModel:
     def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
         try:
             with self.lock:
-                if abort is None or n_tokens <= ABORTABLE:
+                if self._taps is not None:
+                    code = self._decode_tapped(self._taps, batch, n_tokens, abort)
+                elif abort is None or n_tokens <= ABORTABLE:
                     code = lib.llama_decode(self._context, batch)
                 else:
                     code = self._decode_abortable(batch, abort)
