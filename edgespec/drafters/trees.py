@@ -21,7 +21,7 @@ from .base import DrafterContext, Learns, LearnsTokens, Tokens
 
 LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
 _SHARE = 0.8  # of what likelier siblings leave, most that a token is estimated at
-WIDE = 0.1  # where no token below this pays, sources of unlikely guesses are left alone
+WIDE = 0.05  # where no token below this pays, sources of unlikely guesses are left alone
 TRUST = 0.8  # what unlikely guesses are estimated at counts so much: the best of many is too good
 
 Guess = tuple[int, float, int]
