@@ -36,15 +36,20 @@ _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Weights and a context over them, and what the library logged while making both."""
+    """Weights and a context over them, and what the library logged while making both. other: a
+    context of other weights that this one uses, None where it uses none.
+    """
 
     model: Any
     context: Any
     log: list[str]
+    other: Any = None
 
     def free(self) -> None:
-        """Free the context, then the weights."""
+        """Free the contexts, then the weights."""
         lib.llama_free(self.context)
+        if self.other:
+            lib.llama_free(self.other)
         lib.llama_model_free(self.model)
 
 
@@ -96,6 +101,13 @@ def new_context(
     """
     params = context_params(model, config)
     params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
+    return init_context(path, model, params)
+
+
+def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
+    """Return a context with these native settings, and what the library logged. Raises
+    OutOfMemory.
+    """
     pressed = threading.Event()
     with native_log() as log, noting_ctrl_c(pressed.set):
         context = lib.llama_init_from_model(model, params)
@@ -105,7 +117,7 @@ def new_context(
     if not context:
         reason = next((line for line in log if "fail" in line.lower()), "no reason given")
         raise OutOfMemory(
-            f"{path.name}: no context of {_n_ctx(model, config)} tokens could be made "
+            f"{path.name}: no context of {params.n_ctx} tokens could be made "
             f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
         )
     return context, log

@@ -221,6 +221,7 @@ REQUIRED: dict[str, _Signature] = {
     "llama_batch_init": (NativeBatch, [c_int32, c_int32, c_int32]),
     "llama_batch_free": (None, [NativeBatch]),
     "llama_decode": (c_int32, [pointer, NativeBatch]),
+    "llama_encode": (c_int32, [pointer, NativeBatch]),
     "llama_get_logits": (pointer, [pointer]),  # the address itself
     "llama_set_embeddings": (None, [pointer, c_bool]),
     "llama_get_embeddings": (pointer, [pointer]),
@@ -256,7 +257,15 @@ _LAYER_INPUTS: dict[str, tuple[str, _Signature]] = {
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj", (pointer, [pointer, c_uint32])
     ),
 }  # fmt: skip
-LAYER_INPUTS = tuple(_LAYER_INPUTS)
+_HEADS: dict[str, tuple[str, _Signature]] = {
+    "llama_set_embeddings_nextn": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb", (None, [pointer, c_bool, c_bool])
+    ),
+    "llama_get_embeddings_nextn": (
+        "_Z26llama_get_embeddings_nextnP13llama_context", (pointer, [pointer])
+    ),
+}  # fmt: skip
+LAYER_INPUTS, HEADS = tuple(_LAYER_INPUTS), tuple(_HEADS)
 
 
 def missing(library: ctypes.CDLL, functions: Iterable[str]) -> list[str]:
@@ -269,7 +278,7 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
 
     context_params: its layout of llama_context_params, one of `LAYOUTS`.
     """
-    extensions = _LAYER_INPUTS
+    extensions = _LAYER_INPUTS | _HEADS
     for name, (in_cpp, _) in extensions.items():
         if not hasattr(library, name) and hasattr(library, in_cpp):
             setattr(library, name, getattr(library, in_cpp))

@@ -13,20 +13,19 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ...config import EngineConfig
 from ...errors import ConfigError, DecodeError
 from ...types import Abort, Outputs
-from ..base import FINAL, Capabilities
+from ..base import FINAL
 from ..features import States
 from .abort import ABORTABLE, AbortableDecode
 from .batch import Batch, Part, RowViews
-from .context import LEAST_N_CTX, MAX_ROWS, Native, new_context
+from .context import LEAST_N_CTX, MAX_ROWS, new_context
 from .declarations import LAYER_INPUTS, WATCHING, EvalCallback, missing
+from .evaluation import TextInContext
 from .inspection import inspect_metadata
 from .library import engine, lib
 
@@ -210,21 +209,9 @@ class WholeRows(RowViews):
         return Outputs(super().first(n_more + n).logits[n_more:])
 
 
-class Tappable:
-    """What a model of llama.cpp needs to give hidden states."""
+class Tappable(TextInContext):
+    """A context that gives hidden states."""
 
-    path: Path
-    config: EngineConfig
-    native: Native
-    capabilities: Capabilities
-    n_past: int
-    vocab_size: int
-    thread_limit: int
-    _context: Any
-    _close: Any
-    _batch: Batch
-    _rows: RowViews
-    _decode_abortable: AbortableDecode
     _taps: Taps | None = None
 
     @property
@@ -334,7 +321,7 @@ class Tappable:
             lib.llama_free(context)
             raise
         shared = self.native.context != old  # a twin: the weights are another model's
-        self._close.detach()
+        cast("weakref.finalize[Any, Any]", self._close).detach()
         if shared:
             self._close = weakref.finalize(self, lib.llama_free, context)
         else:
@@ -357,27 +344,26 @@ class Tappable:
             self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
         self.capabilities = replace(self.capabilities, max_batch=max_batch)
 
-    def _decode_tapped(self, taps: Taps, batch: Any, n_tokens: int, abort: Abort | None) -> int:
-        """Evaluate a native batch and take the states; return llama_decode's code. What Ctrl-C
+    def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
+        """Evaluate a native batch, take the states and return llama_decode's code. What Ctrl-C
         raised within a callback would be lost, so it is noted as `AbortableDecode` does.
         """
+        taps = self._taps
+        if taps is None:
+            return super()._run(batch, n_tokens, abort)
         taps.begin()
-        if abort and n_tokens > ABORTABLE:
-            code = self._decode_abortable(batch, abort)
-        elif taps.watch:
+        if taps.watch and (abort is None or n_tokens <= ABORTABLE):
             code = self._decode_abortable.whole(batch)
         else:
-            code = lib.llama_decode(self._context, batch)
+            code = super()._run(batch, n_tokens, abort)
         if code == 0:
             taps.collect(n_tokens)
         return code
 
     def _use(self, context: Any) -> None:
-        raise NotImplementedError
-
-    def limit_threads(self, n_threads: int) -> None:
-        """Use at most so many threads."""
-        raise NotImplementedError
+        """Take another context, which is empty and not tapped."""
+        self._taps = None
+        super()._use(context)
 
 
 def copy_text(source: Any, target: Any) -> None:

@@ -45,7 +45,7 @@ def near(found, expected, most=0.02):
 
 @pytest.fixture(params=ARCHITECTURES)
 def marked(request, tmp_path):
-    """A model whose layer i changes channel i only, and how large its embeddings are."""
+    """Give a model whose layer i changes channel i only, and how large its embeddings are."""
     model = open_tiny(tmp_path, request.param, marked=True)
     yield model, tiny_models.WIDTH**0.5 if request.param == "gemma3" else 1.0
     model.close()
