@@ -141,7 +141,7 @@ class LayersType(click.ParamType):  # type: ignore[type-arg]
         """Return the numbers, FINAL for the final states."""
         if isinstance(value, tuple):
             return value
-        from edgespec.backends.base import FINAL
+        from edgespec.convert.upgrade import FINAL
 
         words = str(value).replace(",", " ").split()
         if not words or not all(word == "final" or word.isdecimal() for word in words):

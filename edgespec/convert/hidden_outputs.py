@@ -41,7 +41,6 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
     last layer it is what comes out of it. hidden_states is what the head reads, of all tokens.
     """
     import onnx
-    from onnx import helper
 
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
@@ -54,14 +53,33 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
         shapes = {name: stream.described(value) for name, value in found.items()}
     except _NotRecognisedError as error:
         return str(error)
+    now: dict[str, str] = {}  # by the name that a value had
     for name, value in found.items():
-        kind, width = shapes[name]
-        graph.node.append(helper.make_node("Identity", [value], [name], name=f"/{name}"))
-        shape = ["batch_size", "sequence_length", width]
-        graph.output.append(helper.make_tensor_value_info(name, kind, shape))
+        _add_output(graph, now.get(value, value), name, *shapes[name])
+        now[value] = name
+    stream.forget_unused()
     del graph.value_info[:]
     onnx.save(model, out)
     return ""
+
+
+def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> None:
+    """Make a value an output. It gets its name, so that a graph whose output is not asked for does
+    what it did before; a value that is an output already, or is used in graphs within the graph, is
+    copied.
+    """
+    from onnx import AttributeProto, helper
+
+    inner = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    nested = any(a.type in inner for node in graph.node for a in node.attribute)
+    if nested or value in {given.name for given in graph.output}:
+        graph.node.append(helper.make_node("Identity", [value], [name], name=f"/{name}"))
+    else:
+        for node in graph.node:
+            for names in (node.input, node.output):
+                names[:] = [name if found == value else found for found in names]
+    shape = ["batch_size", "sequence_length", width]
+    graph.output.append(helper.make_tensor_value_info(name, kind, shape))
 
 
 class _NotRecognisedError(Exception):
@@ -78,10 +96,14 @@ class _Stream:
     """
 
     def __init__(self, graph: Any) -> None:
-        for node in graph.node:
-            if node.op_type in _SKIP_NORMS and not any(node.output[_SUM:]):  # the last one
-                node.output.extend([""] * (_SUM - len(node.output)))
-                node.output.append(f"{node.output[0]}/sum")
+        self._extended = [
+            (node, len(node.output))
+            for node in graph.node
+            if node.op_type in _SKIP_NORMS and not any(node.output[_SUM:])  # the last one
+        ]
+        for node, n_outputs in self._extended:
+            node.output.extend([""] * (_SUM - n_outputs))
+            node.output.append(f"{node.output[0]}/sum")
         self._graph = graph
         self._makers = {name: node for node in graph.node for name in node.output if name}
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -105,6 +127,13 @@ class _Stream:
                 "expected"
             )
         return found.pop()
+
+    def forget_unused(self) -> None:
+        """Take back the sums that got a name here and are no output now."""
+        there = {value.name for value in self._graph.output}
+        for node, n_outputs in self._extended:
+            if node.output[_SUM] not in there:
+                del node.output[n_outputs:]
 
     def described(self, name: str) -> tuple[int, int]:
         """Return the element type and the width of a value."""

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, cast
 import numpy.typing as npt
 
 from .. import backends
-from ..backends.base import FINAL, HiddenStates
+from ..backends.base import FINAL as FINAL
+from ..backends.base import HiddenStates
 from ..config import EngineConfig
 from ..errors import ConfigError, ConversionError, DecodeError, ModelError
 from ..loading.models import model_path, open_model

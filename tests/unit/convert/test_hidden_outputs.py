@@ -42,6 +42,21 @@ def test_what_goes_into_each_layer_is_found(tmp_path, norm, options):
     assert np.allclose(rows, before, **close)
 
 
+@pytest.mark.parametrize("norm", ["", "skip", "plain"])
+@pytest.mark.parametrize("layers", [[1], ALL])
+def test_a_graph_computes_nothing_more(tmp_path, norm, layers):
+    path = onnx_models.save(tmp_path, norm=norm)
+    before = onnx.load(path).graph
+    assert add_hidden_states(path, path, layers) == ""
+    after = onnx.load(path).graph
+    added = len(after.node) - len(before.node)
+    assert added == (norm == "" and layers == ALL)  # the final states are those of layer 2
+    for old, new in zip(before.node, after.node, strict=False):
+        assert old.op_type == new.op_type
+        more = 3 if norm == "skip" and 2 in layers and "hidden_states.2" in new.output else 0
+        assert len(new.output) == len(old.output) + more
+
+
 def test_all_that_is_added_to_graphs_goes_together(tmp_path):
     path = onnx_models.save(tmp_path, norm="skip", indexed=True)
     before, _ = evaluated(path)
