@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-HIDDEN, VOCAB, TARGET_LAYERS = 32, 64, 8
-N_HEADS, KV_HEADS, HEAD_DIM, FEED, LONGEST = 4, 2, 8, 48, 256
+HIDDEN, VOCAB, TARGET_LAYERS = 32, 259, 8
+N_HEADS, KV_HEADS, HEAD_DIM, FEED, LONGEST = 4, 2, 16, 48, 256
 INNER, N_GUESSES = 24, 3
 D2T = np.array([0, 1, 2, 3, 5, 8, 9, 13, 17, 18, 20, 31, 40, 41, 42, 50, 57, 58, 61, 63])
 

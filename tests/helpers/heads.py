@@ -136,7 +136,9 @@ class Medusa(Linear):
 
 
 class MlpSpeculator(Linear):
-    """A small state, a step a token. Its norm divides by the root mean square and adds a bias."""
+    """A small state, a step a token. Its norm divides by the root mean square and adds a bias.
+    Embeddings are rounded to float16, as graphs keep them.
+    """
 
     def __init__(self, weights: Weights, config: Mapping) -> None:
         super().__init__(weights, 1e-6)
@@ -150,7 +152,7 @@ class MlpSpeculator(Linear):
         state = state.astype(np.float64)
         if i == 0 and self.config["scale_input"]:
             state = state / np.sqrt((state * state).mean() + self.eps) / math.sqrt(2)
-        embedded = self.weights[f"emb.{i}.weight"][token]
+        embedded = self.weights[f"emb.{i}.weight"][token].astype(np.float16).astype(np.float64)
         mixed = self.linear(f"proj.{i}", state) + self._factor * embedded
         state = gelu(self.norm(f"ln.{i}", mixed))
         return self.linear(f"head.{i}", state), state

@@ -114,7 +114,7 @@ class HeadCheckpoint:
 
 def usual_layers(n_layer: int) -> tuple[int, ...]:
     """Return the layers whose inputs EAGLE-3 reads where nothing else is said."""
-    return (2, n_layer // 2, n_layer - 3)
+    return (min(2, n_layer), n_layer // 2, max(0, n_layer - 3))
 
 
 def check_target(head: HeadCheckpoint, hidden_size: int, vocab_size: int, n_layer: int) -> None:

@@ -178,5 +178,6 @@ def _read(
         raise TruncatedModel(f"{path} is damaged: {error}; fetch it again") from None
     numbers = np.frombuffer(content, dtype, storage.n)[offset:]
     steps = tuple(step * dtype.itemsize for step in strides)
-    view: npt.NDArray[Any] = np.lib.stride_tricks.as_strided(numbers, shape, steps, writeable=False)
-    return view.copy()
+    view = np.lib.stride_tricks.as_strided(numbers, shape, steps, writeable=False)
+    copied: npt.NDArray[Any] = view.copy()
+    return copied

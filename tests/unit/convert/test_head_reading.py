@@ -48,9 +48,9 @@ def test_sizes_and_flags_of_eagle3(tmp_path):
     for naming in files.EAGLE3:
         head = read_head(files.write(tmp_path / naming, made, naming))
         layer = head.decoder
-        assert (layer.width, layer.n_heads, layer.n_kv_heads, layer.head_dim) == (32, 4, 2, 8)
+        assert (layer.width, layer.n_heads, layer.n_kv_heads, layer.head_dim) == (32, 4, 2, 16)
         assert (layer.feed_forward, layer.eps, head.n_ctx_train) == (48, 1e-5, 256)
-        assert layer.rope.inverse == pytest.approx([1, 0.1, 0.01, 0.001])
+        assert layer.rope.inverse == pytest.approx([1e4 ** (-i / 8) for i in range(8)])
         assert head.norm_before_residual
         assert head.norm_output
         assert {"fc_norm.2.weight", "q.bias", "embed_tokens.weight"} <= head.weights.keys()
@@ -125,18 +125,19 @@ def test_rotations(tmp_path):
         head = read_head(files.write(tmp_path, files.eagle3(**config), "specforge"))
         return head.decoder.rope.inverse
 
-    assert inverse(rope_theta=1e6) == pytest.approx([1e6 ** (-i / 4) for i in range(4)])
+    plain = inverse()
+    assert inverse(rope_theta=1e6) == pytest.approx([1e6 ** (-i / 8) for i in range(8)])
     nested = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
     assert inverse(**nested) == inverse(rope_theta=1e6)
     linear = {"rope_scaling": {"type": "linear", "factor": 4}}
-    assert inverse(**linear) == pytest.approx([0.25, 0.025, 0.0025, 0.00025])
+    assert inverse(**linear) == pytest.approx([each / 4 for each in plain])
     stretched = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                  "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}  # fmt: skip
     found = inverse(rope_scaling=stretched)
-    assert found[:2] == pytest.approx([1, 0.1])  # waves of 6 and 63 tokens stay
+    assert found[:4] == pytest.approx(plain[:4])  # waves of 6 to 199 tokens stay
     smooth = (1024 / (2 * np.pi / 0.01) - 1) / 3
-    assert found[2] == pytest.approx((1 - smooth) * 0.01 / 8 + smooth * 0.01)
-    assert found[3] == pytest.approx(0.001 / 8)
+    assert found[4] == pytest.approx((1 - smooth) * 0.01 / 8 + smooth * 0.01)
+    assert found[5:] == pytest.approx([each / 8 for each in plain[5:]])
     with pytest.raises(ModelError, match="'yarn' rotations are not known"):
         inverse(rope_scaling={"rope_type": "yarn"})
     with pytest.raises(ModelError, match="a part of each head"):
@@ -202,7 +203,7 @@ def test_a_missing_tensor_is_named(tmp_path, make, naming, gone, said):
 
 @pytest.mark.parametrize(("make", "naming", "name", "expected"), [
     (files.eagle3, "specforge", "fc.weight", "expected [32, 96]"),
-    (files.eagle3, "specforge", "q.weight", "expected [32, 64]"),
+    (files.eagle3, "specforge", "q.weight", "expected [64, 64]"),
     (files.eagle, "eagle bin", "fc.bias", "expected [32]"),
     (files.medusa, "medusa pt", "0.0.linear.bias", "expected [32]"),
     (files.mlp_speculator, "mlp_speculator", "proj.1.weight", "expected [24, 24]"),
@@ -364,7 +365,7 @@ def test_a_head_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path)
     made.weights["fc.weight"] = np.zeros((32, 192), np.float32)
     with pytest.raises(ModelError, match="does not fit states of 32"):
         read_head(files.write(tmp_path, made, "specforge"))
-    made.weights["embed_tokens.weight"] = np.zeros((64, 32), np.float32)
+    made.weights["embed_tokens.weight"] = np.zeros((259, 32), np.float32)
     head = read_head(files.write(tmp_path, made, "specforge"))
     assert (head.hidden_size, head.decoder.width) == (64, 32)
 
@@ -372,21 +373,21 @@ def test_a_head_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path)
 def test_d2t_that_makes_no_sense(tmp_path):
     made = files.eagle3()
     made.d2t = np.full(len(files.D2T), 60)
-    with pytest.raises(ModelError, match="gives no different ids below 64"):
+    with pytest.raises(ModelError, match="gives no different ids below 259"):
         read_head(files.write(tmp_path, made, "specforge", absolute=True))
 
 
 def test_heads_for_another_target_say_how_they_differ(tmp_path):
     head = read_head(files.write(tmp_path, files.eagle3(), "specforge"))
     for sizes, said in (
-        ((48, 64, 8), "states of 32 numbers, and this one has those of 48"),
-        ((32, 80, 8), "a vocabulary of 64 tokens, and this one has one of 80"),
+        ((48, 259, 8), "states of 32 numbers, and this one has those of 48"),
+        ((32, 80, 8), "a vocabulary of 259 tokens, and this one has one of 80"),
     ):
         with pytest.raises(ConfigError, match=said):
             check_target(head, *sizes)
     made = files.eagle3(target_num_hidden_layers=8)
     with pytest.raises(ConfigError, match="with 8 layers, and this one has 6"):
-        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 64, 6)
+        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 259, 6)
     made = files.eagle3(eagle_aux_hidden_state_layer_ids=[2, 6, 9])
     with pytest.raises(ConfigError, match="at least 9 layers, and this one has 8"):
-        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 64, 8)
+        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 259, 8)
