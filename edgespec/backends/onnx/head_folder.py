@@ -19,7 +19,7 @@ _KNOWN_FORMAT = 1
 
 
 class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What head.json says; hidden_size, n_layer and vocab_size are the target's."""
+    """The contents of head.json; hidden_size, n_layer and vocab_size are the target's."""
 
     format: int
     kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator"]

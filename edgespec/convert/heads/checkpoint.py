@@ -1,4 +1,4 @@
-"""What is known of a trained draft, whoever trained it."""
+"""The description of a trained draft, the same whoever trained it."""
 
 from __future__ import annotations
 

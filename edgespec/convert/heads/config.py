@@ -24,7 +24,7 @@ class EagleConfig(msgspec.Struct):
 
 
 class Config(msgspec.Struct):
-    """What is read of a config.json; the rest of it is for training.
+    """The values of a config.json that are read; the others are for training.
 
     The values of `transformer_layer_config`, where speculators nests them, count as its own.
     """

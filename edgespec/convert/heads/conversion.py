@@ -38,7 +38,7 @@ _LEAST_CTX = 8192  # positions turn relative to each other: longer texts than it
 
 @dataclass(frozen=True, slots=True)
 class TargetSizes:
-    """What a head has to fit. The methods of a HiddenStates model that checks need, without one."""
+    """The sizes of a target, as a HiddenStates model has them: all that checks ask of one."""
 
     hidden_size: int
     vocab_size: int

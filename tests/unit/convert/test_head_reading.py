@@ -372,7 +372,7 @@ def test_a_head_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path)
 
 def test_d2t_that_makes_no_sense(tmp_path):
     made = files.eagle3()
-    made.d2t = np.full(len(files.D2T), 60)
+    made.d2t = np.full(len(files.D2T), 250)
     with pytest.raises(ModelError, match="gives no different ids below 259"):
         read_head(files.write(tmp_path, made, "specforge", absolute=True))
 
