@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import refuse_typed
+from .arguments import is_typed, refuse_typed
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
 from .parameters import KeyValueType, LayersType, ModelType
@@ -60,6 +60,18 @@ if TYPE_CHECKING:
         "changed in place.",
     ),
     option(
+        "--head",
+        is_flag=True,
+        help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa or an MLP "
+        "speculator. Its precision is fp32 unless one is given.",
+    ),
+    option(
+        "--target",
+        type=ModelType(),
+        metavar="MODEL",
+        help="With --head: the model that it drafts for.",
+    ),
+    option(
         "--python",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="PATH",
@@ -71,7 +83,8 @@ if TYPE_CHECKING:
 @json_option
 def convert(
     source: str, out: Path | None, offline: bool, as_json: bool, builder_options: tuple[Any, ...],
-    trees: bool, hidden_states: tuple[int, ...] | None, **options: Any,
+    trees: bool, hidden_states: tuple[int, ...] | None, head: bool, target: str | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Convert a model to ONNX and compare it with its source.
 
@@ -83,6 +96,11 @@ def convert(
     import edgespec
     from edgespec.convert.conversion import is_graph
 
+    if head or target:
+        if not (head and target):
+            raise click.UsageError("--head and --target MODEL go together.")
+        _convert_head(source, target, out, as_json, offline=offline, **options)
+        return
     if not Path(source).is_dir():
         fetched(source, offline=offline)
     if trees or (hidden_states and is_graph(source)):
@@ -129,6 +147,37 @@ def _add(
         click.echo(json.dumps({"path": str(path)}, indent=2))
     else:
         click.echo(f"{names(str(path))} {' and '.join(added)}")
+
+
+def _convert_head(
+    source: str, target: str, out: Path | None, as_json: bool, precision: str, python: Path | None,
+    offline: bool, **_: Any,
+) -> None:  # fmt: skip
+    import edgespec
+
+    context = click.get_current_context()
+    refuse_typed(
+        context, ("accuracy_level", "hidden_states", "builder_options", "trees"),
+        "has no effect with --head; leave it out",
+    )  # fmt: skip
+    chosen: Any = precision if is_typed(context, "precision") else "fp32"
+    fetched(target, offline=offline)
+    with status() as line:
+        made = edgespec.convert_head(
+            source, target, out, precision=chosen, python=python, progress=line.show,
+            offline=offline,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(made.to_dict(), indent=2))
+        return
+    read = ", ".join("the last state" if i < 0 else str(i) for i in made.layers)
+    lines = {
+        "made": f"{names(str(made.path))}, {made.kind}, {made.precision}, {size(made.size)}",
+        "layers": read,
+        "license": names(made.license),
+    }
+    for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
+        click.echo(f"{label:<8}{value}")
 
 
 def _show(made: edgespec.Conversion) -> None:

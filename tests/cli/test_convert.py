@@ -165,3 +165,52 @@ def test_bad_input(edgespec_cli, args, status, says):
     assert done.exit_code == status
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def head(monkeypatch):
+    """`edgespec.convert_head` without its tools; what it was given."""
+    given = {}
+
+    def convert_head(source, target, out, *, progress, **options):
+        given.update(source=source, target=target, out=out, **options)
+        return edgespec.HeadConversion(
+            Path("head"), "eagle3", (1, 4, 6), ((2, 5, 7),), options["precision"], 74_000_000,
+            "llama3.1", {}, ("the checkpoint does not say",),
+        )  # fmt: skip
+
+    monkeypatch.setattr(edgespec, "convert_head", convert_head)
+    return given
+
+
+def test_a_head_is_converted_for_its_target(edgespec_cli, head):
+    done = edgespec_cli("convert", "eagle", "--head", "--target", str(edgespec_cli.model), "out")
+    assert done.exit_code == 0
+    assert "made    head, eagle3, fp32, 74.0 MB" in done.stdout
+    assert "layers  1, 4, 6" in done.stdout
+    assert "license llama3.1" in done.stdout
+    assert "note    the checkpoint does not say" in done.stdout
+    assert (head["source"], head["out"]) == ("eagle", Path("out"))
+    assert head["target"] == str(edgespec_cli.model)
+
+
+def test_the_precision_of_a_head_and_json(edgespec_cli, head):
+    done = edgespec_cli(
+        "convert", "eagle", "--head", "--target", str(edgespec_cli.model), "--precision", "int4",
+        "--json",
+    )  # fmt: skip
+    assert json.loads(done.stdout)["layers"] == [1, 4, 6]
+    assert head["precision"] == "int4"
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--head"], "--head and --target MODEL go together"),
+    (["--target", "x"], "--head and --target MODEL go together"),
+    (["--head", "--target", "x", "--trees"], "--trees has no effect with --head"),
+    (["--head", "--target", "x", "--accuracy-level", "4"], "--accuracy-level has no effect"),
+])  # fmt: skip
+def test_options_that_do_not_fit_a_head(edgespec_cli, head, options, said):
+    done = edgespec_cli("convert", "eagle", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not head
