@@ -5,8 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
-from edgespec.backends.base import GrowingModel
+from edgespec import (
+    Aborted,
+    CannotTruncate,
+    ConfigError,
+    ContextFull,
+    EngineConfig,
+    ToyModel,
+)
+from edgespec.backends.base import FINAL, GrowingModel, HiddenStates
 from edgespec.cache.token_cache import TokenCache
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
@@ -306,6 +313,80 @@ def test_growing_beyond_the_context_leaves_no_node(model):
         model.grow([1, 2], [0, 0])
     assert model.n_past == n_past
     model.decode([1, 2])
+
+
+def tapped(model):
+    """Return a model, with states of two layers tapped, and which layers they are."""
+    if not isinstance(model, HiddenStates) or not model.capabilities.hidden_states:
+        pytest.skip("it gives no hidden states")
+    layers = (min(2, model.n_layer - 1), FINAL)
+    try:
+        model.tap(layers)
+    except ConfigError:
+        layers = (FINAL,)
+        model.tap(layers)
+    return model, layers
+
+
+def states_close(a, b):
+    return a.shape == b.shape and np.abs(a - b).max() <= 0.1 * max(1.0, np.abs(b).max())
+
+
+def test_all_tokens_have_hidden_states(model):
+    model, layers = tapped(model)
+    states = model.decode(TEXT, n_logits=2).hidden.copy()
+    assert states.shape == (len(TEXT), len(layers), model.hidden_size)
+    assert states.dtype == np.float32
+    model.truncate(0)
+    one_by_one = np.concatenate([model.decode([token]).hidden.copy() for token in TEXT])
+    assert states_close(one_by_one, states)
+
+
+def test_more_than_a_batch_has_all_hidden_states(model):
+    model, layers = tapped(model)
+    tokens = list(itertools.islice(itertools.cycle(TEXT), 3 * model.capabilities.max_batch // 2))
+    states = model.decode(tokens, n_logits=1).hidden.copy()
+    assert states.shape == (len(tokens), len(layers), model.hidden_size)
+    model.truncate(0)
+    assert states_close(model.decode(tokens[:5]).hidden, states[:5])
+
+
+def test_nodes_have_the_hidden_states_of_their_paths(model):
+    parents = (-1, 0, -1)
+    model, _ = tapped(model)
+    if model.capabilities.max_leaves == 1:
+        pytest.skip("it evaluates chains only")
+    states = model.decode_tree([*TEXT, 1, 2, 3], parents).hidden.copy()
+    assert len(states) == len(TEXT) + len(parents)
+    model.keep(())
+    model.truncate(0)
+    chain = model.decode([*TEXT, 1, 2]).hidden.copy()
+    assert states_close(chain, states[:-1])
+    model.truncate(len(TEXT))
+    assert states_close(model.decode([3]).hidden[0], states[-1])
+
+
+def test_hidden_states_after_an_abort_are_of_that_call(model):
+    model, layers = tapped(model)
+    with pytest.raises(Aborted):
+        model.decode(TEXT * 3, abort=lambda: "cancelled")
+    model.truncate(0)
+    assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
+
+
+def test_no_hidden_states_that_were_not_asked_for(model):
+    assert model.decode(TEXT).hidden is None
+    if isinstance(model, HiddenStates) and model.capabilities.hidden_states:
+        model.tap((FINAL,))
+        model.tap(())
+        assert model.decode(TEXT).hidden is None
+
+
+def test_layers_that_there_are_not_are_refused(model):
+    model, layers = tapped(model)
+    with pytest.raises(ConfigError):
+        model.tap((model.n_layer + 1,))
+    assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
 
 
 def test_close_twice(model):
