@@ -137,7 +137,7 @@ def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> 
 
 
 class _Probe(NamedTuple):
-    """What a graph gives here: the rows of some tokens, "yes" or why it evaluates no trees, and
+    """The answers of a graph here: the rows of some tokens, "yes" or why it evaluates no trees, and
     those of the wanted layers whose hidden states it does not give.
     """
 

@@ -1,4 +1,4 @@
-"""What drafts with a model that was loaded for it: a draft model, or a trained head."""
+"""The drafter that has a model loaded for it: a draft model, or a trained head."""
 
 from __future__ import annotations
 

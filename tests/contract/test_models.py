@@ -322,8 +322,8 @@ TAPS = [(0, 2), (2, 1, -1), (1,), (-1,), (2, 2)]
 @pytest.fixture
 def tapped(model):
     """Return a model that gives hidden states, and layers of which it gives them."""
-    if not isinstance(model, HiddenStates):
-        pytest.skip("it gives no hidden states")
+    if not isinstance(model, HiddenStates) or not model.capabilities.truncate:
+        pytest.skip("it gives no hidden states, or cannot go back to compare them")
     for layers in TAPS:
         with contextlib.suppress(ConfigError):
             model.tap(layers)
@@ -342,8 +342,10 @@ def one_by_one(model, tokens):
 
 
 def alike(found, expected):
-    """Compare hidden states; their size decides what rounding does."""
-    return found.shape == expected.shape and abs(found - expected).max() < 0.02 * expected.std()
+    """Compare hidden states; their size decides what rounding does, more so in wide evaluations."""
+    if found.shape != expected.shape:
+        return False
+    return abs(found - expected).mean() < 0.05 * abs(expected).mean()
 
 
 def test_every_token_of_a_call_has_hidden_states(tapped):
@@ -391,6 +393,14 @@ def test_hidden_states_can_be_turned_off_and_others_taken(tapped):
     model.tap(layers[:1])
     model.truncate(0)
     assert alike(model.decode(TEXT[:3]).hidden, both[:, :1])
+
+
+def test_hidden_states_after_an_abort_are_of_that_call(tapped):
+    model, layers = tapped
+    with pytest.raises(Aborted):
+        model.decode(TEXT * 3, abort=lambda: "cancelled")
+    model.truncate(0)
+    assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
 
 
 def test_close_twice(model):

@@ -23,7 +23,7 @@ from .tokenizer import LlamaCppTokenizer
 
 
 class TextInContext:
-    """What models and heads share: the text and a tree behind it, evaluations and their failures,
+    """The part that models and heads share: the text and a tree behind it, evaluations and their failures,
     threads.
     """
 

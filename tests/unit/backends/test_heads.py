@@ -45,7 +45,7 @@ def target(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def states(target):
-    """The target's states of LONG."""
+    """Return the target's states of LONG."""
     target.truncate(0)
     return target.decode(LONG).hidden.copy()
 
@@ -487,15 +487,14 @@ def test_a_library_without_the_functions_is_said(opened, monkeypatch):
 
 
 def test_nothing_ends_the_process(tmp_path):
-    """Each of these files would, if it came to the engine."""
+    """Some of these files would, if they came to the engine."""
     program = f"""
         from pathlib import Path
         from edgespec import ConfigError, ModelError
         from tests.unit.backends import test_heads as t
         for case, (metadata, weights, _) in t.REFUSED.items():
-            path = t.tiny_heads.write(
-                Path({str(tmp_path)!r}) / "head.gguf", t.changed_weights(**(weights or {{}})), **metadata
-            )
+            weights = t.changed_weights(**(weights or {{}}))
+            path = t.tiny_heads.write(Path({str(tmp_path)!r}) / "head.gguf", weights, **metadata)
             try:
                 head = t.llama_cpp.open_head(path, t.EXACT, t.OtherEngine())
                 head.decode(t.TEXT)
