@@ -18,14 +18,15 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import backends, hub
-from ...backends.base import HeadBackend
+from ...backends.base import HeadBackend, HiddenStates
 from ...backends.files import has_folder
 from ...config import EngineConfig
-from ...errors import ConfigError, ConversionError, ModelError, UnknownArchitecture
-from ...loading.models import Reference, model_path
+from ...errors import ConfigError, ConversionError, EngineMissing, ModelError, UnknownArchitecture
+from ...loading.models import Reference, model_path, open_model
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
 from .reading import read_head
+from .readings import agreement
 
 logger = logging.getLogger("edgespec.convert")
 
@@ -33,6 +34,7 @@ HeadPrecision = Literal["fp32", "int8", "int4"]
 _PRECISIONS = ("fp32", "int8", "int4")
 _GRAPHS = Path(__file__).with_name("graphs.py")
 _TARGET_WEIGHTS = Path(__file__).with_name("target_weights.py")
+_PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 _LEAST_CTX = 8192  # positions turn relative to each other: longer texts than it was trained on work
 
 
@@ -84,8 +86,9 @@ def convert_head(
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
     has none of its own. out: a folder that is not there yet; by default beside pulled models.
     precision: of the matrices. layers: whose inputs it reads (`HiddenStates.tap`); by default as
-    the checkpoint says. python: an interpreter that has onnx, and gguf for a GGUF; by default this
-    one if it has, else one in an environment that is made for them, where not `offline`.
+    the checkpoint says, and where that may mean two things, those with which it guesses more of the
+    target's tokens. python: an interpreter that has onnx, and gguf for a GGUF; by default this one
+    if it has, else one in an environment that is made for them, where not `offline`.
 
     Raises ModelError and its kinds, ConfigError where the head was made for another target, and
     ConversionError where a tool fails or is missing; nothing is left at `out` then.
@@ -108,6 +111,7 @@ def convert_head(
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "weights").mkdir(parents=True)
     times: dict[str, float] = {}
+    warnings: tuple[str, ...] = ()
     try:
         lacking = _lacking(head)
         interpreter = _interpreter(
@@ -124,12 +128,16 @@ def convert_head(
         _write_note(head, chosen, sizes, partial)
         progress("checking that it runs")
         check_runs(partial, sizes)
+        if layers is None and len(candidates) > 1:
+            progress("trying both readings of the layers with the target")
+            chosen, warning = _better(partial, model, candidates)
+            warnings = (warning,)
+            _write_note(head, chosen, sizes, partial)
         size = sum(file.stat().st_size for file in partial.iterdir())
         partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     others = tuple(each for each in candidates if each != chosen)
-    warnings = () if not others or layers is not None else (_ambiguity(chosen, others[0]),)
     return HeadConversion(
         folder, head.kind, chosen, others, precision, size, head.license,
         {step: round(s, 1) for step, s in times.items()}, warnings,
@@ -259,9 +267,36 @@ def _configured_width(path: Path) -> Any:
     return None
 
 
-def _ambiguity(chosen: tuple[int, ...], other: tuple[int, ...]) -> str:
-    return (
-        f"the checkpoint does not say if its layers are counted by inputs or by outputs; it reads "
-        f"the inputs of {list(chosen)} now, and they may be {list(other)}: where few of its tokens "
-        "are accepted, convert it again with these"
+def _better(
+    folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], str]:
+    """Return the layers whose states let a head guess more of its target's tokens, and what is to
+    be said of it. Where the target cannot be asked it is the first candidate.
+    """
+    try:
+        shares = _agreements(folder, model, candidates)
+        found = " and ".join(f"{share:.0%}" for share in shares)
+    except (EngineMissing, ModelError, ConfigError) as error:
+        shares, found = [], f"an unknown share ({error})"
+    chosen = candidates[max(range(len(shares)), key=shares.__getitem__, default=0)]
+    readings = " or ".join(str(list(each)) for each in candidates)
+    return chosen, (
+        f"the checkpoint does not say if it counts layers by inputs or outputs: read as {readings} "
+        f"it guesses {found} of the target's tokens; {list(chosen)} is taken, and layers=… takes "
+        "another"
     )
+
+
+def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]) -> list[float]:
+    """Return the share of a target's tokens that a head guesses, by the layers that it reads.
+    Raises ConfigError for a target that gives no states.
+    """
+    engine = backends.get("onnx")
+    assert isinstance(engine, HeadBackend)
+    config = EngineConfig(n_ctx=512)
+    with contextlib.closing(open_model(model, config)) as target:
+        if not isinstance(target, HiddenStates):
+            raise ConfigError(f"{model.name} gives no hidden states")
+        prompt = target.tokenizer.encode(_PROMPT)
+        with contextlib.closing(engine.open_head(folder, config, target)) as head:
+            return [agreement(head, target, layers, prompt) for layers in candidates]
