@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import EngineConfig, backends
-from edgespec.convert.heads.conversion import TargetSizes, convert_head, target_sizes
+from edgespec.convert.heads.conversion import convert_head
+from edgespec.convert.heads.fitting import TargetSizes, target_sizes
 from tests.helpers import head_files as files
 from tests.helpers.benchmarks import median, model, save
 

@@ -17,8 +17,8 @@ from edgespec import (
 )
 from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
-from edgespec.convert.heads import conversion, graphs, target_weights
-from edgespec.convert.heads.readings import agreement
+from edgespec.convert.heads import conversion, fitting, graphs, target_weights
+from edgespec.convert.heads.fitting import agreement
 from tests.helpers import head_files as files
 
 onnx = pytest.importorskip("onnx")
@@ -256,13 +256,13 @@ def test_without_onnx_the_tools_are_asked_for(tmp_path, source, target, monkeypa
 def test_the_folder_of_a_target_says_its_width(tmp_path):
     path = onnx_models.save(tmp_path / "graph")
     with pytest.raises(ModelError, match="does not say how wide"):
-        conversion.target_sizes(path)
+        fitting.target_sizes(path)
     (path.parent / "genai_config.json").write_text(
         json.dumps({"model": {"decoder": {"hidden_size": 32}}})
     )
-    assert conversion.target_sizes(path) == conversion.TargetSizes(32, onnx_models.VOCAB, 2)
+    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2)
     (path.parent / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 48}}))
-    assert conversion.target_sizes(path).hidden_size == 48
+    assert fitting.target_sizes(path).hidden_size == 48
 
 
 class Counting:
@@ -335,9 +335,9 @@ def test_the_reading_that_guesses_more_is_taken(tmp_path, monkeypatch, target, m
         tried.append((head.kind, layers, prompt))
         return shares.get(layers, 0.25)
 
-    monkeypatch.setattr(conversion, "agreement", measured)
+    monkeypatch.setattr(fitting, "agreement", measured)
     opened = Counting()
-    monkeypatch.setattr(conversion, "open_model", lambda path, config: opened)
+    monkeypatch.setattr(fitting, "open_model", lambda path, config: opened)
     made = files.eagle3(eagle_aux_hidden_state_layer_ids=[1, 4, 6])
     source = files.write(tmp_path / "source", made, "specforge")
     head = edgespec.convert_head(source, target, tmp_path / "head")
