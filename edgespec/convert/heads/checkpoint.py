@@ -20,18 +20,10 @@ LayerIds = Literal["inputs", "outputs", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary positions. inverse: the angle that one position adds, for each pair of numbers
-    [head_dim / 2]. scale: of sines and cosines.
-    """
-
-    inverse: tuple[float, ...]
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The sizes of the one layer that EAGLE heads have. width: of its states."""
+    """The sizes of the one layer that EAGLE heads have. width: of its states. rotation: the angle
+    in radians that a position adds to each pair of numbers, [head_dim / 2].
+    """
 
     width: int
     n_heads: int
@@ -39,7 +31,7 @@ class DecoderLayer:
     head_dim: int
     feed_forward: int
     eps: float
-    rope: Rope
+    rotation: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

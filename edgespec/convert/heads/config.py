@@ -12,7 +12,7 @@ import msgspec
 
 from ...errors import ModelError
 from ...schema import convert
-from .checkpoint import LayerIds, Rope
+from .checkpoint import LayerIds
 
 _README_BYTES = 1 << 16
 
@@ -96,8 +96,10 @@ def read_config(folder: Path) -> Config:
     return convert(known, Config, str(path), ModelError)
 
 
-def rope_of(path: Path, config: Config, head_dim: int) -> Rope:
-    """Return the rotation of positions. Raises ModelError for a kind that is not known."""
+def rotation_of(path: Path, config: Config, head_dim: int) -> tuple[float, ...]:
+    """Return the angle that a position adds to each pair of numbers. Raises ModelError for a kind
+    of rotation that is not known.
+    """
     given = (config.rope_parameters or {}) | (config.rope_scaling or {})
     kind = str(given.get("rope_type") or given.get("type") or "default")
     theta = float(given.get("rope_theta") or config.rope_theta or 10000.0)
@@ -113,7 +115,7 @@ def rope_of(path: Path, config: Config, head_dim: int) -> Rope:
             inverse = [_llama3(each, given) for each in inverse]
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ModelError(f"{path}: rope_scaling of {kind!r} is incomplete: {error}") from error
-    return Rope(tuple(inverse))
+    return tuple(inverse)
 
 
 def _llama3(inverse: float, given: dict[str, Any]) -> float:

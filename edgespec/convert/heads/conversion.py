@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import logging
@@ -18,13 +17,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import backends, hub
-from ...backends.base import HeadBackend
 from ...backends.files import has_folder
-from ...config import EngineConfig
-from ...errors import ConfigError, ConversionError, ModelError, UnknownArchitecture
+from ...errors import ConfigError, ConversionError, UnknownArchitecture
 from ...loading.models import Reference, model_path
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
+from .fitting import TargetSizes, better_reading, check_runs, target_sizes
 from .reading import read_head
 
 logger = logging.getLogger("edgespec.convert")
@@ -34,15 +32,6 @@ _PRECISIONS = ("fp32", "int8", "int4")
 _GRAPHS = Path(__file__).with_name("graphs.py")
 _TARGET_WEIGHTS = Path(__file__).with_name("target_weights.py")
 _LEAST_CTX = 8192  # positions turn relative to each other: longer texts than it was trained on work
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSizes:
-    """The sizes of a target, as a HiddenStates model has them: all that checks ask of one."""
-
-    hidden_size: int
-    vocab_size: int
-    n_layer: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +73,9 @@ def convert_head(
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
     has none of its own. out: a folder that is not there yet; by default beside pulled models.
     precision: of the matrices. layers: whose inputs it reads (`HiddenStates.tap`); by default as
-    the checkpoint says. python: an interpreter that has onnx, and gguf for a GGUF; by default this
-    one if it has, else one in an environment that is made for them, where not `offline`.
+    the checkpoint says, and where that may mean two things, those with which it guesses more of the
+    target's tokens. python: an interpreter that has onnx, and gguf for a GGUF; by default this one
+    if it has, else one in an environment that is made for them, where not `offline`.
 
     Raises ModelError and its kinds, ConfigError where the head was made for another target, and
     ConversionError where a tool fails or is missing; nothing is left at `out` then.
@@ -94,73 +84,70 @@ def convert_head(
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(_PRECISIONS)}")
     head, model = read_head(source), model_path(target)
     sizes = target_sizes(model)
-    check_target(head, sizes.hidden_size, sizes.vocab_size, sizes.n_layer)
-    _check_attention(head)
-    candidates = head.layers(sizes.n_layer)
-    chosen = tuple(layers) if layers is not None else candidates[0]
-    if len(chosen) != len(candidates[0]):
-        raise ConfigError(f"layers are {list(chosen)}; {len(candidates[0])} numbers are expected")
+    candidates = _candidates(head, sizes, layers)
+    chosen = candidates[0]
     folder = Path(out) if out else hub.models_dir() / f"{_name(head)}-head-{precision}"
     backends.get("onnx")  # checks the result, and may be missing
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another folder, or remove it")
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "weights").mkdir(parents=True)
-    times: dict[str, float] = {}
+    work = _Work(folder.with_name(f"{folder.name}.partial"), progress)
+    shutil.rmtree(work.folder, ignore_errors=True)
     try:
-        lacking = _lacking(head)
-        interpreter = _interpreter(
-            python, bool(lacking) and not has_folder(model), progress, offline
-        )
-        _write_weights(head, partial / "weights", progress, times)
-        if lacking:
-            job = {"target": str(model), "out": str(partial / "weights"), "wanted": lacking}
-            tools.run_worker(interpreter, job, partial, progress, times, _TARGET_WEIGHTS)
-            _check_shapes(head, partial / "weights", lacking, model)
-        job = _job(head, chosen, precision, partial)
-        tools.run_worker(interpreter, job, partial, progress, times, _GRAPHS)
-        shutil.rmtree(partial / "weights")
-        _write_note(head, chosen, sizes, partial)
+        work.weights.mkdir(parents=True)
+        work.python = _interpreter(python, head, model, progress, offline)
+        _write_weights(head, model, work)
+        work.run(_job(head, chosen, precision, work), _GRAPHS)
+        shutil.rmtree(work.weights)
+        _write_note(head, chosen, sizes, work.folder)
         progress("checking that it runs")
-        check_runs(partial, sizes)
-        size = sum(file.stat().st_size for file in partial.iterdir())
-        partial.replace(folder)
+        check_runs(work.folder, sizes)
+        if len(candidates) > 1:
+            progress("trying both readings of the layers with the target")
+            chosen, warning = better_reading(work.folder, model, candidates)
+            work.warnings = (warning,)
+            _write_note(head, chosen, sizes, work.folder)
+        size = sum(file.stat().st_size for file in work.folder.iterdir())
+        work.folder.replace(folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    others = tuple(each for each in candidates if each != chosen)
-    warnings = () if not others or layers is not None else (_ambiguity(chosen, others[0]),)
+        shutil.rmtree(work.folder, ignore_errors=True)
     return HeadConversion(
-        folder, head.kind, chosen, others, precision, size, head.license,
-        {step: round(s, 1) for step, s in times.items()}, warnings,
+        folder, head.kind, chosen, tuple(each for each in candidates if each != chosen), precision,
+        size, head.license, {step: round(s, 1) for step, s in work.times.items()}, work.warnings,
     )  # fmt: skip
 
 
-def target_sizes(path: Path) -> TargetSizes:
-    """Return the sizes of a target. Raises ModelError and its kinds."""
-    known = backends.of(path).inspect_metadata(path)
-    hidden = known.get("embedding_length") or _configured_width(path)
-    if not hidden or not known.get("block_count"):
-        raise ModelError(
-            f"{path} does not say how wide its states are; a config.json with hidden_size beside "
-            "the graph would"
-        )
-    return TargetSizes(int(hidden), int(known["vocab_size"]), int(known["block_count"]))
+@dataclass(slots=True)
+class _Work:
+    """A conversion under way: the folder that is made, and the programs that make it."""
+
+    folder: Path
+    progress: Callable[[str], None]
+    python: Path = Path(sys.executable)
+    times: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> Path:
+        """The folder of the weights, which is there for a while."""
+        return self.folder / "weights"
+
+    def run(self, job: dict[str, Any], program: Path) -> None:
+        """Run a program. Raises ConversionError where it fails."""
+        tools.run_worker(self.python, job, self.folder, self.progress, self.times, program)
 
 
-def check_runs(folder: Path, sizes: TargetSizes) -> None:
-    """Raise ConversionError if the head in a folder does not give finite rows for a few tokens."""
-    engine = backends.get("onnx")
-    assert isinstance(engine, HeadBackend)
-    config = EngineConfig(n_ctx=64, provider="cpu")
-    head: Any = engine.open_head(folder, config, sizes)  # type: ignore[arg-type]
-    with contextlib.closing(head):
-        rows = [head.decode([0, 1, 2], 1).logits[0].copy()]
-        if head.max_depth != 1:
-            rows.append(head.grow([3], [-1]).logits[0].copy())
-        for row in rows:
-            if np.isnan(row).any() or not np.isfinite(row).any():
-                raise ConversionError(f"{folder.name} gives rows that are no numbers")
+def _candidates(
+    head: HeadCheckpoint, sizes: TargetSizes, layers: Sequence[int] | None
+) -> list[tuple[int, ...]]:
+    """Return the layers that a head may read, after checking that it fits its target."""
+    check_target(head, sizes.hidden_size, sizes.vocab_size, sizes.n_layer)
+    _check_attention(head)
+    found = head.layers(sizes.n_layer)
+    if layers is None:
+        return found
+    if len(layers) != len(found[0]):
+        raise ConfigError(f"layers are {list(layers)}; {len(found[0])} numbers are expected")
+    return [tuple(layers)]
 
 
 def _name(head: HeadCheckpoint) -> str:
@@ -184,27 +171,29 @@ def _lacking(head: HeadCheckpoint) -> list[str]:
 
 
 def _interpreter(
-    python: str | os.PathLike[str] | None, gguf: bool, progress: Callable[[str], None],
-    offline: bool,
+    python: str | os.PathLike[str] | None, head: HeadCheckpoint, model: Path,
+    progress: Callable[[str], None], offline: bool,
 ) -> Path:  # fmt: skip
     """Return a Python that has what the programs need."""
     if python:
         return Path(python)
-    needed = ("onnx", "gguf") if gguf else ("onnx",)
+    needed = ("onnx", "gguf") if _lacking(head) and not has_folder(model) else ("onnx",)
     if all(importlib.util.find_spec(name) for name in needed):
         return Path(sys.executable)
     return tools.interpreter(progress, offline=offline)
 
 
-def _write_weights(
-    head: HeadCheckpoint, folder: Path, progress: Callable[[str], None], times: dict[str, float]
-) -> None:
-    """Write each weight as float32, one at a time."""
+def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
+    """Write each weight as float32, one at a time, and those that the target has."""
     start, step = time.perf_counter(), "reading the checkpoint"
-    progress(step)
+    work.progress(step)
     for name in head.weights:
-        np.save(folder / f"{name}.npy", head.array(name))
-    times[step] = time.perf_counter() - start
+        np.save(work.weights / f"{name}.npy", head.array(name))
+    work.times[step] = time.perf_counter() - start
+    if lacking := _lacking(head):
+        job = {"target": str(model), "out": str(work.weights), "wanted": lacking}
+        work.run(job, _TARGET_WEIGHTS)
+        _check_shapes(head, work.weights, lacking, model)
 
 
 def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: Path) -> None:
@@ -217,7 +206,7 @@ def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: 
 
 
 def _job(
-    head: HeadCheckpoint, layers: tuple[int, ...], precision: str, folder: Path
+    head: HeadCheckpoint, layers: tuple[int, ...], precision: str, work: _Work
 ) -> dict[str, Any]:
     """Return what the program that writes graphs is told."""
     left_out = ("weights", "path", "d2t", "layer_ids", "ids_count")
@@ -226,8 +215,8 @@ def _job(
         "decoder": asdict(head.decoder) if head.decoder else None,
         "head_vocab_size": head.head_vocab_size,
         "layers": layers,
-        "out": str(folder.resolve()),
-        "weights": str((folder / "weights").resolve()),
+        "out": str(work.folder.resolve()),
+        "weights": str(work.weights.resolve()),
         "precision": precision,
         "n_ctx": max(head.n_ctx_train, _LEAST_CTX),
     }
@@ -245,23 +234,3 @@ def _write_note(
     (folder / "head.json").write_text(json.dumps(note, indent=1), "utf-8")
     if head.d2t is not None:
         np.save(folder / "d2t.npy", head.d2t)
-
-
-def _configured_width(path: Path) -> Any:
-    """Return the width of states as a file beside a graph says, None where none does."""
-    for name in ("config.json", "genai_config.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            found = json.loads((path.parent / name).read_text("utf-8"))
-            found = found | found.get("text_config", {})
-            decoder = found.get("model", {}).get("decoder", {})
-            if width := found.get("hidden_size") or decoder.get("hidden_size"):
-                return width
-    return None
-
-
-def _ambiguity(chosen: tuple[int, ...], other: tuple[int, ...]) -> str:
-    return (
-        f"the checkpoint does not say if its layers are counted by inputs or by outputs; it reads "
-        f"the inputs of {list(chosen)} now, and they may be {list(other)}: where few of its tokens "
-        "are accepted, convert it again with these"
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import ModelError, UnknownArchitecture
 from .checkpoint import DecoderLayer, HeadCheckpoint, take
-from .config import Config, license_of, rope_of
+from .config import Config, license_of, rotation_of
 from .tensors import Tensor, Tensors
 from .vocabulary import absolute_ids
 
@@ -148,7 +148,7 @@ def _decoder(path: Path, tensors: Tensors, config: Config) -> DecoderLayer:
     head_dim = config.head_dim or width // n_heads
     return DecoderLayer(
         width, n_heads, config.num_key_value_heads or n_heads, head_dim, config.intermediate_size,
-        config.rms_norm_eps, rope_of(path, config, head_dim),
+        config.rms_norm_eps, rotation_of(path, config, head_dim),
     )  # fmt: skip
 
 

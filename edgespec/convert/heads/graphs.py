@@ -222,9 +222,8 @@ def _attention(graph: Graph, read: str) -> str:
     total = graph.op("Gather", graph.op("Shape", mask), graph.const(np.array(1)))
     before = graph.op("Sub", graph.op("Reshape", total, graph.const(np.array([1]))),
                       graph.const(np.array([1])))  # fmt: skip
-    angles = np.arange(job["n_ctx"])[:, None] * np.array(layer["rope"]["inverse"])
-    scale = layer["rope"]["scale"]
-    cos, sin = (graph.const((f(angles) * scale).astype(np.float32)) for f in (np.cos, np.sin))
+    angles = np.arange(job["n_ctx"])[:, None] * np.array(layer["rotation"])
+    cos, sin = (graph.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
     mixed = graph.op(
         "GroupQueryAttention", *(graph.linear(name, read) for name in "qkv"), *past,
         graph.op("Cast", before, to=6), graph.op("Cast", total, to=6), cos, sin, positions, bias,

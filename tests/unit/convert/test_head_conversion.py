@@ -15,8 +15,10 @@ from edgespec import (
     ModelError,
     UnknownArchitecture,
 )
+from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
-from edgespec.convert.heads import conversion, graphs, target_weights
+from edgespec.convert.heads import conversion, fitting, graphs, target_weights
+from edgespec.convert.heads.fitting import agreement
 from tests.helpers import head_files as files
 
 onnx = pytest.importorskip("onnx")
@@ -177,7 +179,8 @@ def test_both_readings_of_layers_are_told(tmp_path, monkeypatch, target):
     source = files.write(tmp_path / "source", made, "specforge")
     head = edgespec.convert_head(source, target, tmp_path / "one")
     assert (head.layers, head.candidates) == ((1, 4, 6), ((2, 5, 7),))
-    assert "they may be [2, 5, 7]" in head.warnings[0]
+    assert "read as [1, 4, 6] or [2, 5, 7] it guesses an unknown share" in head.warnings[0]
+    assert "[1, 4, 6] is taken" in head.warnings[0]
     head = edgespec.convert_head(source, target, tmp_path / "two", layers=[2, 5, 7])
     assert (head.layers, head.warnings) == ((2, 5, 7), ())
     assert json.loads((head.path / "head.json").read_text())["layers"] == [2, 5, 7]
@@ -253,10 +256,103 @@ def test_without_onnx_the_tools_are_asked_for(tmp_path, source, target, monkeypa
 def test_the_folder_of_a_target_says_its_width(tmp_path):
     path = onnx_models.save(tmp_path / "graph")
     with pytest.raises(ModelError, match="does not say how wide"):
-        conversion.target_sizes(path)
+        fitting.target_sizes(path)
     (path.parent / "genai_config.json").write_text(
         json.dumps({"model": {"decoder": {"hidden_size": 32}}})
     )
-    assert conversion.target_sizes(path) == conversion.TargetSizes(32, onnx_models.VOCAB, 2)
+    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2)
     (path.parent / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 48}}))
-    assert conversion.target_sizes(path).hidden_size == 48
+    assert fitting.target_sizes(path).hidden_size == 48
+
+
+class Counting:
+    """A target that says the next number, whose layers' states are their own numbers."""
+
+    vocab_size, hidden_size, n_layer, n_ctx = files.VOCAB, files.HIDDEN, files.TARGET_LAYERS, 512
+    capabilities = Capabilities(32, 64, hidden_states=True)
+    closed = False
+
+    def __init__(self):
+        self.tokenizer, self.layers, self.n_past = self, (), 0
+
+    def encode(self, text):
+        return [3, 4, 5]
+
+    def tap(self, layers):
+        self.layers = tuple(layers)
+
+    def truncate(self, n_past):
+        self.n_past = min(self.n_past, n_past)
+
+    def checkpoint(self):
+        return self.n_past
+
+    def restore(self, state):
+        self.truncate(state)
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.n_past += len(tokens)
+        layers = np.array(self.layers, np.float32)[None, :, None]
+        hidden = np.broadcast_to(layers, (len(tokens), len(self.layers), self.hidden_size))
+        row = np.eye(1, self.vocab_size, (tokens[-1] + 1) % self.vocab_size)
+        return edgespec.types.Outputs(row, hidden if self.layers else None)
+
+    def close(self):
+        self.closed = True
+
+
+class Guessing:
+    """A head that guesses the next number, where it reads the layers that it was made for."""
+
+    def __init__(self, layers):
+        self.made_for, self.n_past = layers, 0
+
+    def truncate(self, n_past):
+        self.n_past = min(self.n_past, n_past)
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.n_past += len(tokens)
+        states = self.features.of(self.n_past - 2, self.n_past - 1)
+        right = states[0, :, 0].tolist() == list(self.made_for)
+        token = (tokens[-1] + (1 if right else 2)) % files.VOCAB
+        return edgespec.types.Outputs(np.eye(1, files.VOCAB, token))
+
+
+def test_agreement_tells_the_readings_apart():
+    target = Counting()
+    for layers, share in (((1, 4, 6), 0.0), ((2, 5, 7), 1.0)):
+        assert agreement(Guessing((2, 5, 7)), target, layers, [3, 4, 5]) == share
+        assert target.layers == ()
+
+
+@pytest.mark.parametrize("made_for", [(1, 4, 6), (2, 5, 7)])
+def test_the_reading_that_guesses_more_is_taken(tmp_path, monkeypatch, target, made_for):
+    monkeypatch.setattr(tools, "run_worker", folders.run_here)
+    shares = {made_for: 0.5}
+    tried = []
+
+    def measured(head, model, layers, prompt):
+        tried.append((head.kind, layers, prompt))
+        return shares.get(layers, 0.25)
+
+    monkeypatch.setattr(fitting, "agreement", measured)
+    opened = Counting()
+    monkeypatch.setattr(fitting, "open_model", lambda path, config: opened)
+    made = files.eagle3(eagle_aux_hidden_state_layer_ids=[1, 4, 6])
+    source = files.write(tmp_path / "source", made, "specforge")
+    head = edgespec.convert_head(source, target, tmp_path / "head")
+    assert tried == [("eagle3", layers, [3, 4, 5]) for layers in ((1, 4, 6), (2, 5, 7))]
+    assert head.layers == made_for
+    assert json.loads((head.path / "head.json").read_text())["layers"] == list(made_for)
+    assert "50%" in head.warnings[0]
+    assert f"{list(made_for)} is taken" in head.warnings[0]
+    assert opened.closed
+
+
+def test_both_readings_run_along_with_a_real_graph(tmp_path):
+    folder = folders.converted(tmp_path, files.eagle3())
+    target = Counting()
+    head = backend.open_head(folder, EngineConfig(n_ctx=128, n_threads=1), target)
+    assert 0 <= agreement(head, target, (2, 4, 5), [3, 4, 5]) <= 1
+    assert head.n_past == target.n_past == 3 + 48
+    head.close()

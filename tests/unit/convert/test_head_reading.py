@@ -50,7 +50,7 @@ def test_sizes_and_flags_of_eagle3(tmp_path):
         layer = head.decoder
         assert (layer.width, layer.n_heads, layer.n_kv_heads, layer.head_dim) == (32, 4, 2, 16)
         assert (layer.feed_forward, layer.eps, head.n_ctx_train) == (48, 1e-5, 256)
-        assert layer.rope.inverse == pytest.approx([1e4 ** (-i / 8) for i in range(8)])
+        assert layer.rotation == pytest.approx([1e4 ** (-i / 8) for i in range(8)])
         assert head.norm_before_residual
         assert head.norm_output
         assert {"fc_norm.2.weight", "q.bias", "embed_tokens.weight"} <= head.weights.keys()
@@ -123,7 +123,7 @@ def test_mlp_speculators_that_share_weights(tmp_path, tied):
 def test_rotations(tmp_path):
     def inverse(**config):
         head = read_head(files.write(tmp_path, files.eagle3(**config), "specforge"))
-        return head.decoder.rope.inverse
+        return head.decoder.rotation
 
     plain = inverse()
     assert inverse(rope_theta=1e6) == pytest.approx([1e6 ** (-i / 8) for i in range(8)])
