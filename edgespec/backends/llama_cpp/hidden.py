@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -320,13 +319,7 @@ class Tappable(TextInContext):
         except BaseException:
             lib.llama_free(context)
             raise
-        shared = self.native.context != old  # a twin: the weights are another model's
-        cast("weakref.finalize[Any, Any]", self._close).detach()
-        if shared:
-            self._close = weakref.finalize(self, lib.llama_free, context)
-        else:
-            self.native = replace(self.native, context=context)
-            self._close = weakref.finalize(self, self.native.free)
+        self.native.context = context  # in place: what is freed last of all stays the last
         self._use(context)
         self.n_past = n_past
         self.limit_threads(self.thread_limit)
