@@ -24,7 +24,8 @@ HEAD = WIDTH // HEADS
 EPSILON = 1e-5
 N_DRAFTED = 64  # tokens of a head's own vocabulary
 _BIASED = ("qwen2",)
-_NORMED = ("qwen3", "gemma3")  # queries and keys
+_NORMED = ("qwen3", "qwen3moe", "gemma3")  # queries and keys
+_EXPERTS = {"qwen3moe": 4}  # two of them at a time
 _NORMED_BEHIND = ("gemma3",)  # what layers add
 
 
@@ -39,6 +40,10 @@ def metadata(architecture: str, n_layer: int = N_LAYER, n_ctx: int = 512) -> dic
     found[f"{architecture}.context_length"] = (UINT32, n_ctx)
     found[f"{architecture}.attention.key_length"] = (UINT32, HEAD)
     found[f"{architecture}.attention.value_length"] = (UINT32, HEAD)
+    if architecture in _EXPERTS:
+        found[f"{architecture}.expert_count"] = (UINT32, _EXPERTS[architecture])
+        found[f"{architecture}.expert_used_count"] = (UINT32, 2)
+        found[f"{architecture}.expert_feed_forward_length"] = (UINT32, FEED)
     if architecture == "gemma3":
         found["gemma3.attention.sliding_window"] = (UINT32, 4096)
     return found
@@ -51,6 +56,10 @@ def _layer(architecture: str, rng: np.random.Generator) -> dict[str, np.ndarray]
     }
     shapes |= {f"ffn_{name}.weight": (FEED, WIDTH) for name in ("gate", "up")}
     shapes["ffn_down.weight"] = (WIDTH, FEED)
+    if n := _EXPERTS.get(architecture):
+        names = ("ffn_gate", "ffn_up", "ffn_down")
+        shapes |= {f"{name}_exps.weight": (n, *shapes.pop(f"{name}.weight")) for name in names}
+        shapes["ffn_gate_inp.weight"] = (n, WIDTH)
     if architecture in _BIASED:
         shapes |= {f"attn_{name}.bias": (WIDTH,) for name in ("q", "k", "v")}
     norms = {"attn_norm.weight": WIDTH, "ffn_norm.weight": WIDTH}
@@ -79,7 +88,8 @@ def weights(
         layer = _layer(architecture, rng)
         if marked:
             layer["attn_output.weight"][:] = 0
-            layer["ffn_down.weight"][np.arange(WIDTH) != i] = 0
+            down = layer.get("ffn_down.weight", layer.get("ffn_down_exps.weight"))
+            down[..., np.arange(WIDTH) != i, :] = 0
         found |= {f"blk.{i}.{name}": value for name, value in layer.items()}
     return {name: value.astype(np.float32) for name, value in found.items()}
 

@@ -34,23 +34,26 @@ _KV_BYTES = {  # of 32 elements
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Native:
     """Weights and a context over them, and what the library logged while making both. other: a
-    context of other weights that this one uses, None where it uses none.
+    context of other weights that this one uses, None where it uses none. owns_model: the weights
+    go with the context, which may be exchanged.
     """
 
     model: Any
     context: Any
     log: list[str]
     other: Any = None
+    owns_model: bool = True
 
     def free(self) -> None:
         """Free the contexts, then the weights."""
         lib.llama_free(self.context)
         if self.other:
             lib.llama_free(self.other)
-        lib.llama_model_free(self.model)
+        if self.owns_model:
+            lib.llama_model_free(self.model)
 
 
 def open_native(path: Path, config: EngineConfig) -> Native:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -29,12 +28,12 @@ from .evaluation import TextInContext
 from .inspection import inspect_metadata
 from .library import engine, lib
 
-GIVE_INPUTS = {  # architectures whose layers give their inputs: the others end the process
-    "llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "gemma4", "gpt-oss", "lfm2",
-}  # fmt: skip
+# Architectures whose layers were seen to give their inputs. The engine has more of them, but ends
+# the process if it is asked for those of others; where in doubt a callback gives the same numbers.
+GIVE_INPUTS = ("llama", "qwen3", "qwen3moe", "qwen35")
 FIRST = "the first tensor"  # has no name that stays
 EMBEDDINGS = {  # what goes into layer 0: others scale their embeddings, or add to them
-    "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "gemma3": "inp_scaled",
+    "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "qwen3moe": FIRST, "gemma3": "inp_scaled",
 }  # fmt: skip
 _N_WATCHED = 2  # tokens of an evaluation that is watched to see what there is
 
@@ -320,13 +319,7 @@ class Tappable(TextInContext):
         except BaseException:
             lib.llama_free(context)
             raise
-        shared = self.native.context != old  # a twin: the weights are another model's
-        cast("weakref.finalize[Any, Any]", self._close).detach()
-        if shared:
-            self._close = weakref.finalize(self, lib.llama_free, context)
-        else:
-            self.native = replace(self.native, context=context)
-            self._close = weakref.finalize(self, self.native.free)
+        self.native.context = context  # in place: what is freed last of all stays the last
         self._use(context)
         self.n_past = n_past
         self.limit_threads(self.thread_limit)

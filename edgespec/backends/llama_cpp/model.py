@@ -176,7 +176,8 @@ class LlamaCppModel(Tappable):
         twin = copy.copy(self)
         twin.config = replace(self.config, n_ctx=n_ctx)
         context, _ = new_context(self.path, self.native.model, twin.config)
-        twin._close = weakref.finalize(twin, lib.llama_free, context)
+        twin.native = replace(self.native, context=context, owns_model=False)
+        twin._close = weakref.finalize(twin, twin.native.free)
         twin.n_past = twin._n_nodes = 0
         twin._use(context)
         twin.limit_threads(0)

@@ -511,3 +511,29 @@ def test_nothing_ends_the_process(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "lives\n"
+
+
+@pytest.mark.parametrize("end", ["", "del target, head", "head.close(); target.close()"])
+def test_a_head_that_borrows_weights_goes_before_its_target(tmp_path, end):
+    """Also where the target's context was made anew after the head was opened."""
+    path = tiny_heads.write(tmp_path / "head.gguf", borrowing("token_embd.weight"))
+    program = f"""
+        import gc
+        from tests.unit.backends import test_heads as t
+        target = t.llama_cpp.LlamaCppModel({str(tiny_models.write(tmp_path, "qwen2"))!r}, t.CONFIG)
+        head = t.llama_cpp.open_head(t.tiny_heads.Path({str(path)!r}), t.CONFIG, target)
+        target.tap(head.layers)
+        head.features = t.features_of(target.decode(t.TEXT).hidden)
+        head.decode(t.TEXT)
+        {end or "pass"}
+        gc.collect()
+        print("lives")
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "lives\n"

@@ -24,7 +24,7 @@ N_LAYER = tiny_models.N_LAYER
 TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
 LONG = [3 + (7 * i) % 250 for i in range(100)]
 ALL = (*range(N_LAYER + 1), FINAL)
-ARCHITECTURES = ("llama", "qwen3", "qwen2", "gemma3")
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen2", "gemma3")
 
 
 def open_tiny(folder, architecture, marked=False, **settings):
@@ -309,6 +309,14 @@ def test_a_library_without_the_functions_is_watched(tmp_path, monkeypatch):
     monkeypatch.setattr(hidden, "WATCHING", ("ggml_no_such_function",))
     with pytest.raises(ConfigError, match="need ggml_no_such_function, which"):
         model.tap([3])
+    model.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_states_are_given_where_the_architecture_can(tmp_path, architecture):
+    model = open_tiny(tmp_path, architecture)
+    model.tap([2])
+    assert bool(model._taps.watch) == (architecture not in hidden.GIVE_INPUTS)
     model.close()
 
 
