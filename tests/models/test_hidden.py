@@ -67,3 +67,24 @@ def test_a_model_without_taps(gemma):
     again = tokens.index(tokens[-1]), len(tokens) - 1
     assert np.array_equal(first[again[0]], first[again[1]])  # an embedding, of the token only
     model.close()
+
+
+@pytest.mark.parametrize("layers", [(2, 15, 27), (2, 30, FINAL)], ids=str)
+def test_rows_that_do_not_depend_on_their_number_stay_so(smollm2, layers):
+    config = EngineConfig(n_ctx=256, n_batch=64, n_threads=1, batch_invariant=True)
+    model = llama_cpp.LlamaCppModel(smollm2, config)
+    tokens = model.tokenizer.encode(TEXT)
+    model.decode(tokens[:-3], 0)
+    alone = np.concatenate([model.decode([token]).logits.copy() for token in tokens[-3:]])
+    model.tap(layers)
+    model.truncate(len(tokens) - 3)
+    outputs = model.decode(tokens[-3:], 3)
+    assert outputs.hidden.shape == (3, len(layers), model.hidden_size)
+    if not model.rows_apart:
+        pytest.skip("this processor has no kernels whose rows are equal")
+    assert np.array_equal(outputs.logits, alone)
+    model.truncate(0)
+    found = model.decode(tokens, 3)
+    assert np.array_equal(found.logits, alone)
+    assert len(found.hidden) == len(tokens)
+    model.close()

@@ -23,8 +23,8 @@ from .tokenizer import LlamaCppTokenizer
 
 
 class TextInContext:
-    """The part that models and heads share: the text and a tree behind it, evaluations and their failures,
-    threads.
+    """A native context with one text and a tree behind it, as models and heads have: evaluations,
+    their failures, threads.
     """
 
     path: Path

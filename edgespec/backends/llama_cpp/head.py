@@ -183,6 +183,7 @@ def _open_native(path: Path, config: EngineConfig, file: HeadFile) -> Native:
     other = None
     try:
         params = context_params(model, config)
+        params.n_ubatch = MAX_ROWS  # the engine reserves logits for so many tokens at once
         if file.lender:
             other = params.ctx_other = _lent(file.lender)
         context, more = init_context(path, model, params)
