@@ -13,12 +13,12 @@ import numpy as np
 
 from ... import backends
 from ...backends.base import Head, HeadBackend, HiddenStates
-from ...backends.features import Features
+from ...backends.features import Features, States
 from ...config import EngineConfig
 from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
 
-N_TOKENS = 48
+N_TOKENS = 33  # one more than the rows of a call
 _PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 
 
@@ -90,34 +90,50 @@ def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
             raise ConfigError(f"{model.name} gives no hidden states")
         prompt = target.tokenizer.encode(_PROMPT)
         with contextlib.closing(engine.open_head(folder, config, target)) as head:
-            return [agreement(head, target, layers, prompt) for layers in candidates]
+            return agreements(head, target, candidates, prompt)
 
 
-def agreement(
-    head: Head, target: HiddenStates, layers: Sequence[int], prompt: Sequence[int]
-) -> float:
-    """Return the share of N_TOKENS greedy tokens of a target, behind a prompt, that a head guesses
-    right when it reads the states of these layers.
+def agreements(
+    head: Head, target: HiddenStates, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
+) -> list[float]:
+    """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target behind a
+    prompt that a head guesses from their states. The first of them is given.
 
     The head was opened for the target. Both begin anew, and the target gives no states afterwards.
     Raises ConfigError for a layer that the target cannot give.
     """
+    layers = sorted({layer for each in candidates for layer in each})
+    answer, states = _greedy(target, layers, prompt)
+    found = []
+    for each in candidates:
+        head.truncate(0)
+        head.start, head.features = 0, Features()
+        head.features.append(0, states[:, [layers.index(layer) for layer in each]])
+        head.decode(prompt, 0)
+        guesses = head.decode(answer[:-1], N_TOKENS - 1).logits.argmax(1)
+        found.append(float(np.mean(guesses == answer[1:])))
+    return found
+
+
+def _greedy(
+    target: HiddenStates, layers: Sequence[int], prompt: Sequence[int]
+) -> tuple[list[int], States]:
+    """Return N_TOKENS tokens that a target writes, and the states of these layers of the prompt and
+    of all tokens but the last, [n, n_layers, hidden_size].
+    """
     target.tap(layers)
     try:
         target.truncate(0)
-        head.truncate(0)
-        head.start, head.features = 0, Features()
-        outputs = target.decode(prompt)
-        head.features.append(0, outputs.hidden)
-        head.decode(prompt, 0)
-        token, n_right = int(outputs.logits[0].argmax()), 0
-        for i in range(N_TOKENS):
-            guess = int(head.decode([token]).logits[0].argmax())
-            outputs = target.decode([token])
-            head.features.append(len(prompt) + i, outputs.hidden)
-            token = int(outputs.logits[0].argmax())
-            n_right += guess == token
-        return n_right / N_TOKENS
+        answer: list[int] = []
+        states = []
+        new = list(prompt)
+        while len(answer) < N_TOKENS:
+            outputs = target.decode(new)
+            assert outputs.hidden is not None
+            states.append(outputs.hidden.copy())
+            new = [int(outputs.logits[0].argmax())]
+            answer += new
+        return answer, np.concatenate(states)
     finally:
         target.tap(())
 

@@ -18,7 +18,7 @@ from edgespec import (
 from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
-from edgespec.convert.heads.fitting import agreement
+from edgespec.convert.heads.fitting import agreements
 from tests.helpers import head_files as files
 
 onnx = pytest.importorskip("onnx")
@@ -312,36 +312,41 @@ class Guessing:
 
     def decode(self, tokens, n_logits=1, abort=None):
         self.n_past += len(tokens)
-        states = self.features.of(self.n_past - 2, self.n_past - 1)
-        right = states[0, :, 0].tolist() == list(self.made_for)
-        token = (tokens[-1] + (1 if right else 2)) % files.VOCAB
-        return edgespec.types.Outputs(np.eye(1, files.VOCAB, token))
+        first = self.n_past - n_logits - 1
+        states = self.features.of(max(first, 0), max(first, 0) + n_logits)
+        rows = np.zeros((n_logits, files.VOCAB))
+        for row, state, token in zip(rows, states, tokens[len(tokens) - n_logits :], strict=True):
+            right = state[:, 0].tolist() == list(self.made_for)
+            row[(token + (1 if right else 2)) % files.VOCAB] = 1
+        return edgespec.types.Outputs(rows)
 
 
-def test_agreement_tells_the_readings_apart():
+@pytest.mark.parametrize(("made_for", "shares"), [
+    ((1, 4, 6), [1.0, 0.0]), ((2, 5, 7), [0.0, 1.0]), ((2, 4, 6), [0.0, 0.0]),
+])  # fmt: skip
+def test_agreement_tells_the_readings_apart(made_for, shares):
     target = Counting()
-    for layers, share in (((1, 4, 6), 0.0), ((2, 5, 7), 1.0)):
-        assert agreement(Guessing((2, 5, 7)), target, layers, [3, 4, 5]) == share
-        assert target.layers == ()
+    candidates = [(1, 4, 6), (2, 5, 7)]
+    assert agreements(Guessing(made_for), target, candidates, [3, 4, 5]) == shares
+    assert target.layers == ()
 
 
 @pytest.mark.parametrize("made_for", [(1, 4, 6), (2, 5, 7)])
 def test_the_reading_that_guesses_more_is_taken(tmp_path, monkeypatch, target, made_for):
     monkeypatch.setattr(tools, "run_worker", folders.run_here)
-    shares = {made_for: 0.5}
     tried = []
 
-    def measured(head, model, layers, prompt):
-        tried.append((head.kind, layers, prompt))
-        return shares.get(layers, 0.25)
+    def measured(head, model, candidates, prompt):
+        tried.append((head.kind, candidates, prompt))
+        return [0.5 if layers == made_for else 0.25 for layers in candidates]
 
-    monkeypatch.setattr(fitting, "agreement", measured)
+    monkeypatch.setattr(fitting, "agreements", measured)
     opened = Counting()
     monkeypatch.setattr(fitting, "open_model", lambda path, config: opened)
     made = files.eagle3(eagle_aux_hidden_state_layer_ids=[1, 4, 6])
     source = files.write(tmp_path / "source", made, "specforge")
     head = edgespec.convert_head(source, target, tmp_path / "head")
-    assert tried == [("eagle3", layers, [3, 4, 5]) for layers in ((1, 4, 6), (2, 5, 7))]
+    assert tried == [("eagle3", [(1, 4, 6), (2, 5, 7)], [3, 4, 5])]
     assert head.layers == made_for
     assert json.loads((head.path / "head.json").read_text())["layers"] == list(made_for)
     assert "50%" in head.warnings[0]
@@ -353,6 +358,7 @@ def test_both_readings_run_along_with_a_real_graph(tmp_path):
     folder = folders.converted(tmp_path, files.eagle3())
     target = Counting()
     head = backend.open_head(folder, EngineConfig(n_ctx=128, n_threads=1), target)
-    assert 0 <= agreement(head, target, (2, 4, 5), [3, 4, 5]) <= 1
-    assert head.n_past == target.n_past == 3 + 48
+    shares = agreements(head, target, [(2, 4, 5), (3, 5, 6)], [3, 4, 5])
+    assert all(0 <= share <= 1 for share in shares)
+    assert head.n_past == target.n_past == 3 + fitting.N_TOKENS - 1
     head.close()
