@@ -50,7 +50,8 @@ def test_text_and_states_are_the_targets(request, name, top_k):
         layers = LAYERS[name]
         target.tap(layers)
         target.truncate(0)
-        states = np.concatenate([target.decode([token]).hidden.copy() for token in expected])
+        states = [*target.decode(prompt).hidden]  # at once, as the engine reads it
+        states += [target.decode([token]).hidden[0].copy() for token in expected[len(prompt) :]]
     target = llama_cpp.LlamaCppModel(path, config)
     head = Scripted(expected, layers, target.vocab_size)
     method = {"method": "draft_model", "num_speculative_tokens": 6, "draft_p_min": 0.0}
@@ -63,6 +64,4 @@ def test_text_and_states_are_the_targets(request, name, top_k):
         read = head.read
     assert len(read) > len(prompt) + N // 2
     assert read[0] is None
-    wrong = [abs(a - b).mean() / abs(b).mean() for a, b in zip(read[1:], states, strict=False)]
-    assert np.median(wrong) < 1e-4  # those of another token differ by more than half
-    assert max(wrong) < 0.2
+    assert all(np.array_equal(a, b) for a, b in zip(read[1:], states, strict=False))
