@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends.base import Head
+from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..types import DraftEstimate, Extension
 from .model_tree import ModelTreeDrafter, TreeOptions
@@ -21,8 +22,9 @@ class HeadDrafter(ModelTreeDrafter):
     """Drafts trees of a head's likeliest tokens; by coupled sampling, of those that win their races
     first. Where only one choice can pay, the trees are chains.
 
-    It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. If
-    the target's hidden states of tokens that it has not read are gone, it begins behind them.
+    It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. It
+    reads a text from its second token on, the first that has a state before it; if the target's
+    states of tokens that it has not read are gone, it begins behind them.
     """
 
     def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
@@ -32,14 +34,20 @@ class HeadDrafter(ModelTreeDrafter):
         self._grows = True
         self._max_depth = head.max_depth
         self._choices = tree.top_k
+        self._before: list[int] = []  # tokens of the text before those in the cache
 
     def begin(self, request: Request) -> None:
         """Begin a request."""
-        if self._trained.start:
-            self._begin_at(0)  # what stood before it may be another text
         super().begin(request)
         self._greedy, self.is_chain = not self._coupled, False
         self._shape = self._shape._replace(top_k=1 if self._is_narrow else self._choices)
+        prompt, start = request.prompt, self._trained.start
+        if list(prompt[:start]) != self._before or len(prompt) <= start + 1:
+            self._begin_at(0, prompt)
+            return
+        self._start = start
+        n = common_prefix(self._cache.tokens, prompt, offset=start)
+        self._known = min(n, len(prompt) - start - 1)
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
         """Return an estimate by its last drafts; none where the target's states are not there."""
@@ -64,19 +72,20 @@ class HeadDrafter(ModelTreeDrafter):
         """
         features = self._trained.features
         start, n = self._start, len(context)
-        n_read = start + self._known
         if n - start + limit > self._trained.n_ctx:
             start = n - self._trained.n_ctx // 2
-        if max(0, n_read - 1) < features.start or start > self._start:
+        n_read = self._start + self._known
+        if not self._known or n_read - 1 < features.start or start > self._start:
             start = max(start, features.start + 1)
         if start != self._start:
-            self._begin_at(start)
-        return features.end >= n - 1 > self._start
+            self._begin_at(start, context)
+        return features.end >= n - 1 and n > start
 
-    def _begin_at(self, start: int) -> None:
+    def _begin_at(self, start: int, context: Sequence[int]) -> None:
         """Empty the cache, which begins with this token of the text from now on."""
         self._cache.truncate(0)
         self._start = self._trained.start = start
+        self._before = list(context[:start])
         self._known = 0
 
     def _keep(self, tokens: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, ModelError, VocabularyMismatch
 from .assembly import configured, uses_model
-from .models import Reference, is_installed, model_path, open_model
+from .models import Reference, is_head, is_installed, model_path, open_model
 
 __all__ = ["discard_copy_of", "draft_path", "load_draft", "open_draft", "pair"]
 
@@ -123,12 +123,6 @@ def load_draft(
     if copies and not known(path, config):  # no copy is made of what cannot draft
         _checked(open_model(path, config), path, target).close()
     return _checked(open_draft(path, config, make_copy=make_copy), path, target)
-
-
-def is_head(path: Path) -> bool:
-    """Return True if a file is a trained head. Raises ModelError and its kinds."""
-    backend = backends.of(path)
-    return isinstance(backend, HeadBackend) and backend.is_head(path)
 
 
 def _open_head(path: Path, config: EngineConfig, target: FileModel) -> Head:

@@ -65,9 +65,8 @@ class ToyHead(ToyModel):
 
 def complete(head):
     """Return whether all that a head has read went in with the target's hidden states."""
-    missing = [i for i, state in enumerate(head.read) if state is None]
     assert len(head.read) == head.n_past - len(head._nodes)
-    return missing == ([0] if head.read and not head.start else [])
+    return all(state is not None for state in head.read)
 
 
 def states_of(tokens, layers, start=0):

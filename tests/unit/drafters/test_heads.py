@@ -78,13 +78,13 @@ def test_guesses_do_not_stay_and_emitted_tokens_are_read_with_true_states(n_righ
     line = [3, 4, 5][:n_right]
     tokens = (*line, 9)
     drafter.accept(Verified(tokens))
-    assert drafter.head.n_past == len(PROMPT)
+    assert drafter.head.n_past == len(PROMPT) - 1  # without the first: no state is before it
     context = [*PROMPT, *tokens]
     drafter.head.features.append(2, states_of(context[2:-1], LAYERS, 2))
     drafter.propose(context, 2)
     drafter.accept(Verified((0,)))
     assert complete(drafter.head)
-    assert drafter.head.n_past == len(context)
+    assert drafter.head.n_past == len(context) - 1
 
 
 def test_no_draft_behind_tokens_that_the_target_has_not_evaluated():
@@ -122,8 +122,22 @@ def test_another_text_is_read_from_its_beginning():
     head.features.append(0, states_of(other[:6], LAYERS))
     drafter.begin(Request(other[:7], GREEDY, None))
     assert drafter.propose(other[:7], 4).tokens
-    assert (head.start, head.n_past) == (0, 7 + len(drafter._waiting.evaluated))
-    assert head.read[0] is None
+    assert (head.start, len(head.read)) == (1, 6)
+    assert complete(head)
+
+
+def test_a_text_that_goes_on_is_not_read_again():
+    drafter = made(context=[*PROMPT, 7, 8])
+    drafter.propose([*PROMPT, 7, 8], 4)
+    head, longer = drafter.head, [*PROMPT, 7, 8, 2, 3]
+    drafter.begin(Request(longer, GREEDY, None))
+    head.features.append(4, states_of(longer[4:-1], LAYERS, 4))
+    n_read, decode = [], head.decode
+    head.decode = lambda tokens, *args: n_read.append(len(tokens)) or decode(tokens, *args)
+    assert drafter.propose(longer, 4).tokens
+    assert n_read == [2]
+    drafter.begin(Request([9, *longer[1:]], GREEDY, None))  # begins otherwise
+    assert (head.n_past, head.start) == (0, 0)
 
 
 @pytest.mark.parametrize("max_depth", [1, 2, 3])
