@@ -15,8 +15,11 @@ class Features:
     """The hidden states of the last tokens in a target's cache, by position.
 
     They are those of the positions from `start` to `end`. most: only the latest so many tokens are
-    sure to have them; a head that has not read earlier ones begins behind them.
+    sure to have them; a head that has not read earlier ones begins behind them. wanted: a head is
+    worth the time that a target may take to give them.
     """
+
+    wanted = True
 
     def __init__(self, most: int = MOST) -> None:
         self.start = self.end = 0

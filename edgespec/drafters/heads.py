@@ -12,10 +12,12 @@ from typing import Any
 from ..backends.base import Head
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
-from ..types import DraftEstimate, Extension
-from .model_tree import ModelTreeDrafter, TreeOptions
+from ..types import DraftEstimate, Extension, Thresholds, Verified
+from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
 
 _ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
+_PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
+_REST = 8  # answers for which it is left alone then
 
 
 class HeadDrafter(ModelTreeDrafter):
@@ -24,7 +26,8 @@ class HeadDrafter(ModelTreeDrafter):
 
     It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. It
     reads a text from its second token on, the first that has a state before it; if the target's
-    states of tokens that it has not read are gone, it begins behind them.
+    states of tokens that it has not read are gone, it begins behind them. Where a long answer had
+    no use for it, some answers do without the target's states, which may take time.
     """
 
     def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
@@ -35,12 +38,16 @@ class HeadDrafter(ModelTreeDrafter):
         self._max_depth = head.max_depth
         self._choices = tree.top_k
         self._before: list[int] = []  # tokens of the text before those in the cache
+        self._n_unused = 0  # steps of this answer with states, -1 once the head has drafted
+        self._rest = 0  # answers without states to come
 
     def begin(self, request: Request) -> None:
         """Begin a request."""
         super().begin(request)
         self._greedy, self.is_chain = not self._coupled, False
         self._shape = self._shape._replace(top_k=1 if self._is_narrow else self._choices)
+        self._n_unused, self._rest = 0, max(0, self._rest - 1)
+        self._trained.features.wanted = not self._rest
         prompt, start = request.prompt, self._trained.start
         if list(prompt[:start]) != self._before or len(prompt) <= start + 1:
             self._begin_at(0, prompt)
@@ -54,6 +61,22 @@ class HeadDrafter(ModelTreeDrafter):
         if not self._can_read(context, limit):
             return DraftEstimate(self.name)
         return super().estimate(context, limit)
+
+    def guess(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds
+    ) -> tuple[GuessTree, tuple[int, ...]]:
+        """Return what is worth to be guessed, and how many tokens each evaluation took."""
+        self._n_unused = -1
+        return super().guess(context, limit, thresholds)
+
+    def accept(self, verified: Verified) -> None:
+        """Learn from all that was emitted, drafted or not."""
+        super().accept(verified)
+        features = self._trained.features
+        self._n_unused += self._n_unused >= 0 and features.end >= self._n_context - 1
+        if self._n_unused == _PATIENCE and not self._rest:
+            self._rest = _REST
+            features.wanted = False
 
     def extension(self, n_unread: int, n_context: int) -> Extension:
         """Return the gains and costs of guessing on, with `n_unread` tokens to read."""

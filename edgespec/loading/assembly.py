@@ -174,7 +174,7 @@ def assemble(
         config.acceptance,
         governor=governor,
         drafts=drafts,
-        features=head.features if head else None,
+        head=head,
     )
     return Engine(
         made.session(verifier),

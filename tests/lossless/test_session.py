@@ -58,13 +58,11 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     model = ModelDrafter(toy(2), 3, **options)
     if "model tree" in kind or "merged" in kind:
         model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
-    target, features = toy(1), None
+    target, head = toy(1), None
     if "head" in kind:
         head = ToyHead(probs_of(2, zeros), vocab_size=3)
         shape = TreeOptions(2, 8) if truncate else TreeOptions(1, 1)
         model = HeadDrafter(head, 3, shape, **options)
-        target.tap(head.layers)
-        features = head.features
     sources = {
         "none": [],
         "suffix": [lookup],
@@ -91,7 +89,7 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     policy = Adaptive(costs) if costs else other
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
-    verifier = LocalVerifier(target, acceptance, clock, features=features)
+    verifier = LocalVerifier(target, acceptance, clock, head=head)
     return Session(verifier, drafters, policy, sources=sources, clock=clock)
 
 

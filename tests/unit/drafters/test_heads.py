@@ -47,8 +47,7 @@ def session(policy, head=None, **options):
     """Return the loop of a toy target and a head for it."""
     head = head or ToyHead(three_ways, vocab_size=N, layers=LAYERS, n_ctx=512)
     target = ToyModel(three_ways, vocab_size=N, n_ctx=512)
-    target.tap(LAYERS)
-    verifier = LocalVerifier(target, features=head.features)
+    verifier = LocalVerifier(target, head=head)
     drafter = HeadDrafter(head, N, TreeOptions(3, 31), **options)
     made = Session(verifier, [drafter], policy)
     made.head = head
@@ -169,11 +168,11 @@ def test_text_is_that_of_plain_decoding_over_many_requests():
     assert engine.stats.num_accepted_draft_tokens > 20
 
 
-def run(engine, prompt, n=20):
+def run(engine, prompt, n=20, **options):
     from edgespec.decoding.output import Output
     from edgespec.types import Stats
 
-    params = SamplingParams(max_tokens=n, ignore_eos=True)
+    params = SamplingParams(max_tokens=n, ignore_eos=True, **options)
     output = Output(ToyTokenizer([chr(97 + i) for i in range(N)]), params)
     engine.stats = getattr(engine, "stats", None) or Stats()
     for _ in engine.generate(Request(prompt, params, SeededRandomness(None)), output, engine.stats):
@@ -235,3 +234,32 @@ def test_an_engine_with_a_head_answers_as_one_without():
         found = engine.generate("abc", **options)
     assert found.text == expected
     assert found.stats.drafts_by_source["eagle3"]["accepted"] > 10
+
+
+def test_a_head_that_is_of_no_use_rests_and_is_tried_again():
+    engine = session(FixedDepth(0))
+    wanted = []
+    for _ in range(12):
+        run(engine, [1, 5, 2], 40)
+        wanted.append(engine.head.features.wanted)
+    assert wanted == [False] * 8 + [True] + [False] * 3
+
+
+def test_short_answers_say_nothing_against_a_head():
+    engine = session(FixedDepth(0))
+    for _ in range(12):
+        run(engine, [1, 5, 2], 10)
+        assert engine.head.features.wanted
+
+
+def test_plain_requests_are_evaluated_without_states():
+    engine = session(FixedDepth(3))
+    target = engine._verifier._model
+    taps, tap = [], target.tap
+    target.tap = lambda layers: taps.append(tuple(layers)) or tap(layers)
+    run(engine, [1, 5, 2])
+    run(engine, [1, 5, 2], num_draft_tokens=0)
+    run(engine, [1, 5, 2], num_draft_tokens=0)
+    run(engine, [1, 5, 2])
+    assert taps == [LAYERS, (), LAYERS]
+    assert complete(engine.head)
