@@ -29,9 +29,9 @@ class LocalVerifier:
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
     target's own choice. governor: is asked for the number of threads before every evaluation.
-    drafts: there may be drafts, if a request allows it. head: reads the model's hidden states, which
-    are tapped for requests that may draft, as long as the head is worth it. The cache outlives a
-    request: the next one of the same owner reuses what it can.
+    drafts: there may be drafts, if a request allows it. head: reads hidden states of the model;
+    they are tapped for requests that may draft, as long as the head is worth it. The cache outlives
+    a request: the next one of the same owner reuses what it can.
     """
 
     def __init__(
