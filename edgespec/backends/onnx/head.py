@@ -18,6 +18,7 @@ from ...types import Abort, Ids, Outputs
 from ..base import Capabilities, HiddenStates, Tokenizer
 from ..chunks import chunk_ends
 from ..features import Features
+from ..levels import decode_by_levels
 from .abort import watched
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
@@ -112,18 +113,7 @@ class OnnxHead:
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
         """Read tokens up to the root, then guess on along a tree, a depth at a time."""
-        n_before = len(tokens) - len(parents)
-        rows = [self.decode(tokens[:n_before], 1, abort).logits[0].copy(), *([None] * len(parents))]
-        at = {-1: -1}  # the number that `grow` knows a node by
-        while len(at) <= len(parents):
-            new = [i for i, parent in enumerate(parents) if i not in at and parent in at]
-            found = self.grow(
-                [tokens[n_before + i] for i in new], [at[parents[i]] for i in new], abort
-            ).logits
-            for i, row in zip(new, found, strict=True):
-                rows[i + 1] = row.copy()
-                at[i] = len(at) - 1
-        return Outputs(np.stack(rows))
+        return decode_by_levels(self, tokens, parents, abort)
 
     def keep(self, path: Sequence[int]) -> None:
         """Forget all nodes: guesses never stay. Raises ValueError for a path of some."""
