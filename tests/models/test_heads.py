@@ -11,7 +11,7 @@ from tests.helpers.toy_head import ToyHead
 llama_cpp = libllama.require()
 
 PROMPT = "Here are five facts about the river Rhine. 1."
-N = 32
+N = 24
 LAYERS = {"smollm2": (2, 15, 27), "gemma": (2, 9, 15)}  # taps, and a callback
 
 
@@ -39,7 +39,7 @@ class Scripted(ToyHead):
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("name", "top_k"), [("smollm2", 1), ("smollm2", 3), ("gemma", 3)])
+@pytest.mark.parametrize(("name", "top_k"), [("smollm2", 3), ("gemma", 3)])
 def test_text_and_states_are_the_targets(request, name, top_k):
     config = EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on", batch_invariant=True)
     path = request.getfixturevalue(name)

@@ -14,7 +14,6 @@ from .config import Config, read_config
 from .eagle import read_eagle, read_eagle3
 from .medusa import read_medusa
 from .mlp_speculator import read_mlp_speculator
-from .pickles import read_pickle
 from .tensors import Tensor, Tensors, read_safetensors
 
 _NAMES = (
@@ -71,6 +70,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         for name in sorted(names):
             found |= read_safetensors(path.parent / Path(str(name)).name)
         return found
+    from .pickles import read_pickle  # its modules take time to import
+
     return read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
 
 
