@@ -13,7 +13,8 @@ from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
 from .convert.conversion import Conversion, ConversionOptions, convert
-from .convert.upgrade import add_tree_inputs
+from .convert.heads.conversion import HeadConversion, convert_head
+from .convert.upgrade import add_hidden_states, add_tree_inputs
 from .decoding.chat import Chat
 from .decoding.engine import Engine
 from .errors import (
@@ -78,6 +79,7 @@ __all__ = [
     "Event",
     "Finding",
     "Format",
+    "HeadConversion",
     "Logprob",
     "ModelError",
     "ModelInfo",
@@ -100,10 +102,12 @@ __all__ = [
     "VerifierUnavailable",
     "VocabularyMismatch",
     "__version__",
+    "add_hidden_states",
     "add_tree_inputs",
     "assemble",
     "connect",
     "convert",
+    "convert_head",
     "diagnose",
     "diagnose_verifier",
     "drafters",

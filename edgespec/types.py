@@ -25,9 +25,14 @@ is valid until the model's next call, and must not be written to."""
 
 
 class Outputs(NamedTuple):
-    """The result of one call of a model: `logits`, [n, vocab_size], as described at `Rows`."""
+    """The result of one call of a model: `logits`, [n, vocab_size], as described at `Rows`.
+
+    hidden: hidden states of all tokens of the call, float32 [n_tokens, n_layers, hidden_size], a
+    view valid until the next call; None from a model that was not asked for any.
+    """
 
     logits: Rows
+    hidden: npt.NDArray[np.float32] | None = None
 
 
 FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import refuse_typed
+from .arguments import is_typed, refuse_typed
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
-from .parameters import KeyValueType, ModelType
+from .parameters import KeyValueType, LayersType, ModelType
 from .render import names, size, status
 
 if TYPE_CHECKING:
@@ -38,7 +38,12 @@ if TYPE_CHECKING:
         "which is faster.",
     ),
     option(
-        "--hidden-states", is_flag=True, help="Let the model also output its last hidden states."
+        "--hidden-states",
+        type=LayersType(),
+        metavar="LAYERS",
+        help="Let the graph also output hidden states, which trained heads read: numbers of layers "
+        "with commas between them, 0 for what goes into the first, and final. If SOURCE is an ONNX "
+        "graph, it is changed in place.",
     ),
     option(
         "--builder-option",
@@ -55,6 +60,18 @@ if TYPE_CHECKING:
         "changed in place.",
     ),
     option(
+        "--head",
+        is_flag=True,
+        help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa or an MLP "
+        "speculator. Its precision is fp32 unless one is given.",
+    ),
+    option(
+        "--target",
+        type=ModelType(),
+        metavar="MODEL",
+        help="With --head: the model that it drafts for.",
+    ),
+    option(
         "--python",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="PATH",
@@ -66,7 +83,8 @@ if TYPE_CHECKING:
 @json_option
 def convert(
     source: str, out: Path | None, offline: bool, as_json: bool, builder_options: tuple[Any, ...],
-    trees: bool, **options: Any,
+    trees: bool, hidden_states: tuple[int, ...] | None, head: bool, target: str | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Convert a model to ONNX and compare it with its source.
 
@@ -76,18 +94,23 @@ def convert(
     The tools for it are torch, transformers and onnxruntime-genai.
     """
     import edgespec
+    from edgespec.convert.conversion import is_graph
 
+    if head or target:
+        if not (head and target):
+            raise click.UsageError("--head and --target MODEL go together.")
+        _convert_head(source, target, out, as_json, offline=offline, **options)
+        return
     if not Path(source).is_dir():
         fetched(source, offline=offline)
-    if trees:
-        if out:
-            raise click.UsageError("--trees changes SOURCE in place; leave OUT out.")
-        _add_trees(source, as_json, python=options["python"], offline=offline)
+    if trees or (hidden_states and is_graph(source)):
+        _refuse_building(out, "--trees" if trees else "--hidden-states")
+        _add(source, trees, hidden_states, as_json, python=options["python"], offline=offline)
         return
     with status() as line:
         made = edgespec.convert(
             source, out, builder_options=dict(builder_options), progress=line.show,
-            offline=offline, **options,
+            offline=offline, hidden_states=hidden_states or (), **options,
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(made.to_dict(), indent=2))
@@ -95,20 +118,66 @@ def convert(
         _show(made)
 
 
-def _add_trees(source: str, as_json: bool, **options: Any) -> None:
+def _refuse_building(out: Path | None, flag: str) -> None:
+    """Raise UsageError for what only conversions take."""
+    if out:
+        raise click.UsageError(f"{flag} changes SOURCE in place; leave OUT out.")
+    refuse_typed(
+        click.get_current_context(), ("precision", "accuracy_level", "builder_options"),
+        f"has no effect with {flag}, which changes a graph that is there; leave it out",
+    )  # fmt: skip
+
+
+def _add(
+    source: str, trees: bool, layers: tuple[int, ...] | None, as_json: bool, **options: Any
+) -> None:
+    """Let a graph give hidden states and verify trees, in place."""
     import edgespec
 
-    building = ("precision", "accuracy_level", "hidden_states", "builder_options")
-    refuse_typed(
-        click.get_current_context(), building,
-        "has no effect with --trees, which changes a graph that is there; leave it out",
-    )  # fmt: skip
+    added, path = [], Path(source)
     with status() as line:
-        path = edgespec.add_tree_inputs(source, progress=line.show, **options)
+        if layers:
+            path = edgespec.add_hidden_states(source, layers, progress=line.show, **options)
+            numbers = ", ".join("final" if layer < 0 else str(layer) for layer in layers)
+            added.append(f"gives the hidden states {numbers}")
+        if trees:
+            path = edgespec.add_tree_inputs(source, progress=line.show, **options)
+            added.append("evaluates token trees")
     if as_json:
         click.echo(json.dumps({"path": str(path)}, indent=2))
     else:
-        click.echo(f"{names(str(path))} evaluates token trees")
+        click.echo(f"{names(str(path))} {' and '.join(added)}")
+
+
+def _convert_head(
+    source: str, target: str, out: Path | None, as_json: bool, precision: str, python: Path | None,
+    offline: bool, **_: Any,
+) -> None:  # fmt: skip
+    import edgespec
+
+    context = click.get_current_context()
+    refuse_typed(
+        context, ("accuracy_level", "hidden_states", "builder_options", "trees"),
+        "has no effect with --head; leave it out",
+    )  # fmt: skip
+    chosen: Any = precision if is_typed(context, "precision") else "fp32"
+    fetched(target, offline=offline)
+    with status() as line:
+        made = edgespec.convert_head(
+            source, target, out, precision=chosen, python=python, progress=line.show,
+            offline=offline,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(made.to_dict(), indent=2))
+        return
+    read = ", ".join("the last state" if i < 0 else str(i) for i in made.layers)
+    lines = {
+        "made": f"{names(str(made.path))}, {made.kind}, {made.precision}, {size(made.size)}",
+        "layers": read,
+        "license": names(made.license),
+    }
+    for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
+        click.echo(f"{label:<8}{value}")
 
 
 def _show(made: edgespec.Conversion) -> None:

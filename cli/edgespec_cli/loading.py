@@ -183,6 +183,9 @@ def _show_choice(choice: Choice) -> None:
     if others := [text for model, text in shown.items() if model != choice.taken]:
         another = f"hf:{name(choice.repository.repo)}:{others[-1]}"
         click.echo(f"* is taken; {another} names another one", err=True)
+    for head in choice.heads:
+        file = name(choice.named(head))
+        click.echo(f"a trained head for it: edgespec pull {file}, then -md {file}", err=True)
 
 
 def announcement(reference: str, n_bytes: int | None = None) -> str:

@@ -130,6 +130,25 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
         return numbers
 
 
+class LayersType(click.ParamType):  # type: ignore[type-arg]
+    """Numbers of layers separated by commas or blanks, "final" for the final hidden states."""
+
+    name = "layers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the numbers, FINAL for the final states."""
+        if isinstance(value, tuple):
+            return value
+        from edgespec.convert.upgrade import FINAL
+
+        words = str(value).replace(",", " ").split()
+        if not words or not all(word == "final" or word.isdecimal() for word in words):
+            self.fail(f"{value!r} is no list of layers, for example 2,15,final", param, ctx)
+        return tuple(FINAL if word == "final" else int(word) for word in words)
+
+
 def spec_types() -> dict[str, str]:
     """Return the values of --spec-type, each with the library's name of that method."""
     import edgespec

@@ -10,6 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..config import EngineConfig
 from ..types import Abort, Outputs
+from .features import Features
+
+FINAL = -1
+"""In place of a layer's number: the final hidden states, behind the last norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,48 @@ class GrowingModel(TreeModel, Protocol):
         """
 
 
+@runtime_checkable
+class HiddenStates(Model, Protocol):
+    """A model that gives its hidden states. hidden_size: their width. n_layer: how many layers it
+    has.
+    """
+
+    hidden_size: int
+    n_layer: int
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let each evaluation from now on give the hidden states of these layers, as
+        `Outputs.hidden`, in this order; none at no cost.
+
+        Layer i from 0 is what goes into layer i, the residual stream without a norm, as in
+        hidden_states[i] of transformers; n_layer is what comes out of the last one. FINAL is that
+        behind the last norm. All tokens of a call have them, prompts and nodes of trees included.
+        Raises ConfigError for a layer that this model cannot give; it is then as before.
+        """
+
+
+@runtime_checkable
+class Head(FileModel, GrowingModel, Protocol):
+    """A trained draft as a model: it reads tokens together with the target's hidden states.
+
+    A token at position p of the text goes in with the hidden states of the target at p - 1, zeros
+    where there are none; so the row behind it guesses the token at p + 1. `decode` reads tokens
+    that the target has evaluated. `grow` guesses on: its nodes go in with the head's own states,
+    and never stay; `keep` takes an empty path only, and leaves the tokens that `decode` read.
+
+    kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp" or "dflash". layers: of the target,
+    whose hidden states it reads. max_depth: most tokens on a path that it guesses, 0 for any
+    number. features: where the hidden states are found, by position in the text. start: position
+    of its cache's first token in the text; set where the cache is empty.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    max_depth: int
+    features: Features
+    start: int
+
+
 @dataclass(frozen=True, slots=True)
 class BatchItem:
     """Tokens to append to one slot; logits are wanted of the last `n_logits` of them.
@@ -314,6 +360,21 @@ class Backend(Protocol):
     def ignores_gpu_layers(self, config: EngineConfig) -> bool:
         """Return True if `config` names a number of layers for a GPU that this build cannot use;
         False from an engine that does not count layers.
+        """
+
+
+@runtime_checkable
+class HeadBackend(Backend, Protocol):
+    """A backend that evaluates trained heads."""
+
+    def is_head(self, path: Path) -> bool:
+        """Return True if a file is a head and no model of its own. Raises ModelError and its
+        kinds.
+        """
+
+    def open_head(self, path: Path, config: EngineConfig, target: HiddenStates) -> Head:
+        """Load a head for a target, which may run on another engine. Raises ModelError and its
+        kinds; where the head was made for another target, a ConfigError that says how they differ.
         """
 
 

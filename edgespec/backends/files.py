@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ..errors import ModelNotFound
 
+HEAD = "head.json"
+"""The file beside the graphs of a head that says what it is."""
+
 
 def has_folder(path: Path) -> bool:
     """Return True if a model of this kind has a folder of its own with companions in it, as an
@@ -21,8 +24,12 @@ def onnx_files(folder: Path) -> list[Path]:
 
 
 def only_graph(folder: Path) -> Path:
-    """Return the one graph of a folder. Raises ModelNotFound where there are several."""
+    """Return the one graph of a folder, of a head the first that guesses. Raises ModelNotFound
+    where there are several.
+    """
     found = onnx_files(folder)
+    if (folder / HEAD).is_file():
+        found = [path for path in found if path.name.startswith("head.")][:1]
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")
@@ -66,9 +73,10 @@ def folder_of_neighbours(path: Path) -> Path:
 
 def neighbours(path: Path) -> list[Path]:
     """Return the GGUF files, and the graphs that are alone in their folders, beside a model; it is
-    among them.
+    among them. Heads in folders are not.
     """
     around = folder_of_neighbours(path)
-    graphs = [onnx_files(folder) for folder in sorted(around.iterdir()) if folder.is_dir()]
+    folders = [f for f in sorted(around.iterdir()) if f.is_dir() and not (f / HEAD).is_file()]
+    graphs = [onnx_files(folder) for folder in folders]
     whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]

@@ -5,7 +5,7 @@ Losslessness is proved on it, and programs that embed edgespec can be tested wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
 from ..sampling.trees import path_to
 from ..types import Abort, Outputs
-from .base import Capabilities
+from .base import FINAL, Capabilities
 
 NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 
@@ -26,8 +26,11 @@ class ToyModel:
     function from all tokens so far to [vocab_size] probabilities (with `vocab_size` given).
     Rows are float64 log-probabilities, -inf where a probability is zero.
     truncate=False makes it behave like a recurrent model: only checkpoints go back, and it takes
-    no trees.
+    no trees. The hidden states of a token are its position, itself, and the number of the layer.
     """
+
+    hidden_size = 3
+    n_layer = 4
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class ToyModel:
             max_rows, max_batch, truncate, max_leaves=max_rows if truncate else 1
         )
         self.n_evaluated = 0
+        self._layers: tuple[int, ...] = ()
         self._tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`
         self._parents: list[int] = []
@@ -79,7 +83,26 @@ class ToyModel:
             if i >= 0:
                 rows[i] = self._row(self._tokens)
         self.n_evaluated += len(tokens)
-        return Outputs(rows)
+        start = self.n_past - len(tokens)
+        return Outputs(rows, self._states(range(start, self.n_past), tokens))
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let evaluations give the hidden states of these layers."""
+        for layer in layers:
+            if not FINAL <= layer <= self.n_layer:
+                raise ConfigError(f"a toy model has the layers 0 to {self.n_layer}, not {layer}")
+        self._layers = tuple(layers)
+
+    def _states(
+        self, positions: Iterable[int], tokens: Sequence[int]
+    ) -> npt.NDArray[np.float32] | None:
+        if not self._layers:
+            return None
+        pairs = zip(positions, tokens, strict=True)
+        return np.array(
+            [[(position, token, layer) for layer in self._layers] for position, token in pairs],
+            np.float32,
+        ).reshape(len(tokens), len(self._layers), self.hidden_size)
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -88,9 +111,10 @@ class ToyModel:
         n_before = len(tokens) - len(parents)
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
-        first = self.decode(tokens[:n_before], 1, abort).logits
-        rows = self.grow(tokens[n_before:], parents).logits
-        return Outputs(np.concatenate([first, rows]))
+        first, ahead = self.decode(tokens[:n_before], 1, abort)
+        rows, behind = self.grow(tokens[n_before:], parents)
+        states = None if ahead is None or behind is None else np.concatenate([ahead, behind])
+        return Outputs(np.concatenate([first, rows]), states)
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -107,7 +131,8 @@ class ToyModel:
         self.n_evaluated += len(tokens)
         paths = [path_to(self._parents, node) for node in new]
         rows = [self._row([*text, *(self._nodes[i] for i in path)]) for path in paths]
-        return Outputs(np.stack(rows))
+        positions = [len(text) + len(path) - 1 for path in paths]
+        return Outputs(np.stack(rows), self._states(positions, tokens))
 
     def keep(self, path: Sequence[int]) -> None:
         """Keep the nodes of a path of the last tree."""

@@ -30,6 +30,7 @@ from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
 from ..types import PLAIN, Budget, Draft, Plan, Stats, Verdict
 from ..verifiers.local import LocalVerifier
+from .trace_head import HeadModel, HeadQuality
 from .trace_model import VOCAB, Clock, TraceModel, dense
 from .traces import Trace, load
 
@@ -117,16 +118,25 @@ class Replay:
     """One policy on one device, over as many traces as it is given, learning from one to the next.
 
     setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto", names of drafters).
-    believed: the profile that a method is given, if it is not the device's own.
+    believed: the profile that a method is given, if it is not the device's own. head: stands in for
+    the draft model, with costs by its quality.
     """
 
     def __init__(
-        self, profile: Profile, setting: Fixed | str, believed: Profile | None = None
+        self,
+        profile: Profile,
+        setting: Fixed | str,
+        believed: Profile | None = None,
+        head: HeadQuality | None = None,
     ) -> None:
+        if head:
+            profile = replace(profile, draft=head.curve(profile.target))
         self.clock = clock = Clock()
         self._target = TraceModel(clock, profile.target, overhead=profile.overhead)
         draft = profile.draft
         self._draft = TraceModel(clock, draft, source="draft_model") if draft else None
+        if draft and head:
+            self._draft = HeadModel(clock, draft, head, self._target)
         made = self._speculation(setting, believed or profile)
         self.policy = made.policy
         self.session = made.session(_Verifier(self._target, clock=clock), clock=clock)
@@ -183,9 +193,12 @@ Rates = dict[str, float]  # of each category, the mean of its answers' tokens a 
 
 
 def rates(
-    traces: Iterable[Trace], profiles: Sequence[Profile], setting: Fixed | str
+    traces: Iterable[Trace],
+    profiles: Sequence[Profile],
+    setting: Fixed | str,
+    head: HeadQuality | None = None,
 ) -> list[Rates]:
-    """Return the rates of a setting on each of the devices.
+    """Return the rates of a setting on each of the devices. head: in place of their draft models.
 
     A setting that looks at no clock evaluates the same on all of them and is run on the first; a
     method decides by its device's costs, and is for one device.
@@ -193,7 +206,9 @@ def rates(
     if _decides(setting) and len(profiles) > 1:
         raise ValueError(f"{setting} decides by its device: give one profile")
     found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
-    replay = Replay(profiles[0], setting)
+    if head:
+        profiles = [replace(pair, draft=head.curve(pair.target)) for pair in profiles]
+    replay = Replay(profiles[0], setting, head=head)
     for trace in traces:
         if len(trace.output) > 1:
             replay.run(trace)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..backends.base import GrowingModel, Model, TreeModel
+from ..backends.features import Features, States
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
 
@@ -14,11 +15,14 @@ class TokenCache:
     """A model whose cache is kept equal to a prefix of some context, whatever the engine allows.
 
     Where the engine cannot drop a tail (recurrent and hybrid models), `protect` takes a
-    checkpoint, and truncating goes back to it and evaluates again what is to stay.
+    checkpoint, and truncating goes back to it and evaluates again what is to stay. features: takes
+    the hidden states of the cached tokens.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, features: Features | None = None) -> None:
         self.model = model
+        self.features = features
+        self._node_states: States | None = None
         self.tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`, behind `tokens`
         self._checkpoint: tuple[int, Any] | None = None
@@ -64,6 +68,8 @@ class TokenCache:
             self.model.truncate(n_past)
             del self.tokens[n_past:]
             self._forget_beyond(n_past)
+            if self.features:
+                self.features.truncate(n_past)
         except CannotTruncate:
             self._replay(n_past, abort)
 
@@ -78,12 +84,16 @@ class TokenCache:
         """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
         if self._nodes:
             self._settle()
+        n_past = len(self.tokens)
         self.tokens.extend(tokens)
         try:
-            return self.model.decode(tokens, n_logits, abort)
+            outputs = self.model.decode(tokens, n_logits, abort)
         except BaseException:
             self._forget_failed()
             raise
+        if self.features:
+            self.features.append(n_past, outputs.hidden)
+        return outputs
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -91,7 +101,7 @@ class TokenCache:
         """Call `TreeModel.decode_tree`; the nodes are not among `tokens` before `keep`."""
         if self._nodes:
             self._settle()
-        n_before = len(tokens) - len(parents)
+        n_before, n_past = len(tokens) - len(parents), len(self.tokens)
         self.tokens.extend(tokens[:n_before])
         model = cast(TreeModel, self.model)
         try:
@@ -100,6 +110,9 @@ class TokenCache:
             self._forget_failed()
             raise
         self._nodes = list(tokens[n_before:])
+        if self.features and outputs.hidden is not None:
+            self.features.append(n_past, outputs.hidden[:n_before])
+            self._node_states = outputs.hidden[n_before:]
         return outputs
 
     def grow(
@@ -120,6 +133,8 @@ class TokenCache:
         """Drop what a failed evaluation did not append."""
         del self.tokens[self.model.n_past :]
         self._forget_beyond(self.model.n_past)
+        if self.features:
+            self.features.truncate(len(self.tokens))
 
     def keep(self, path: Sequence[int]) -> None:
         """Make the nodes of a path of the tree just evaluated the end of the cache."""
@@ -129,6 +144,9 @@ class TokenCache:
         except BaseException:
             self._forget_failed()
             raise
+        if self.features and self._node_states is not None:
+            self.features.append(len(self.tokens), self._node_states[list(path)])
+        self._node_states = None
         self.tokens.extend([nodes[node] for node in path])
 
     def _settle(self) -> None:
@@ -156,6 +174,8 @@ class TokenCache:
             self.model.truncate(0)
         self._checkpoint = None
         del self.tokens[kept:]
+        if self.features:
+            self.features.truncate(kept)
         for i in range(kept, n_past, self.model.capabilities.max_batch):
             if abort and abort():
                 raise Aborted("stopped while rebuilding the cache")

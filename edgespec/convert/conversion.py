@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from ..errors import ConfigError, ConversionError, ModelNotFound
 from ..loading.models import model_path
 from . import tools
 from .comparison import Comparison, compare
+from .upgrade import check_layers
 
 logger = logging.getLogger("edgespec.convert")
 
@@ -35,13 +36,13 @@ class ConversionOptions:
 
     precision: of the weights. accuracy_level: of int4 and int8 products, 1 (float32) to 4 (int8
     activations, the default on CPUs: fast, and single tokens give other rows). hidden_states:
-    the graph gives those of the last layer as well. builder_options: more of
-    onnxruntime-genai's own.
+    layers whose hidden states the graph gives as well; see `add_hidden_states`. builder_options:
+    more of onnxruntime-genai's own.
     """
 
     precision: Precision = "int4"
     accuracy_level: int | None = None
-    hidden_states: bool = False
+    hidden_states: Sequence[int] = ()
     builder_options: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +50,12 @@ class ConversionOptions:
             raise ConfigError(f"unknown precision {self.precision!r}; known: {', '.join(LIMITS)}")
         if self.accuracy_level not in (None, 1, 2, 3, 4):
             raise ConfigError(f"accuracy_level must be 1, 2, 3 or 4, got {self.accuracy_level!r}")
+        check_layers(self.hidden_states)
+
+    @property
+    def provider(self) -> str:
+        """The provider that the graph is made for."""
+        return "cuda" if self.precision == "fp16" else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +121,9 @@ def convert(
     try:
         job = _job(given, partial, wanted)
         warnings = tools.run_worker(interpreter, job, partial, progress, times)
-        if job["provider"] == "cpu":  # CUDA's kernel is slower with a bias, for chains too
-            graph = str(partial / "model.onnx")
-            job = {"graph": graph, "out": graph}
-            warnings += tools.run_worker(
-                interpreter, job, partial, progress, times, tools.TREE_INPUTS
-            )
+        for program in _additions(wanted):
+            job = {"graph": job["graph"], "out": job["graph"], "layers": job["layers"]}
+            warnings += tools.run_worker(interpreter, job, partial, progress, times, program)
         progress("checking the result against the source")
         start = time.perf_counter()
         comparison = compare(partial, given)
@@ -137,11 +141,26 @@ def convert(
     return made
 
 
+def is_graph(source: str | os.PathLike[str]) -> bool:
+    """Return True if `source` is an ONNX graph or its folder, and nothing to convert. Raises
+    ModelNotFound.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir() and _holds_weights(folder):
+        return False
+    return backends.name_of(model_path(source)) == "onnx"
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Return True if a folder has Hugging Face's layout."""
+    return (folder / "config.json").exists() and bool(list(folder.glob("*.safetensors")))
+
+
 def _source(source: str | os.PathLike[str]) -> Path:
     """Return the path of a GGUF, or of a folder with a Hugging Face model. Raises ModelNotFound."""
     folder = Path(source).expanduser()
     if folder.is_dir():
-        if (folder / "config.json").exists() and list(folder.glob("*.safetensors")):
+        if _holds_weights(folder):
             return folder
         raise ModelNotFound(
             f"{folder} is no Hugging Face folder: it needs config.json and .safetensors files"
@@ -183,12 +202,21 @@ def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any
     return {
         "source": str(source.resolve()),
         "out": str(folder.resolve()),
+        "graph": str(folder.resolve() / "model.onnx"),
+        "layers": list(wanted.hidden_states),
         "precision": wanted.precision,
-        "provider": "cuda" if wanted.precision == "fp16" else "cpu",
+        "provider": wanted.provider,
         "accuracy_level": wanted.accuracy_level,
-        "hidden_states": wanted.hidden_states,
         "builder_options": dict(wanted.builder_options or {}),
     }
+
+
+def _additions(wanted: ConversionOptions) -> Iterator[Path]:
+    """Yield the programs that add to the graph what the builder does not."""
+    if wanted.hidden_states:
+        yield tools.HIDDEN_OUTPUTS
+    if wanted.provider == "cpu":  # CUDA's kernel is slower with a bias, for chains too
+        yield tools.TREE_INPUTS
 
 
 def _check_limits(precision: str, found: Comparison) -> None:

@@ -23,6 +23,7 @@ TOOLS = (
 )  # fmt: skip
 WORKER = Path(__file__).with_name("worker.py")
 TREE_INPUTS = Path(__file__).with_name("tree_inputs.py")
+HIDDEN_OUTPUTS = Path(__file__).with_name("hidden_outputs.py")
 
 
 def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Path:
@@ -66,7 +67,7 @@ def run_worker(
     times: dict[str, float],
     program: Path = WORKER,
 ) -> tuple[str, ...]:
-    """Run a job (see worker.py, tree_inputs.py) and return its warnings.
+    """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
 
     times: gets the seconds of each step. Raises ConversionError where a step fails, ConfigError
     where `python` cannot be started.

@@ -1,4 +1,4 @@
-"""ONNX graphs that exist already, given what trees of tokens need."""
+"""ONNX graphs that exist already, given what trees of tokens need, and hidden states."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy.typing as npt
 
 from .. import backends
+from ..backends.base import FINAL as FINAL
+from ..backends.base import HiddenStates
 from ..config import EngineConfig
-from ..errors import ConfigError, ConversionError
+from ..errors import ConfigError, ConversionError, DecodeError, ModelError
 from ..loading.models import model_path, open_model
 from . import tools
 
@@ -42,42 +44,135 @@ def add_tree_inputs(
     ConversionError where the tools are missing, the graph cannot take the inputs, or its rows
     would be others; it stays as it was then.
     """
-    path = model_path(source)
-    if backends.name_of(path) != "onnx":
-        raise ConfigError(f"{path} is no ONNX graph; give one, or convert it first")
-    expected, placement = _rows(path)
-    if placement["trees"] == "yes":
+    path = _graph(source)
+    before = _Probe.of(path)
+    if before.trees == "yes":
         raise ConfigError(f"{path} evaluates token trees already")
-    interpreter = Path(python) if python else _interpreter(progress, offline)
-    partial = path.with_name(f"{path.stem}.partial.onnx")
-    job = {"graph": str(path), "out": str(partial)}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for warning in tools.run_worker(
-                interpreter, job, Path(folder), progress, {}, tools.TREE_INPUTS
-            ):
-                raise ConversionError(f"{path}: {warning}")
-        progress("checking that rows of logits are as before")
-        found, placement = _rows(partial)
-        if (found - expected).std() > 0.01 * expected.std():
-            raise ConversionError(f"{path}: with the inputs of trees it would give other logits")
-        if placement["trees"] != "yes":
-            raise ConversionError(f"{path}: trees are not evaluated; {placement['trees']}")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _changed(path, tools.TREE_INPUTS, {}, _Tools(python, progress, offline)) as changed:
+        after = before.compare(path, changed, "the inputs of trees")
+        if after.trees != "yes":
+            raise ConversionError(f"{path}: trees are not evaluated; {after.trees}")
     return path
 
 
-def _interpreter(progress: Callable[[str], None], offline: bool) -> Path:
-    if importlib.util.find_spec("onnx"):
-        return Path(sys.executable)
-    return tools.interpreter(progress, offline=offline)
+def add_hidden_states(
+    source: str | os.PathLike[str],
+    layers: Sequence[int],
+    *,
+    python: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] = logger.info,
+    offline: bool = False,
+) -> Path:
+    """Change an ONNX graph in place so that it gives the hidden states of these layers as well;
+    return its path.
+
+    layers: 0 is what goes into the first, their number what comes out of the last, and -1 the final
+    states. All else as `add_tree_inputs`, which says what is raised.
+    """
+    path = _graph(source)
+    check_layers(layers)
+    before = _Probe.of(path, layers)
+    if not before.missing:
+        raise ConfigError(f"{path} gives these hidden states already")
+    job = {"layers": before.missing}
+    with _changed(path, tools.HIDDEN_OUTPUTS, job, _Tools(python, progress, offline)) as changed:
+        after = before.compare(path, changed, "outputs of hidden states", layers)
+        if after.missing:
+            raise ConversionError(f"{path}: hidden states {after.missing} are not given")
+    return path
 
 
-def _rows(path: Path) -> tuple[npt.NDArray[Any], dict[str, str]]:
-    """Return the rows of some tokens, and how the graph runs here."""
-    config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
-    with contextlib.closing(open_model(path, config)) as model:
-        tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
-        return model.decode(tokens, n_logits=_N_TOKENS).logits.copy(), model.placement
+def check_layers(layers: Sequence[int]) -> None:
+    """Raise ConfigError for what are no numbers of layers."""
+    right = isinstance(layers, (list, tuple)) and all(
+        isinstance(layer, int) and not isinstance(layer, bool) and layer >= FINAL
+        for layer in layers
+    )
+    if not right:
+        raise ConfigError(
+            f"hidden_states are numbers of layers from 0 on, {FINAL} for the final states, "
+            f"got {layers!r}"
+        )
+
+
+def _graph(source: str | os.PathLike[str]) -> Path:
+    path = model_path(source)
+    if backends.name_of(path) != "onnx":
+        raise ConfigError(f"{path} is no ONNX graph; give one, or convert it first")
+    return path
+
+
+class _Tools(NamedTuple):
+    """Where the package onnx is, and who is told what is done."""
+
+    python: str | os.PathLike[str] | None
+    progress: Callable[[str], None]
+    offline: bool
+
+    def interpreter(self) -> Path:
+        if self.python:
+            return Path(self.python)
+        if importlib.util.find_spec("onnx"):
+            return Path(sys.executable)
+        return tools.interpreter(self.progress, offline=self.offline)
+
+
+@contextlib.contextmanager
+def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> Iterator[Path]:
+    """Yield a changed graph, which takes the place of the first one unless an error is raised."""
+    interpreter = wanted.interpreter()
+    partial = path.with_name(f"{path.stem}.partial.onnx")
+    job |= {"graph": str(path), "out": str(partial)}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for warning in tools.run_worker(
+                interpreter, job, Path(folder), wanted.progress, {}, program
+            ):
+                raise ConversionError(f"{path}: {warning}")
+        wanted.progress("checking that rows of logits are as before")
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class _Probe(NamedTuple):
+    """The answers of a graph here: the rows of some tokens, "yes" or why it evaluates no trees, and
+    those of the wanted layers whose hidden states it does not give.
+    """
+
+    rows: npt.NDArray[Any]
+    trees: str
+    missing: list[int]
+
+    @classmethod
+    def of(cls, path: Path, layers: Sequence[int] = ()) -> _Probe:
+        """Evaluate some tokens with a graph. layers: whose hidden states are wanted."""
+        config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
+        with contextlib.closing(open_model(path, config)) as opened:
+            model = cast(HiddenStates, opened)
+            given = [layer for layer in layers if _gives(model, layer)]
+            model.tap(given)
+            tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
+            rows = model.decode(tokens, n_logits=_N_TOKENS).logits.copy()
+            return cls(rows, opened.placement["trees"], [i for i in layers if i not in given])
+
+    def compare(self, path: Path, changed: Path, what: str, layers: Sequence[int] = ()) -> _Probe:
+        """Probe a changed graph. Raises ConversionError where it does not run or its rows are
+        others.
+        """
+        try:
+            after = self.of(changed, layers)
+        except (ModelError, DecodeError) as error:
+            raise ConversionError(f"{path}: with {what} it cannot be run: {error}") from error
+        if (after.rows - self.rows).std() > 0.01 * self.rows.std():
+            raise ConversionError(f"{path}: with {what} it would give other logits")
+        return after
+
+
+def _gives(model: HiddenStates, layer: int) -> bool:
+    try:
+        model.tap([layer])
+    except ConfigError:
+        return False
+    return True

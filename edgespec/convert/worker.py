@@ -118,8 +118,6 @@ def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
     options: dict[str, str] = {"shared_embeddings": "true"} if tied else {}
     if job["accuracy_level"] is not None:
         options["accuracy_level"] = str(job["accuracy_level"])
-    if job["hidden_states"]:
-        options["include_hidden_states"] = "true"
     options |= job["builder_options"]
     arguments = [
         "builder", "-i", str(folder), "-o", str(out), "-p", precision, "-e", provider,

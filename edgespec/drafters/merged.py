@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds
 from .base import Drafter, Source
 from .cascade import Cascade
+from .heads import HeadDrafter
 from .model_tree import ModelTreeDrafter
 from .trees import TreeDrafter
 
@@ -45,6 +46,7 @@ def combined(lookups: Sequence[Drafter], model: Drafter | None) -> list[Source]:
     the first lookup, each continued by the other, or both as one tree.
 
     A draft model with lookups beside it takes no longer than the model alone, and so stands for it.
+    A head continues nothing.
     """
     if model is None or not lookups:
         return [*lookups, *([model] if model else [])]
@@ -52,4 +54,6 @@ def combined(lookups: Sequence[Drafter], model: Drafter | None) -> list[Source]:
     both: Source = Cascade(model, first)
     if isinstance(model, ModelTreeDrafter) and isinstance(first, TreeDrafter):
         both = Merged(model, first)
+    if isinstance(model, HeadDrafter):
+        return [*lookups, both]
     return [*lookups, both, Cascade(first, model)]

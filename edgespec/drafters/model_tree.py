@@ -8,24 +8,17 @@ are worth their time.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..backends.base import GrowingModel, Model
-from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.trees import path_to
 from ..types import NO_THRESHOLDS, Draft, Row, Rows, Thresholds, Verified
-from . import register
-from .ahead import AheadDrafter
-from .base import Drafter, DrafterContext
 from .confidence import Choices, choices_of
 from .draft_model import Guess, ModelDrafter
-from .trees import WIDE, Union, grow, max_leaves
+from .trees import WIDE, Union, grow
 
-_CHOICES = 4  # of a model behind one text, if not asked for another number
-_MOST_CHOICES = 8  # that a model may draft behind one text
 _TOGETHER = 4  # nodes evaluated together
 _BESIDE = 0.35  # share of its probability that a node is worth evaluating beside a likelier one
 
@@ -36,11 +29,13 @@ class GuessTree:
     head: the end of that text, as far as another drafted it: something else may be emitted.
     parents[i] and probs[i] are those of tokens[i]: the node before it, and the probability that all
     of its path is accepted. evaluated: nodes in the order of evaluation. choices: of the text and
-    of each evaluated node. n_leaves: of the tree of evaluated nodes.
+    of each evaluated node. n_leaves: of the tree of evaluated nodes. max_depth: nodes so deep are
+    not evaluated; 0: any are.
     """
 
-    def __init__(self, head: Sequence[int] = ()) -> None:
+    def __init__(self, head: Sequence[int] = (), max_depth: int = 0) -> None:
         self.head = list(head)
+        self._max_depth = max_depth
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.probs: list[float] = []
@@ -61,8 +56,10 @@ class GuessTree:
             self.n_leaves += parent in self._continued
             self._continued.add(parent)
         first = len(self.tokens)
+        goes_on = not self._max_depth or len(path_to(self.parents, node)) + 1 < self._max_depth
         for token, prob in zip(choices.tokens, probs, strict=False):
-            self._open.add(len(self.tokens))
+            if goes_on:
+                self._open.add(len(self.tokens))
             self.tokens.append(token)
             self.parents.append(node)
             self.probs.append(before * prob)
@@ -145,6 +142,7 @@ class ModelTreeDrafter(ModelDrafter):
         self._together = min(_TOGETHER, model.capabilities.max_rows)
         self._tree: GuessTree | None = None  # of the last draft, to learn from
         self._waiting: GuessTree | None = None  # the same while its nodes wait in the cache
+        self._max_depth = 0  # of nodes that are evaluated
         self.is_chain = True  # this request's drafts
 
     def begin(self, request: Request) -> None:
@@ -152,10 +150,10 @@ class ModelTreeDrafter(ModelDrafter):
         super().begin(request)
         self._tree = self._waiting = None
         costs, n = self._costs, len(request.prompt)
-        narrow = bool(costs and costs.known and costs.least(n)[0] > WIDE)
-        if not (narrow or self._coupled):
+        self._is_narrow = bool(costs and costs.known and costs.least(n)[0] > WIDE)
+        if not (self._is_narrow or self._coupled):
             self._greedy = self._greedy or self._acceptance == "block"
-        self.is_chain = narrow or not (self._greedy or self._coupled)
+        self.is_chain = self._is_narrow or not (self._greedy or self._coupled)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
@@ -173,7 +171,7 @@ class ModelTreeDrafter(ModelDrafter):
         self, context: Sequence[int], limit: int, thresholds: Thresholds
     ) -> tuple[GuessTree, tuple[int, ...]]:
         """Return what is worth to be guessed, and how many tokens each evaluation took."""
-        tree, self._tree = GuessTree(context[self._n_context :]), None
+        tree, self._tree = GuessTree(context[self._n_context :], self._max_depth), None
         self._guesses = []
         pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
         if pending is None:
@@ -273,34 +271,3 @@ class ModelTreeDrafter(ModelDrafter):
             shares.append((token, prob / left))
             left = max(left - prob, 1e-9)
         return choices_of("likeliest", shares, found[0][1]), found[0][1]
-
-
-@register("draft_model", "draft model", uses_model=True, automatic=True)
-def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
-    """Make the drafter of method "draft_model".
-
-    top_k: choices of the model behind one text; with more than one it drafts trees where the
-    target evaluates them. With a target on another machine it drafts by coupled sampling, since
-    only ids travel, and uses the time in which a draft is under way.
-    """
-    if context.draft_model is None:
-        raise ConfigError(
-            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
-            "this disk; name one (draft=…, or -md on the command line)"
-        )
-    _, p_min = context.config.fixed or (0, 0.0)
-    if top_k is None:
-        top_k = 1 if context.config.fixed else _CHOICES
-    if not (isinstance(top_k, int) and 1 <= top_k <= _MOST_CHOICES):
-        raise ConfigError(f"top_k must be 1 to {_MOST_CHOICES}, got {top_k!r}")
-    shape = TreeOptions(top_k, max_leaves(context))
-    trees = min(shape) > 1
-    make = functools.partial(ModelTreeDrafter, tree=shape) if trees else ModelDrafter
-    model = make(
-        context.draft_model,
-        context.vocab_size,
-        p_min=p_min,
-        acceptance="coupled" if context.is_remote else context.config.acceptance,
-        costs=context.costs,
-    )
-    return AheadDrafter(model) if context.is_remote else model

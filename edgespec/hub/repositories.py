@@ -17,6 +17,7 @@ _QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
 )
 _NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics for quantising
+_HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # beside its target
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +49,39 @@ class RepositoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The models of a repository, smallest first, and the one that is taken."""
+    """The models of a repository, smallest first, and the one that is taken. heads: the trained
+    heads for it, in files of their own.
+    """
 
     repository: Repository
     models: list[RepositoryFile]
     taken: RepositoryFile
+    heads: list[str]
 
     @property
     def reference(self) -> str:
         """The taken file, as an hf: reference."""
+        return self.named(self.taken.file)
+
+    def named(self, file: str) -> str:
+        """Return a file of the repository as an hf: reference."""
         of = self.repository
         at = "" if of.revision == "main" else f"@{of.revision}"
-        return f"hf:{of.repo}/{self.taken.file}{at}"
+        return f"hf:{of.repo}/{file}{at}"
 
 
-def listed(repository: Repository, token: str | None = None) -> list[RepositoryFile]:
-    """Return the GGUF models of a repository, smallest first; asks the hub.
+def chosen(repository: Repository, token: str | None = None) -> Choice:
+    """Return the models of a repository and the one that is taken; asks the hub.
 
     Raises ModelNotFound if there is none, DownloadError if the hub does not answer.
     """
     sizes = hub_client.sizes(repository.repo, repository.revision, token)
+    models = _models_of(repository, sizes)
+    heads = sorted(name for name in sizes if _HEAD.search(name))
+    return Choice(repository, models, choose(models, repository), heads)
+
+
+def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[RepositoryFile]:
     if found := models_in(sizes):
         return found
     if graphs := [name for name in sizes if name.endswith(".onnx")][:3]:
@@ -80,16 +94,21 @@ def listed(repository: Repository, token: str | None = None) -> list[RepositoryF
 
 
 def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
-    """Return the whole GGUF models among files, smallest first; parts of a split one are one."""
+    """Return the whole GGUF models among files, smallest first; parts of a split one are one, and
+    heads are none.
+    """
     found = []
-    for name in sizes:
-        if not name.lower().endswith(".gguf") or _NO_MODELS.search(name):
-            continue
+    for name in filter(is_model, sizes):
         parts = split_parts(name) or [name]
         if name == parts[0] and all(part in sizes for part in parts):
             size = sum(sizes[part] for part in parts)
             found.append(RepositoryFile(name, quantisation_of(name), size))
     return sorted(found, key=lambda model: (model.size, model.file))
+
+
+def is_model(name: str) -> bool:
+    """Return True for a GGUF that is neither a head nor another companion of a model."""
+    return name.lower().endswith(".gguf") and not (_NO_MODELS.search(name) or _HEAD.search(name))
 
 
 def quantisation_of(name: str) -> str:

@@ -11,7 +11,7 @@ from ..backends.files import has_folder, label, onnx_files, parts, size_of, spli
 from ..errors import ModelNotFound
 from . import catalogue
 from .catalogue import HubSource
-from .repositories import Repository, RepositoryFile, choose, quantisation_of
+from .repositories import Repository, RepositoryFile, choose, is_model, quantisation_of
 from .storage import models_dir
 
 
@@ -44,7 +44,7 @@ def cached_model(repository: Repository) -> Path | None:
     found = {
         RepositoryFile(file, quantisation_of(file), size_of(path)): path
         for repo, revisions, file, path in _in_cache()
-        if repo == repository.repo and repository.revision in revisions and path.suffix == ".gguf"
+        if repo == repository.repo and repository.revision in revisions and is_model(file)
     }
     with contextlib.suppress(ModelNotFound):  # none has that tag
         return found[choose(found, repository)] if found else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import drafters
-from ..backends.base import Model, Tokenizer
+from ..backends.base import Head, HiddenStates, Model, Tokenizer
 from ..config import SpeculativeConfig, build
 from ..costs.measuring import QUICK, READING, measure
 from ..costs.online import Costs
@@ -17,6 +17,7 @@ from ..costs.threads import governor_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
 from ..drafters.base import Drafter, DrafterContext, Learns, Source
+from ..drafters.draft_model import ModelDrafter
 from ..drafters.merged import combined
 from ..drafters.trees import max_leaves
 from ..errors import ConfigError
@@ -85,7 +86,7 @@ def _make(context: DrafterContext) -> list[Drafter]:
 
 def _cascades(made: Sequence[Drafter], config: SpeculativeConfig) -> list[Source]:
     models = {entry.name for entry in drafters.chosen(config.method) if entry.uses_model}
-    model = next((drafter for drafter in made if drafter.name in models), None)
+    model = next((d for d in made if d.name in models or isinstance(d, ModelDrafter)), None)
     return combined([drafter for drafter in made if drafter is not model], model)
 
 
@@ -154,6 +155,10 @@ def assemble(
     if draft_model and not uses_model(config):
         draft_model.close()
         draft_model = None
+    head = draft_model if isinstance(draft_model, Head) else None
+    if head:
+        assert isinstance(target, HiddenStates)  # the head was opened for it
+        target.tap(head.layers)
     governor = governor_of(target, (target, draft_model))
     made = speculate(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
@@ -164,7 +169,13 @@ def assemble(
     if kept:
         kept.recall(made.learners)
     drafts = bool(made.drafters)
-    verifier = LocalVerifier(target, config.acceptance, governor=governor, drafts=drafts)
+    verifier = LocalVerifier(
+        target,
+        config.acceptance,
+        governor=governor,
+        drafts=drafts,
+        head=head,
+    )
     return Engine(
         made.session(verifier),
         tokenizer,

@@ -12,14 +12,14 @@ from typing import Any
 
 from .. import backends, drafters, hub
 from ..backends import files
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head, HeadBackend, HiddenStates
 from ..cache.requantization import Copying, discard, discard_copy_of, fastest, is_copy, known
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
-from ..errors import ModelError, VocabularyMismatch
+from ..errors import ConfigError, ModelError, VocabularyMismatch
 from .assembly import configured, uses_model
-from .models import Reference, is_installed, model_path, open_model
+from .models import Reference, is_head, is_installed, model_path, open_model
 
 __all__ = ["discard_copy_of", "draft_path", "load_draft", "open_draft", "pair"]
 
@@ -90,7 +90,9 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> 
 
 def copying(draft: FileModel | None) -> list[Work]:
     """Return the work that makes a faster copy of a draft model, if there may be one."""
-    if draft is None or not draft.config.requantize or is_copy(draft.path):
+    if draft is None or isinstance(draft, Head):
+        return []
+    if not draft.config.requantize or is_copy(draft.path):
         return []
     return [] if known(draft.path, draft.config) else [Copying(draft.path, draft.config)]
 
@@ -103,10 +105,11 @@ def load_draft(
     *,
     make_copy: bool = False,
 ) -> FileModel | None:
-    """Open a draft model for a target and check its vocabulary; None where `path` is None.
+    """Open a draft model or a head for a target and check that it fits; None where `path` is None.
 
     config: the target's. options: fields that differ. make_copy: as for `open_draft`.
-    Raises VocabularyMismatch, ModelError and its kinds.
+    Raises VocabularyMismatch, ModelError and its kinds, and ConfigError for a head of another
+    target.
     """
     if path is None:
         return None
@@ -114,10 +117,23 @@ def load_draft(
     settings["n_ctx"] = target.n_ctx
     settings["batch_invariant"] = False  # a guess may depend on how it was made
     config = build(EngineConfig, settings | dict(options))
+    if is_head(path):
+        return _open_head(path, config, target)
     copies = make_copy and config.requantize
     if copies and not known(path, config):  # no copy is made of what cannot draft
         _checked(open_model(path, config), path, target).close()
     return _checked(open_draft(path, config, make_copy=make_copy), path, target)
+
+
+def _open_head(path: Path, config: EngineConfig, target: FileModel) -> Head:
+    backend = backends.of(path)
+    assert isinstance(backend, HeadBackend)
+    if not isinstance(target, HiddenStates):
+        raise ConfigError(
+            f"{files.label(path)} is a head, which reads hidden states, and the engine of "
+            f"{files.label(target.path)} gives none; take a draft model"
+        )
+    return backend.open_head(path, config, target)
 
 
 def _checked(draft: FileModel, path: Path, target: FileModel) -> FileModel:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from .. import backends, hub
-from ..backends.base import FileModel
+from ..backends import files
+from ..backends.base import FileModel, HeadBackend
 from ..config import EngineConfig
 from ..device import set_priority
-from ..errors import EngineMissing, ModelNotFound
+from ..errors import ConfigError, EngineMissing, ModelNotFound
 
 Reference = str | os.PathLike[str]
 
@@ -36,7 +37,23 @@ def is_installed(path: Path) -> bool:
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
     """Open a file with its engine. Raises EngineMissing, ModelError and its kinds; ConfigError for
-    a priority that is not permitted.
+    a priority that is not permitted, and for a trained head.
     """
+    refuse_head(path)
     set_priority(config.prio)
     return backends.of(path).open_model(path, config)
+
+
+def is_head(path: Path) -> bool:
+    """Return True if a file is a trained head. Raises EngineMissing, ModelError and its kinds."""
+    backend = backends.of(path)
+    return isinstance(backend, HeadBackend) and backend.is_head(path)
+
+
+def refuse_head(path: Path) -> None:
+    """Raise ConfigError for a trained head where a model is meant."""
+    if is_head(path):
+        raise ConfigError(
+            f"{files.label(path)} is a trained head, which only drafts: name the model that it was "
+            "made for, and the head as its draft (-md, draft=…)"
+        )

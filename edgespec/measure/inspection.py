@@ -12,7 +12,7 @@ from ..backends import files
 from ..backends.base import Vocabulary
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
-from ..loading.models import model_path
+from ..loading.models import model_path, refuse_head
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -73,9 +73,10 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
     """Return what a model file is.
 
     Of a GGUF the header and the vocabulary are read, not the weights; an ONNX graph is loaded.
-    Raises ModelError and its kinds.
+    Raises ModelError and its kinds, and ConfigError for a trained head.
     """
     path = model_path(reference)
+    refuse_head(path)
     metadata = backends.of(path).inspect_metadata(path)
 
     def number(key: str, default: int = 0) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import ExpectsDrafts, Model, Restricting
+from ..backends.base import ExpectsDrafts, Head, HiddenStates, Model, Restricting
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
@@ -29,8 +29,9 @@ class LocalVerifier:
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
     target's own choice. governor: is asked for the number of threads before every evaluation.
-    drafts: there may be drafts, if a request allows it. The cache outlives a request: the next one
-    of the same owner reuses what it can.
+    drafts: there may be drafts, if a request allows it. head: reads hidden states of the model;
+    they are tapped for requests that may draft, as long as the head is worth it. The cache outlives
+    a request: the next one of the same owner reuses what it can.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class LocalVerifier:
         clock: Callable[[], float] = time.perf_counter,
         governor: ThreadGovernor | None = None,
         drafts: bool = True,
+        head: Head | None = None,
     ) -> None:
         self._governor = governor
-        self._cache = TokenCache(model)
+        self._head = head
+        self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
         self._rule = rule
@@ -50,6 +53,7 @@ class LocalVerifier:
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
+        self._is_tapped = False
         self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
 
     def begin(self, request: Request) -> Iterator[int]:
@@ -73,11 +77,20 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         self._cache.begin(request.owner)
+        self._tap(request)
         if isinstance(self._model, Restricting):
             self._model.restrict(self._n_wanted(request.params))
         if isinstance(self._model, ExpectsDrafts):
             self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
+
+    def _tap(self, request: Request) -> None:
+        """Let the model give the hidden states that the head reads, where that is of use."""
+        if self._head and isinstance(self._model, HiddenStates):
+            of_use = request.params.may_draft and self._head.features.wanted
+            if of_use != self._is_tapped:
+                self._model.tap(self._head.layers if of_use else ())
+                self._is_tapped = of_use
 
     def _n_wanted(self, params: SamplingParams) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-import edgespec.backends.llama_cpp.model as backend
+import edgespec.backends.llama_cpp.evaluation as backend
 from edgespec import ContextFull, EdgeSpecError, Engine, SamplingParams
 from edgespec.decoding.request_lock import Interrupt
 from tests.benchmarks.forced_trees import forced

@@ -47,13 +47,26 @@ def test_json_and_a_folder_as_source(edgespec_cli, converted):
     done = edgespec_cli("convert", "hf", "--json")
     assert json.loads(done.stdout)["agreement"] == 0.875
     assert converted["out"] is None
-    assert not converted["hidden_states"]
+    assert converted["hidden_states"] == ()
+
+
+def test_hidden_states_of_a_conversion(edgespec_cli, converted):
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("convert", model, "out", "--hidden-states", "2,15 27,final")
+    assert done.exit_code == 0
+    assert converted["hidden_states"] == (2, 15, 27, -1)
 
 
 @pytest.fixture
 def changed(edgespec_cli, monkeypatch):
-    """`edgespec.add_tree_inputs` of a folder "graph", without its tools; what it was given."""
+    """`edgespec.add_tree_inputs` and `add_hidden_states` of a folder "graph", without tools; what
+    they were given.
+    """
     given = {}
+
+    def add_hidden_states(source, layers, **options):
+        given["layers"] = layers
+        return add_tree_inputs(source, **options)
 
     def add_tree_inputs(source, *, progress, **options):
         given.update(options)
@@ -61,7 +74,9 @@ def changed(edgespec_cli, monkeypatch):
         return Path(source) / "model.onnx"
 
     monkeypatch.setattr(edgespec, "add_tree_inputs", add_tree_inputs)
+    monkeypatch.setattr(edgespec, "add_hidden_states", add_hidden_states)
     (edgespec_cli.folder / "graph").mkdir()
+    (edgespec_cli.folder / "graph/model.onnx").touch()
     return given
 
 
@@ -76,13 +91,36 @@ def test_trees_change_a_graph_that_is_there(edgespec_cli, converted, changed):
 
 
 @pytest.mark.parametrize("args", [
-    ("--precision", "int4"), ("--accuracy-level", "1"), ("--hidden-states",),
-    ("--builder-option", "a=b"),
+    ("--precision", "int4"), ("--accuracy-level", "1"), ("--builder-option", "a=b"),
 ])  # fmt: skip
-def test_trees_take_no_options_of_a_conversion(edgespec_cli, changed, args):
-    done = edgespec_cli("convert", "graph", "--trees", *args)
+@pytest.mark.parametrize("flag", [("--trees",), ("--hidden-states", "2")])
+def test_graphs_that_are_there_take_no_options_of_a_conversion(edgespec_cli, changed, args, flag):
+    done = edgespec_cli("convert", "graph", *flag, *args)
     assert done.exit_code == 2
-    assert f"{args[0]} has no effect with --trees" in done.stderr
+    assert f"{args[0]} has no effect with {flag[0]}" in done.stderr
+    assert changed == {}
+
+
+def test_hidden_states_change_a_graph_that_is_there(edgespec_cli, converted, changed):
+    done = edgespec_cli("convert", "graph", "--hidden-states", "2,final")
+    assert done.stdout == "graph/model.onnx gives the hidden states 2, final\n"
+    assert changed == {"layers": (2, -1), "python": None, "offline": False}
+    done = edgespec_cli("convert", "graph", "--hidden-states", "0", "--trees", "--offline")
+    assert done.stdout == "graph/model.onnx gives the hidden states 0 and evaluates token trees\n"
+    assert changed == {"layers": (0,), "python": None, "offline": True}
+    done = edgespec_cli("convert", "graph", "--hidden-states", "1", "--json")
+    assert json.loads(done.stdout) == {"path": "graph/model.onnx"}
+    done = edgespec_cli("convert", "graph", "out", "--hidden-states", "1")
+    assert done.exit_code == 2
+    assert "--hidden-states changes SOURCE in place; leave OUT out" in done.stderr
+    assert converted == {}
+
+
+def test_weights_beside_a_graph_are_converted(edgespec_cli, converted, changed):
+    for name in ("config.json", "model.safetensors"):
+        (edgespec_cli.folder / "graph" / name).touch()
+    edgespec_cli("convert", "graph", "--hidden-states", "2")
+    assert converted["hidden_states"] == (2,)
     assert changed == {}
 
 
@@ -113,6 +151,8 @@ def test_offline_no_tools_are_installed(edgespec_cli, monkeypatch, args):
 @pytest.mark.parametrize(("args", "status", "says"), [
     (("toy.gguf", "out", "--trees"), 2, "in place; leave OUT out"),
     (("toy.gguf", "--trees"), 2, "no ONNX graph"),
+    (("toy.gguf", "--hidden-states", "1,last"), 2, "'1,last' is no list of layers, for example"),
+    (("toy.gguf", "--hidden-states", ""), 2, "is no list of layers"),
     (("toy.gguf", "--precision", "int3"), 2, "'int3' is not one of"),
     (("toy.gguf", "--accuracy-level", "9"), 2, "9 is not in the range"),
     (("toy.gguf", "--builder-option", "fast"), 2, "'fast' is not KEY=VALUE"),
@@ -125,3 +165,52 @@ def test_bad_input(edgespec_cli, args, status, says):
     assert done.exit_code == status
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def head(monkeypatch):
+    """`edgespec.convert_head` without its tools; what it was given."""
+    given = {}
+
+    def convert_head(source, target, out, *, progress, **options):
+        given.update(source=source, target=target, out=out, **options)
+        return edgespec.HeadConversion(
+            Path("head"), "eagle3", (1, 4, 6), ((2, 5, 7),), options["precision"], 74_000_000,
+            "llama3.1", {}, ("the checkpoint does not say",),
+        )  # fmt: skip
+
+    monkeypatch.setattr(edgespec, "convert_head", convert_head)
+    return given
+
+
+def test_a_head_is_converted_for_its_target(edgespec_cli, head):
+    done = edgespec_cli("convert", "eagle", "--head", "--target", str(edgespec_cli.model), "out")
+    assert done.exit_code == 0
+    assert "made    head, eagle3, fp32, 74.0 MB" in done.stdout
+    assert "layers  1, 4, 6" in done.stdout
+    assert "license llama3.1" in done.stdout
+    assert "note    the checkpoint does not say" in done.stdout
+    assert (head["source"], head["out"]) == ("eagle", Path("out"))
+    assert head["target"] == str(edgespec_cli.model)
+
+
+def test_the_precision_of_a_head_and_json(edgespec_cli, head):
+    done = edgespec_cli(
+        "convert", "eagle", "--head", "--target", str(edgespec_cli.model), "--precision", "int4",
+        "--json",
+    )  # fmt: skip
+    assert json.loads(done.stdout)["layers"] == [1, 4, 6]
+    assert head["precision"] == "int4"
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--head"], "--head and --target MODEL go together"),
+    (["--target", "x"], "--head and --target MODEL go together"),
+    (["--head", "--target", "x", "--trees"], "--trees has no effect with --head"),
+    (["--head", "--target", "x", "--accuracy-level", "4"], "--accuracy-level has no effect"),
+])  # fmt: skip
+def test_options_that_do_not_fit_a_head(edgespec_cli, head, options, said):
+    done = edgespec_cli("convert", "eagle", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not head

@@ -101,6 +101,15 @@ def test_pull_lists_a_repository_and_says_what_it_takes(edgespec_cli, pulled, mo
     assert pulled[1:] == ["hf:org/r/r-Q8_0.gguf"]
 
 
+def test_pull_tells_of_a_head_and_does_not_take_it_for_the_model(edgespec_cli, pulled, monkeypatch):
+    sizes = {"eagle3-r-Q4_K_M.gguf": 10_000, "r-Q4_K_M.gguf": 20_000_000}
+    monkeypatch.setattr(hub_client, "sizes", lambda repo, revision, token: sizes)
+    told = edgespec_cli("pull", "hf:org/r").stderr
+    assert pulled == ["hf:org/r/r-Q4_K_M.gguf"]
+    head = "hf:org/r/eagle3-r-Q4_K_M.gguf"
+    assert f"a trained head for it: edgespec pull {head}, then -md {head}" in told
+
+
 @pytest.fixture
 def stored(edgespec_cli, monkeypatch) -> Path:
     """Put one model into our folder, and nothing into the cache of the hub; return its path."""

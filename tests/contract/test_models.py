@@ -1,12 +1,13 @@
 """The promises of models, run against each of them."""
 
+import contextlib
 import itertools
 
 import numpy as np
 import pytest
 
-from edgespec import Aborted, CannotTruncate, ContextFull, EngineConfig, ToyModel
-from edgespec.backends.base import GrowingModel
+from edgespec import Aborted, CannotTruncate, ConfigError, ContextFull, EngineConfig, ToyModel
+from edgespec.backends.base import GrowingModel, HiddenStates
 from edgespec.cache.token_cache import TokenCache
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
@@ -26,7 +27,7 @@ def toy(truncate=True):
 ONNX = {
     "onnx, shared cache": {},
     "onnx, shared cache, wanted rows": {"keep": True},
-    "onnx, grown cache": {"shared": False, "hidden_states": True},
+    "onnx, grown cache": {"shared": False, "hidden_states": (0, 1, 2, -1)},
     "onnx, grown cache, mask": {"shared": False, "mask": True, "keep": True},
     "onnx, shared cache, scalar": {"keep": True, "scalar": True},
     "onnx, rows that differ alone": {"keep": True, "alone": 0.5},
@@ -34,7 +35,14 @@ ONNX = {
     "onnx, grown cache, fp16": {"half": True, "shared": False},
     "onnx, grown cache, bias": {"shared": False, "bias": True},
     "onnx, shared cache, bias": {"bias": True, "keep": True},
-    "onnx, shared cache, fp16, bias": {"bias": True, "half": True},
+    "onnx, shared cache, fp16, bias": {"bias": True, "half": True, "hidden_states": (1, 2, -1)},
+    "onnx, shared cache, bias, norms": {
+        "bias": True,
+        "keep": True,
+        "norm": "skip",
+        "hidden_states": (0, 2, -1),
+    },
+    "onnx, grown cache, norms": {"shared": False, "norm": "plain", "hidden_states": (0, 1, 2)},
 }
 
 
@@ -306,6 +314,93 @@ def test_growing_beyond_the_context_leaves_no_node(model):
         model.grow([1, 2], [0, 0])
     assert model.n_past == n_past
     model.decode([1, 2])
+
+
+TAPS = [(0, 2), (2, 1, -1), (1,), (-1,), (2, 2)]
+
+
+@pytest.fixture
+def tapped(model):
+    """Return a model that gives hidden states, and layers of which it gives them."""
+    if not isinstance(model, HiddenStates) or not model.capabilities.truncate:
+        pytest.skip("it gives no hidden states, or cannot go back to compare them")
+    for layers in TAPS:
+        with contextlib.suppress(ConfigError):
+            model.tap(layers)
+            return model, layers
+    pytest.skip("its graph gives none")
+
+
+def one_by_one(model, tokens):
+    """Return the hidden states of tokens, each evaluated with all that is before it."""
+    found = []
+    for i in range(len(tokens)):
+        model.truncate(0)
+        found.append(model.decode(tokens[: i + 1]).hidden[-1].copy())
+    model.truncate(0)
+    return np.stack(found)
+
+
+def alike(found, expected):
+    """Compare hidden states; their size decides what rounding does, more so in wide evaluations."""
+    if found.shape != expected.shape:
+        return False
+    return abs(found - expected).mean() < 0.05 * abs(expected).mean()
+
+
+def test_every_token_of_a_call_has_hidden_states(tapped):
+    model, layers = tapped
+    expected = one_by_one(model, TEXT)
+    assert expected.shape == (len(TEXT), len(layers), model.hidden_size)
+    assert expected.dtype == np.float32
+    for n_logits in (0, 1, len(TEXT)):
+        model.truncate(0)
+        assert alike(model.decode(TEXT, n_logits).hidden, expected)
+    model.truncate(4)
+    assert alike(model.decode(TEXT[4:], 1).hidden, expected[4:])
+    long = list(itertools.islice(itertools.cycle(TEXT), 3 * model.capabilities.max_batch // 2))
+    model.truncate(0)
+    hidden = model.decode(long, 20).hidden
+    assert hidden.shape == (len(long), len(layers), model.hidden_size)
+    assert alike(hidden[: len(TEXT)], expected)
+
+
+def test_nodes_of_a_tree_have_the_hidden_states_of_their_paths(tapped):
+    model, _ = tapped
+    if model.capabilities.max_leaves == 1:
+        pytest.skip("it evaluates chains only")
+    parents, nodes = (-1, 0, -1, 2), [3, 1, 0, 2]
+    for before in ([2], TEXT[:1], TEXT):  # the first without a past
+        lines = [[*before, *(nodes[i] for i in path_to(parents, node))] for node in range(4)]
+        expected = [one_by_one(model, before)] + [one_by_one(model, line)[-1:] for line in lines]
+        found = model.decode_tree([*before, *nodes], parents).hidden
+        assert alike(found, np.concatenate(expected))
+        model.keep((2, 3))
+        again = model.decode([1, 3]).hidden.copy()
+        assert alike(again, one_by_one(model, [*before, 0, 2, 1, 3])[-2:])
+
+
+def test_hidden_states_can_be_turned_off_and_others_taken(tapped):
+    model, layers = tapped
+    both = one_by_one(model, TEXT[:3])
+    model.tap(layers[::-1])
+    assert alike(model.decode(TEXT[:3]).hidden, both[:, ::-1])
+    model.tap(())
+    assert model.decode(TEXT[3:]).hidden is None
+    with pytest.raises(ConfigError):
+        model.tap([*layers, model.n_layer + 1])
+    assert model.decode([1]).hidden is None
+    model.tap(layers[:1])
+    model.truncate(0)
+    assert alike(model.decode(TEXT[:3]).hidden, both[:, :1])
+
+
+def test_hidden_states_after_an_abort_are_of_that_call(tapped):
+    model, layers = tapped
+    with pytest.raises(Aborted):
+        model.decode(TEXT * 3, abort=lambda: "cancelled")
+    model.truncate(0)
+    assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
 
 
 def test_close_twice(model):

@@ -9,6 +9,7 @@ import numpy as np
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = range(11)
 INT64, FLOAT64 = 11, 12
 _FORMATS = "BbHhIif?..Qqd"
+GGML_TYPES = {"float32": 0, "int64": 27}  # of weights
 
 WIDTH, FEED, HEADS = 32, 64, 4
 TOKENS = [b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256))]
@@ -88,7 +89,8 @@ def gguf_bytes(
     data = b""
     for name, array in weights.items():
         head += text(name.encode()) + struct.pack("<I", array.ndim)
-        head += struct.pack(f"<{array.ndim}QIQ", *reversed(array.shape), 0, len(data))
+        kind = GGML_TYPES[array.dtype.name]
+        head += struct.pack(f"<{array.ndim}QIQ", *reversed(array.shape), kind, len(data))
         data += array.tobytes() + bytes(-array.nbytes % 32)
     return head + bytes(-len(head) % 32) + data
 

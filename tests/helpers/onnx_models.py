@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -14,8 +15,9 @@ WORDS = ["<|endoftext|>", "<|im_end|>", *"abcdefghijklmnopqrstuvwxyz", "\u0120",
 
 
 class _Builder:
-    def __init__(self, seed: int, half: bool = False) -> None:
+    def __init__(self, seed: int, half: bool = False, indexed: bool = False) -> None:
         self._random = np.random.default_rng(seed)
+        self.indexed = indexed
         self.dtype = np.float16 if half else np.float32
         self.kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
         self.nodes: list[onnx.NodeProto] = []
@@ -35,12 +37,61 @@ class _Builder:
     def weight(self, *shape, scale=0.3):
         return self.const((self._random.normal(size=shape) * scale).astype(self.dtype))
 
+    def into_state(self, *shape, scale=0.3):
+        """Return a weight whose rows are added to the state; with `indexed`, not to channel 0."""
+        array = self._random.normal(size=shape) * scale
+        array[:, 0] *= not self.indexed
+        return self.const(array.astype(self.dtype))
+
+
+class _Residual:
+    """The state that layers add to, and the norms that read it.
+
+    norm: "" for none, "skip" as onnxruntime-genai's builder has them, "plain" as exporters of torch
+    write them.
+    """
+
+    def __init__(self, b, state, norm):
+        self._b, self._norm, self.state, self._added = b, norm, state, None
+
+    def add(self, value):
+        self._added = value
+
+    def read(self, whole=True):
+        """Return what a layer reads; `state` is the sum without a norm then, if `whole`."""
+        b, added = self._b, self._added
+        if self._norm != "skip":
+            self.state = b.op("Add", self.state, added) if added else self.state
+            return _rms_norm(b, self.state) if self._norm else self.state
+        gamma = b.weight(WIDTH, scale=1.0)
+        if not added:
+            return b.op("SimplifiedLayerNormalization", self.state, gamma, epsilon=1e-5)
+        name = f"norm{len(b.nodes)}"
+        outputs = [name, "", "", f"{name}/sum"] if whole else [name]
+        b.op(
+            "SkipSimplifiedLayerNormalization", self.state, added, gamma, outputs=outputs,
+            domain="com.microsoft", epsilon=1e-5,
+        )  # fmt: skip
+        self.state = outputs[-1]
+        return name
+
+
+def _rms_norm(b, state):
+    wide = b.op("Cast", state, to=TensorProto.FLOAT)
+    square = b.op("Pow", wide, b.const(np.float32(2)))
+    mean = b.op("ReduceMean", square, axes=[-1], keepdims=1)
+    root = b.op("Sqrt", b.op("Add", mean, b.const(np.float32(1e-5))))
+    normed = b.op("Cast", b.op("Div", wide, root), to=b.kind)
+    return b.op("Mul", b.weight(WIDTH, scale=1.0), normed)
+
 
 def decoder(
     *,
     shared=True,
     keep=False,
-    hidden_states=False,
+    hidden_states=(),
+    norm="",
+    indexed=False,
     mask=False,
     bias=False,
     half=False,
@@ -54,9 +105,11 @@ def decoder(
     is one of a token against a token, added to scores (plain operators only). bias: such a mask
     beside the other one, and positions. half: all of it in fp16. scalar: num_logits_to_keep is one.
     alone: the state of a token that is evaluated alone is another by so much, and so are its keys.
-    window: tokens that the second of a shared graph's two layers sees.
+    window: tokens that the second of a shared graph's two layers sees. hidden_states: layers whose
+    hidden states are outputs, -1 for the final ones. norm: see _Residual. indexed: channel 0 of the
+    hidden states says what layer they go into.
     """
-    b = _Builder(seed, half)
+    b = _Builder(seed, half, indexed)
     inputs = [_value("input_ids", TensorProto.INT64, ["batch", "sequence"])]
     if mask:
         shape = ["batch", 1, "sequence", "total"]
@@ -69,7 +122,7 @@ def decoder(
     if bias or not shared:
         inputs.append(_value("position_ids", TensorProto.INT64, ["batch", "sequence"]))
     outputs = [_value("logits", b.kind, ["batch", "rows", VOCAB])]
-    state = b.op("Gather", b.weight(VOCAB, WIDTH, scale=1.0), "input_ids")
+    state = b.op("Gather", b.into_state(VOCAB, WIDTH, scale=1.0), "input_ids")
     if alone:
         n = b.op("Gather", b.op("Shape", "input_ids"), b.const(np.array(1)))
         single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=b.kind)
@@ -80,22 +133,19 @@ def decoder(
         else _plain(b, "attention_bias" if bias else "attention_mask" if mask else "")
     )
     if not shared:
-        state = b.op("Add", state, b.op("Gather", b.weight(LONGEST, WIDTH), "position_ids"))
+        state = b.op("Add", state, b.op("Gather", b.into_state(LONGEST, WIDTH), "position_ids"))
+    residual, hidden = _Residual(b, state, norm), {}
     for layer in range(LAYERS):
         _add_cache(inputs, outputs, layer, KV_HEADS, SIZE, b.kind)
-        q = b.op("MatMul", state, b.weight(WIDTH, HEADS * SIZE))
-        k = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
-        v = b.op("MatMul", state, b.weight(WIDTH, KV_HEADS * SIZE))
-        mixed = attention(q, k, v, layer)
-        state = b.op("Add", state, b.op("MatMul", mixed, b.weight(HEADS * SIZE, WIDTH)))
-        inner = b.op("Tanh", b.op("MatMul", state, b.weight(WIDTH, 2 * WIDTH)))
-        last = layer == LAYERS - 1 and hidden_states
-        state = b.op(
-            "Add", state, b.op("MatMul", inner, b.weight(2 * WIDTH, WIDTH)),
-            outputs=["hidden_states"] if last else None,
-        )  # fmt: skip
-    if hidden_states:
-        outputs.append(_value("hidden_states", b.kind, ["batch", "sequence", WIDTH]))
+        read = residual.read()
+        hidden[layer] = residual.state
+        _add_layer(b, residual, read, functools.partial(attention, layer=layer))
+    state = residual.read(whole=LAYERS in hidden_states)
+    hidden |= {LAYERS: residual.state, -1: state}
+    for layer in hidden_states:
+        name = "hidden_states" if layer == -1 else f"hidden_states.{layer}"
+        b.op("Identity", hidden[layer], outputs=[name])
+        outputs.append(_value(name, b.kind, ["batch", "sequence", WIDTH]))
     if keep:
         inputs.append(_value("num_logits_to_keep", TensorProto.INT64, [] if scalar else [1]))
         wanted = b.op("Reshape", "num_logits_to_keep", b.const(np.array([1])))
@@ -104,6 +154,19 @@ def decoder(
         state = b.op("Slice", state, start, end, axis)
     b.op("MatMul", state, b.weight(WIDTH, VOCAB), outputs=["logits"])
     return _model(b, inputs, outputs)
+
+
+def _add_layer(b, residual, read, attention):
+    q = b.op("MatMul", read, b.weight(WIDTH, HEADS * SIZE))
+    k = b.op("MatMul", read, b.weight(WIDTH, KV_HEADS * SIZE))
+    v = b.op("MatMul", read, b.weight(WIDTH, KV_HEADS * SIZE))
+    mixed = attention(q, k, v)
+    residual.add(b.op("MatMul", mixed, b.into_state(HEADS * SIZE, WIDTH)))
+    inner = b.op("Tanh", b.op("MatMul", residual.read(), b.weight(WIDTH, 2 * WIDTH)))
+    added = b.op("MatMul", inner, b.into_state(2 * WIDTH, WIDTH))
+    if b.indexed:
+        added = b.op("Add", added, b.const(np.eye(1, WIDTH, dtype=b.dtype)[0]))
+    residual.add(added)
 
 
 def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:

@@ -13,6 +13,7 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.heads import HeadDrafter
 from edgespec.drafters.merged import combined
 from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.runner_ups import RunnerUpBranches
@@ -24,6 +25,7 @@ from edgespec.sampling.base import Request
 from edgespec.types import Stats, Thresholds
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
+from tests.helpers.toy_head import ToyHead
 
 TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
 PROMPT = [0, 1, 0, 1]
@@ -56,6 +58,11 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     model = ModelDrafter(toy(2), 3, **options)
     if "model tree" in kind or "merged" in kind:
         model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
+    target, head = toy(1), None
+    if "head" in kind:
+        head = ToyHead(probs_of(2, zeros), vocab_size=3)
+        shape = TreeOptions(2, 8) if truncate else TreeOptions(1, 1)
+        model = HeadDrafter(head, 3, shape, **options)
     sources = {
         "none": [],
         "suffix": [lookup],
@@ -71,15 +78,18 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "model tree, auto": combined([lookup], model),
         "merged": combined([tree], model)[1:2],
         "merged, auto": combined([tree], model),
+        "head": [model],
+        "head, merged": combined([tree], model)[1:2],
+        "head, auto": combined([tree], model),
     }[kind]
     drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
-        kind, [tree, lookup, model] if kind != "model tree" else [model]
+        kind, [model] if kind in ("model tree", "head") else [tree, lookup, model]
     )
     other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
     policy = Adaptive(costs) if costs else other
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
-    verifier = LocalVerifier(toy(1), acceptance, clock)
+    verifier = LocalVerifier(target, acceptance, clock, head=head)
     return Session(verifier, drafters, policy, sources=sources, clock=clock)
 
 
@@ -110,6 +120,7 @@ def loop_law(kind, params, **options):
 KINDS = [
     "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
     "tree", "trees, auto", "model tree", "model tree, auto", "merged", "merged, auto",
+    "head", "head, merged", "head, auto",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import edgespec
-import edgespec.backends.llama_cpp.model as backend
+import edgespec.backends.llama_cpp.evaluation as backend
 from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.sampling.trees import path_to

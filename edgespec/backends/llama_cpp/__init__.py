@@ -1,6 +1,9 @@
 """GGUF models through llama.cpp's library, libllama: a `Backend` that may requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
+from .head import LlamaCppHead as LlamaCppHead
+from .head import open_head as open_head
+from .head_files import is_head as is_head
 from .inspection import entries as entries
 from .inspection import identity as identity
 from .inspection import inspect_metadata as inspect_metadata

@@ -9,6 +9,8 @@ from .ctrl_c import noting_ctrl_c
 from .declarations import AbortCallback
 from .library import lib
 
+ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+
 
 class AbortableDecode:
     """Evaluations that the caller's `abort` or Ctrl-C can stop half-way; on CPUs, the callback is
@@ -37,6 +39,12 @@ class AbortableDecode:
         finally:
             lib.llama_set_abort_callback(self._context, AbortCallback(), None)
             self._abort = None
+
+    def whole(self, batch: Any) -> int:
+        """Evaluate a native batch that nothing stops; for evaluations that call Python back."""
+        with noting_ctrl_c(self._note_ctrl_c):
+            code: int = lib.llama_decode(self._context, batch)
+        return code
 
     def _should_stop(self, _: Any) -> bool:
         return self.ctrl_c or (self._abort is not None and self._abort() is not None)

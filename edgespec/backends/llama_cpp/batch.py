@@ -84,6 +84,31 @@ class Batch:
         return self._parts
 
 
+class StateBatch(Batch):
+    """A batch whose tokens go in together with hidden states. states: those of its tokens, float32
+    [size, width], to be written before it is filled.
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__(size)
+        self.states = np.zeros((size, width), np.float32)
+        kind = type(self._batch)
+        self._both, self._alone = (kind.from_buffer_copy(self._batch) for _ in range(2))
+        for batch in (self._both, self._alone, self._parts):  # copies: they are never freed
+            batch.embd = ctypes.cast(self.states.ctypes.data, type(batch.embd))
+        self._alone.token = type(self._alone.token)()
+
+    def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
+        """Return the native batch, as `Batch.fill`."""
+        self._both.n_tokens = super().fill(tokens, n_past, n_logits).n_tokens
+        return self._both
+
+    def fill_states(self, n: int, n_past: int) -> Any:
+        """Return a native batch of `n` states without tokens; outputs are wanted of all."""
+        self._alone.n_tokens = super().fill([0] * n, n_past, n).n_tokens
+        return self._alone
+
+
 class RowViews:
     """A context's output buffer, [at most `most`, vocab_size]; made once, read at every step."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import logging
 import threading
@@ -33,18 +34,26 @@ _KV_BYTES = {  # of 32 elements
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Native:
-    """Weights and a context over them, and what the library logged while making both."""
+    """Weights and a context over them, and what the library logged while making both. other: a
+    context of other weights that this one uses, None where it uses none. owns_model: the weights
+    go with the context, which may be exchanged.
+    """
 
     model: Any
     context: Any
     log: list[str]
+    other: Any = None
+    owns_model: bool = True
 
     def free(self) -> None:
-        """Free the context, then the weights."""
+        """Free the contexts, then the weights."""
         lib.llama_free(self.context)
-        lib.llama_model_free(self.model)
+        if self.other:
+            lib.llama_free(self.other)
+        if self.owns_model:
+            lib.llama_model_free(self.model)
 
 
 def open_native(path: Path, config: EngineConfig) -> Native:
@@ -86,18 +95,32 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
     return Native(model, context, log + more)
 
 
-def new_context(path: Path, model: Any, config: EngineConfig) -> tuple[Any, list[str]]:
-    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory."""
+def new_context(
+    path: Path, model: Any, config: EngineConfig, watch: Any = None
+) -> tuple[Any, list[str]]:
+    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory.
+
+    watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive.
+    """
+    params = context_params(model, config)
+    params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
+    return init_context(path, model, params)
+
+
+def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
+    """Return a context with these native settings, and what the library logged. Raises
+    OutOfMemory.
+    """
     pressed = threading.Event()
     with native_log() as log, noting_ctrl_c(pressed.set):
-        context = lib.llama_init_from_model(model, context_params(model, config))
+        context = lib.llama_init_from_model(model, params)
     if pressed.is_set():
         lib.llama_free(context)
         raise KeyboardInterrupt
     if not context:
         reason = next((line for line in log if "fail" in line.lower()), "no reason given")
         raise OutOfMemory(
-            f"{path.name}: no context of {_n_ctx(model, config)} tokens could be made "
+            f"{path.name}: no context of {params.n_ctx} tokens could be made "
             f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
         )
     return context, log

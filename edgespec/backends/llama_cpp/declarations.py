@@ -15,6 +15,7 @@ from typing import Any
 LogCallback = ctypes.CFUNCTYPE(None, c_int, c_char_p, pointer)
 AbortCallback = ctypes.CFUNCTYPE(c_bool, pointer)
 ProgressCallback = ctypes.CFUNCTYPE(c_bool, c_float, pointer)  # False stops loading
+EvalCallback = ctypes.CFUNCTYPE(c_bool, pointer, c_bool, pointer)  # tensor, is it wanted?, own data
 
 GGML_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30,
@@ -220,7 +221,10 @@ REQUIRED: dict[str, _Signature] = {
     "llama_batch_init": (NativeBatch, [c_int32, c_int32, c_int32]),
     "llama_batch_free": (None, [NativeBatch]),
     "llama_decode": (c_int32, [pointer, NativeBatch]),
+    "llama_encode": (c_int32, [pointer, NativeBatch]),
     "llama_get_logits": (pointer, [pointer]),  # the address itself
+    "llama_set_embeddings": (None, [pointer, c_bool]),
+    "llama_get_embeddings": (pointer, [pointer]),
 }  # fmt: skip
 
 REQUANTIZING: dict[str, _Signature] = {
@@ -238,6 +242,31 @@ OPTIONAL: dict[str, _Signature] = {
     "ggml_backend_dev_memory": (None, [pointer, POINTER(c_size_t), POINTER(c_size_t)]),
 }
 
+WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
+    "ggml_get_name": (c_char_p, [pointer]),
+    "ggml_nbytes": (c_size_t, [pointer]),
+    "ggml_backend_tensor_get": (None, [pointer, pointer, c_size_t, c_size_t]),
+}
+
+# llama-ext.h, whose functions have names of C++: those of GCC and Clang. They may change any day.
+_LAYER_INPUTS: dict[str, tuple[str, _Signature]] = {
+    "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", (None, [pointer, c_uint32, c_bool])
+    ),
+    "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", (pointer, [pointer, c_uint32])
+    ),
+}  # fmt: skip
+_HEADS: dict[str, tuple[str, _Signature]] = {
+    "llama_set_embeddings_nextn": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb", (None, [pointer, c_bool, c_bool])
+    ),
+    "llama_get_embeddings_nextn": (
+        "_Z26llama_get_embeddings_nextnP13llama_context", (pointer, [pointer])
+    ),
+}  # fmt: skip
+LAYER_INPUTS, HEADS = tuple(_LAYER_INPUTS), tuple(_HEADS)
+
 
 def missing(library: ctypes.CDLL, functions: Iterable[str]) -> list[str]:
     """Return the names of the functions that a library does not have."""
@@ -249,7 +278,13 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
 
     context_params: its layout of llama_context_params, one of `LAYOUTS`.
     """
-    for name, (returned, taken) in (REQUIRED | REQUANTIZING | OPTIONAL).items():
+    extensions = _LAYER_INPUTS | _HEADS
+    for name, (in_cpp, _) in extensions.items():
+        if not hasattr(library, name) and hasattr(library, in_cpp):
+            setattr(library, name, getattr(library, in_cpp))
+    functions = REQUIRED | REQUANTIZING | OPTIONAL | WATCHING
+    functions |= {name: signature for name, (_, signature) in extensions.items()}
+    for name, (returned, taken) in functions.items():
         if hasattr(library, name):
             function = getattr(library, name)
             function.restype, function.argtypes = returned, taken

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ...errors import ModelNotFound, NotAGGUF, TruncatedModel
 
@@ -32,18 +32,26 @@ _VERSIONS = (2, 3)
 _LENGTH = struct.Struct("<Q")
 
 
+class Layout(NamedTuple):
+    """The kind of a tensor, a ggml_type, and its shape: columns first, as GGUF has it."""
+
+    kind: int
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The part of a file in front of the weights.
 
     metadata: numbers, bools, bytes of strings, and arrays as lists, by key. tensors: the offset of
-    each in the file, by name. data_end: the bytes that a whole file has at least. tokens: the
-    vocabulary's entries by token id. It is a `Vocabulary`.
+    each in the file, by name; layouts: what each is. data_end: the bytes that a whole file has at
+    least. tokens: the vocabulary's entries by token id. It is a `Vocabulary`.
     """
 
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, int]
+    layouts: dict[str, Layout]
     data_end: int
     tokens: list[bytes]
 
@@ -121,8 +129,9 @@ class _Reader:
         return Header(
             self.path,
             metadata,
-            {name: start + offset for name, offset, _ in tensors},
-            max((start + offset + size for _, offset, size in tensors), default=self.at),
+            {name: start + offset for name, offset, _, _ in tensors},
+            {name: layout for name, _, _, layout in tensors},
+            max((start + offset + size for _, offset, size, _ in tensors), default=self.at),
             self._tokens(metadata.get("tokenizer.ggml.tokens", [])),
         )
 
@@ -140,8 +149,8 @@ class _Reader:
     def _damaged(self, found: str) -> NoReturn:
         raise TruncatedModel(f"{self.path} is damaged: its header has {found}; fetch it again")
 
-    def _tensors(self, n: int) -> Iterator[tuple[str, int, int]]:
-        """Yield name, offset from the first one and bytes of each tensor."""
+    def _tensors(self, n: int) -> Iterator[tuple[str, int, int, Layout]]:
+        """Yield name, offset from the first one, bytes and layout of each tensor."""
         for _ in range(n):
             name = self._text().decode("utf-8", "replace")
             n_dims = self._number("I")
@@ -150,7 +159,8 @@ class _Reader:
             shape = [self._number("Q") for _ in range(n_dims)]
             kind, offset = self._number("I"), self._number("Q")
             elements, n_bytes = BLOCKS.get(kind, (1, 0))  # newer types: the engine knows
-            yield name, offset, math.prod(shape) // elements * n_bytes
+            size = math.prod(shape) // elements * n_bytes
+            yield name, offset, size, Layout(kind, tuple(shape))
 
     def _value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:

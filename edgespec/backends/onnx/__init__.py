@@ -1,5 +1,8 @@
 """ONNX decoders on onnxruntime: a `Backend`."""
 
+from .head import OnnxHead as OnnxHead
+from .head import open_head as open_head
+from .head_folder import is_head as is_head
 from .inspection import inspect_metadata as inspect_metadata
 from .model import OnnxModel as OnnxModel
 from .model import open_model as open_model

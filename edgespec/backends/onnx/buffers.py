@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...types import Rows
+from ..features import States
 from .cache import Cache, GrownCache
 from .graph import KEEP, Graph
+from .taps import Taps
 from .top_rows import TopRows
 
 MAX_ROWS = 32  # logits rows a call: a draft of 31 tokens
@@ -34,8 +36,7 @@ class Buffers:
         self._n_kept = np.ones(graph.keep_shape, graph.inputs.get(KEEP, np.int64))
         self.n_rows = MAX_ROWS + 1 if self._keeps else chunk + 1
         self._logits = np.empty((self.n_rows, graph.vocab_size), graph.logits_dtype)
-        n_hidden = chunk + 1 if graph.hidden else 0
-        self._hidden = np.empty((n_hidden, graph.hidden), graph.hidden_dtype)
+        self._taps = Taps(graph, chunk + 1)
         self._square: npt.NDArray[Any] | None = None  # bound by address: it outlives the call
         self._depths: npt.NDArray[Any] | None = None
         defaults = {graph.mask: np.zeros((1, 1, 1, 1)), "position_ids": np.array([[-1]])}
@@ -60,6 +61,11 @@ class Buffers:
         if top is not self._top:
             self._bound = 0, 0
         self._top, self._n_top = top, n_top
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let calls from now on give the hidden states of these layers, all of which it has."""
+        self._taps.want(layers)
+        self.renew()
 
     def bind(
         self, tokens: Sequence[int], width: int, n_past: int, n_wanted: int, cache: Cache
@@ -108,10 +114,9 @@ class Buffers:
         rows = self._logits[end - n_logits : end]
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
-    def hidden_states(self, start: int, end: int) -> npt.NDArray[np.float32]:
-        """Return the hidden states of these tokens of the last call."""
-        states = self._hidden[start:end]
-        return states if states.dtype == np.float32 else states.astype(np.float32)
+    def hidden(self, start: int, end: int) -> States | None:
+        """Return the hidden states of these tokens of the last call, None if none are wanted."""
+        return self._taps.states(start, end)
 
     def _bind_shapes(self, width: int, n_rows: int, cache: Cache) -> None:
         """Bind what stays bound from one call of this shape to the next."""
@@ -128,9 +133,7 @@ class Buffers:
         else:
             shape, address = (1, n_rows, graph.vocab_size), self._logits.ctypes.data
             binding.bind_output("logits", "cpu", 0, graph.logits_dtype, shape, address)
-        if graph.hidden:
-            shape, address = (1, width, graph.hidden), self._hidden.ctypes.data
-            binding.bind_output("hidden_states", "cpu", 0, graph.hidden_dtype, shape, address)
+        self._taps.bind(binding, width)
         self._bound = width, n_rows
 
     def _bind_input(self, name: str, array: npt.NDArray[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import UnknownArchitecture
+from ..base import FINAL
 from .companions import read, section, settings
 
 KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; without a number, final ones
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
 _FOR_TREES = {"attention_bias", "position_ids"}
 
@@ -25,9 +28,9 @@ class Graph:
 
     inputs: name → type of all but the past. mask: the input that says for every token which
     others it sees, [1, 1, n, total], added to scores; "" where there is none. optional: those of
-    `inputs` that chains of tokens do without. hidden: width of the final hidden states, 0 where
-    the graph does not give them. keep_shape: of the number of rows that are wanted: newer exports
-    take a scalar.
+    `inputs` that chains of tokens do without. hidden: by layer (see `HiddenStates.tap`), the output
+    that gives its hidden states, and their type. hidden_size: their width, 0 if nothing says it.
+    keep_shape: of the number of rows that are wanted: newer exports take a scalar.
     """
 
     past: tuple[str, ...]
@@ -40,8 +43,9 @@ class Graph:
     inputs: dict[str, Any]
     mask: str
     optional: frozenset[str]
-    hidden: int
-    hidden_dtype: Any
+    n_layer: int
+    hidden_size: int
+    hidden: dict[int, tuple[str, Any]]
     keep_shape: tuple[int, ...]
 
 
@@ -70,16 +74,26 @@ def read_graph(path: Path, session: Any) -> Graph:
         if name not in past:
             known: Mapping[str, Any] = _FLOATS if name == square else _INTEGERS
             types[name] = _type(path, node, known)
-    states = outputs.get("hidden_states")
-    hidden = states.shape[-1] if states else 0
     return Graph(
         tuple(past), tuple(present), *_cache_shape(path.parent, inputs[past[0]].shape),
         _type(path, inputs[past[0]], _FLOATS), _type(path, outputs["logits"], _FLOATS),
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
-        frozenset(_FOR_TREES & optional.keys()), hidden if isinstance(hidden, int) else 0,
-        _type(path, states, _FLOATS) if states else np.float32,
+        frozenset(_FOR_TREES & optional.keys()),
+        int(settings(path.parent).get("num_hidden_layers") or len(past) // 2),
+        *_hidden(path, outputs),
         (1,) * len(inputs[KEEP].shape) if KEEP in inputs else (1,),
     )  # fmt: skip
+
+
+def _hidden(path: Path, outputs: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, Any]]]:
+    """Return the width of hidden states, and what gives those of which layer."""
+    found, size = {}, settings(path.parent).get("hidden_size") or 0
+    for name, node in outputs.items():
+        if match := _HIDDEN.fullmatch(name):
+            layer = FINAL if match[1] is None else int(match[1])
+            found[layer] = name, _type(path, node, _FLOATS)
+            size = node.shape[-1] if isinstance(node.shape[-1], int) else size
+    return int(size), found if size else {}
 
 
 def _is_square(inputs: Mapping[str, Any], name: str) -> bool:

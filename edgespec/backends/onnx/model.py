@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...config import NOT_SPEED, EngineConfig
 from ...device import physical_cores, thread_counts
 from ...errors import Aborted, DecodeError, OutOfMemory
-from ...types import Abort, Outputs, Rows
+from ...types import Abort, Outputs
 from ..base import Capabilities
 from ..chunks import chunk_ends
 from ..separate import SeparateModels
@@ -26,6 +25,7 @@ from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, identity, open_session, ort, plainly
+from .taps import check_layers, copied, joined
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
 
@@ -74,9 +74,9 @@ class OnnxModel:
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
         chunk = self._chunk()
-        self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=self.graph.hidden > 0)
+        self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=bool(self.graph.hidden))
+        self.n_layer, self.hidden_size = self.graph.n_layer, self.graph.hidden_size
         self._n_past = 0  # tokens in the cache
-        self._with_hidden = 0, 0
         self._nodes: Sequence[int] = ()  # of the tree just evaluated
         self._unread: list[int] = []  # behind them: tokens that go before the next ones
         self.pads = False
@@ -109,11 +109,12 @@ class OnnxModel:
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
-        done = 0
+        done, parts = 0, []
         for end in chunk_ends(self, len(tokens), n_logits):
-            self._evaluate(tokens[done:end], 0, abort)
+            parts += copied(self._evaluate(tokens[done:end], 0, abort).hidden)
             done = end
-        return Outputs(self._evaluate(tokens[done:] if done else tokens, n_logits, abort))
+        rows, last = self._evaluate(tokens[done:] if done else tokens, n_logits, abort)
+        return Outputs(rows, joined(parts, last))
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -122,17 +123,19 @@ class OnnxModel:
         n_rows = len(parents) + 1
         n_before = len(tokens) - n_rows
         chunk_ends(self, len(tokens), n_rows)
+        parts = []
         if n_before:
-            self.decode(tokens[:n_before], 0, abort)
+            parts += copied(self.decode(tokens[:n_before], 0, abort).hidden)
         if self.n_past or len(parents) < 2:
             behind = [-1, *(parent + 1 for parent in parents)] if parents else []
-            rows = self._evaluate(tokens[n_before:], n_rows, abort, behind)
+            rows, last = self._evaluate(tokens[n_before:], n_rows, abort, behind)
         else:  # attention counts positions by itself where there is no past
-            root = self.decode(tokens[:1]).logits.copy()
-            rows = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
-            rows = np.concatenate([root, rows])
+            root = self.decode(tokens[:1])
+            above, parts = root.logits.copy(), copied(root.hidden)
+            rows, last = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
+            rows = np.concatenate([above, rows])
         self._nodes = tokens[n_before + 1 :]
-        return Outputs(rows)
+        return Outputs(rows, joined(parts, last))
 
     def keep(self, path: Sequence[int]) -> None:
         """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
@@ -146,11 +149,12 @@ class OnnxModel:
         self._unread = [self._nodes[node] for node in path[n_kept:]]
         self._n_past, self._nodes = start + n_kept, ()
 
-    def hidden_states(self) -> npt.NDArray[np.float32]:
-        """Return the final hidden states of the last call's last tokens, [n, width], a view valid
-        until the next call; [0, 0] where the graph does not give them.
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let evaluations from now on give the hidden states of these layers, FINAL among them.
+        Raises ConfigError for one that the graph does not give.
         """
-        return self._buffers.hidden_states(*self._with_hidden)
+        check_layers(self.path, self.graph, layers)
+        self._buffers.tap(layers)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
@@ -215,7 +219,7 @@ class OnnxModel:
         """Return a model with another cache over the same weights."""
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
-        twin._top, twin._with_hidden = None, (0, 0)
+        twin._top = None
         twin.expect_drafts(True)
         twin._buffers = Buffers(self._session, self.graph, self.capabilities.max_batch, twin.n_ctx)
         shared = isinstance(self._cache, SharedCache)
@@ -250,7 +254,7 @@ class OnnxModel:
         n_logits: int,
         abort: Abort | None,
         behind: Sequence[int] = (),
-    ) -> Rows:
+    ) -> Outputs:
         """Append tokens. behind: of a tree, the token that each follows, -1 for what is before."""
         if len(self._unread) + len(tokens) > self.capabilities.max_batch:
             unread, self._unread = self._unread, []
@@ -271,8 +275,8 @@ class OnnxModel:
         self._unread = []
         if n_added:
             cache.truncate(self._n_past)
-        self._with_hidden = (n_first, n) if self.graph.hidden else (0, 0)
-        return buffers.rows(n_logits, n_rows - n_added, n_rows)
+        rows = buffers.rows(n_logits, n_rows - n_added, n_rows)
+        return Outputs(rows, buffers.hidden(n_first, n))
 
     def _run(self, abort: Abort | None) -> None:
         options = ort.RunOptions() if abort else None

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -204,3 +205,19 @@ def test_the_pinned_versions_are_those_that_are_known():
     for package, version in declarations.LAYOUTS:
         assert f'"{package}=={version}' in project
         assert f"{package}=={version}" in search.INSTALL or package == "llama-cpp-python"
+
+
+@pytest.mark.parametrize("exported", ["C", "C++"])
+def test_functions_with_names_of_cpp_are_found_under_both(exported):
+    cpp = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
+    name = "llama_get_embeddings_layer_inp" if exported == "C" else cpp
+    library = SimpleNamespace(
+        llama_context_default_params=SimpleNamespace(), llama_init_from_model=SimpleNamespace()
+    )
+    setattr(library, name, SimpleNamespace())
+    declarations.declare(library, declarations.ContextParams)
+    assert library.llama_get_embeddings_layer_inp is getattr(library, name)
+    assert len(library.llama_get_embeddings_layer_inp.argtypes) == 2
+    assert declarations.missing(library, declarations.LAYER_INPUTS) == [
+        "llama_set_embeddings_layer_inp"
+    ]

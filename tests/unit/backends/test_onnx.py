@@ -22,6 +22,7 @@ from edgespec import (
     hub,
 )
 from edgespec.backends import files
+from edgespec.backends.base import FINAL
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -110,20 +111,55 @@ def test_nodes_that_could_not_be_kept_are_gone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_hidden_states_are_given_where_the_graph_has_them(tmp_path, half):
-    options = {"hidden_states": True, "shared": False, "half": half}
+@pytest.mark.parametrize("norm", ["", "skip", "plain"])
+def test_hidden_states_are_those_of_the_layers_that_are_named(tmp_path, half, norm):
+    options = {"hidden_states": (2, 0, -1, 1), "indexed": True, "half": half, "norm": norm}
     model = opened(onnx_models.save(tmp_path / "with", **options))
     assert model.capabilities.hidden_states
-    rows = model.decode(TOKENS, n_logits=len(TOKENS)).logits
-    hidden = model.hidden_states()
-    assert hidden.shape == (len(TOKENS), onnx_models.WIDTH)
+    assert (model.n_layer, model.hidden_size) == (2, onnx_models.WIDTH)
+    model.tap((1, 2, 0, 1, FINAL))
+    rows, hidden = model.decode(TOKENS, n_logits=len(TOKENS))
+    assert hidden.shape == (len(TOKENS), 5, onnx_models.WIDTH)
     assert hidden.dtype == rows.dtype == np.float32
+    assert hidden[:, :4, 0].tolist() == [[1, 2, 0, 1]] * len(TOKENS)
     head = onnx.numpy_helper.to_array(onnx.load(model.path).graph.initializer[-1])
-    assert np.allclose(hidden @ head, rows, atol=0.05 if half else 1e-3)
+    assert np.allclose(hidden[:, 4] @ head, rows, atol=0.05 if half else 1e-3)
+
+
+def test_hidden_states_that_a_graph_does_not_give(tmp_path):
+    model = opened(onnx_models.save(tmp_path, hidden_states=(1,)))
+    with pytest.raises(ConfigError, match=r"hidden states final,2; `edgespec convert .*model.onnx "
+                       r"--hidden-states final,2` adds them"):  # fmt: skip
+        model.tap((1, 2, FINAL))
+    for layer in (3, -2):
+        with pytest.raises(ConfigError, match=f"has no layer {layer}; give 0 .* to 2"):
+            model.tap((1, layer))
+    assert model.decode(TOKENS).hidden is None
     without = opened(onnx_models.save(tmp_path / "without"))
-    without.decode(TOKENS)
     assert not without.capabilities.hidden_states
-    assert without.hidden_states().shape == (0, 0)
+    assert (without.n_layer, without.hidden_size) == (2, 0)
+    without.tap(())
+    assert without.decode(TOKENS).hidden is None
+
+
+def test_only_the_outputs_that_are_wanted_are_bound(tmp_path):
+    model = opened(onnx_models.save(tmp_path, hidden_states=(0, 1, 2, -1), shared=False))
+    for layers, n in (((), 0), ((1, 2), 2), ((2, 2), 1), ((), 0)):
+        model.tap(layers)
+        model.decode(TOKENS)
+        assert len(model._buffers.native.get_outputs()) == 4 + 1 + n  # the cache and logits
+
+
+def test_each_slot_taps_for_itself(tmp_path):
+    model = opened(onnx_models.save(tmp_path, hidden_states=(1, 2), indexed=True))
+    model.tap((2,))
+    twin, other = model._twin(32), model._twin(32)
+    assert twin.decode(TOKENS).hidden is None
+    twin.tap((1, 2))
+    found = twin.decode(TOKENS).hidden
+    assert other.decode(TOKENS[::-1]).hidden is None
+    assert model.decode(TOKENS[::-1]).hidden[:, :, 0].tolist() == [[2]] * len(TOKENS)
+    assert found[:, :, 0].tolist() == [[1, 2]] * len(TOKENS)
 
 
 # --- rows that lie on a device -------------------------------------------------------------------

@@ -51,3 +51,15 @@ def test_neighbours_lie_around_a_file_or_around_the_folder_of_a_graph(tmp_path):
     for path in (tmp_path / "a.gguf", tmp_path / "one/model.onnx"):
         assert files.folder_of_neighbours(path) == tmp_path
         assert files.neighbours(path) == [tmp_path / "a.gguf", tmp_path / "one/model.onnx"]
+
+
+def test_the_folder_of_a_head_stands_for_its_graph_that_guesses(tmp_path):
+    for name in ("fuse.onnx", "head.onnx", files.HEAD):
+        (tmp_path / "head").mkdir(exist_ok=True)
+        (tmp_path / "head" / name).touch()
+    (tmp_path / "a.gguf").touch()
+    assert files.only_graph(tmp_path / "head") == tmp_path / "head" / "head.onnx"
+    assert files.neighbours(tmp_path / "a.gguf") == [tmp_path / "a.gguf"]
+    (tmp_path / "head" / "head.onnx").rename(tmp_path / "head" / "head.1.onnx")
+    (tmp_path / "head" / "head.0.onnx").touch()
+    assert files.only_graph(tmp_path / "head") == tmp_path / "head" / "head.0.onnx"

@@ -4,6 +4,7 @@ The tools themselves (torch and more) are not installed for tests: a small progr
 for them and makes a graph that is known.
 """
 
+import contextlib
 import json
 import stat
 import sys
@@ -57,8 +58,8 @@ def tools(tmp_path, body):
     )
     path = tmp_path / "python"
     path.write_text(
-        f'#!/bin/sh\ncase "$2" in *tree_inputs.py) exec {sys.executable} "$2" "$3";; esac\n'
-        f'exec {sys.executable} {script} "$3"\n'
+        f'#!/bin/sh\ncase "$2" in *_inputs.py|*_outputs.py) exec {sys.executable} "$2" "$3";; '
+        f'esac\nexec {sys.executable} {script} "$3"\n'
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
@@ -75,7 +76,7 @@ def test_what_is_made_is_checked_and_noted(tmp_path, source, made):
     steps = []
     out = tmp_path / "out"
     found = edgespec.convert(
-        source, out, precision="int8", accuracy_level=1, hidden_states=True,
+        source, out, precision="int8", accuracy_level=1, hidden_states=[1, -1],
         builder_options={"block_size": "64"}, python=tools(tmp_path, body),
         progress=steps.append,
     )  # fmt: skip
@@ -83,18 +84,20 @@ def test_what_is_made_is_checked_and_noted(tmp_path, source, made):
     assert (found.agreement, found.greedy_equal, found.n_greedy) == (1.0, 48, 48)
     assert found.divergence < 1e-6
     assert found.warnings == ("beware",)
-    adding = "adding attention_bias and position_ids"
-    assert steps == ["building", adding, "checking the result against the source"]
+    adding = ["adding outputs of hidden states", "adding attention_bias and position_ids"]
+    assert steps == ["building", *adding, "checking the result against the source"]
     job = json.loads(log.read_text())
     assert job["precision"] == "int8"
     assert job["accuracy_level"] == 1
-    assert job["hidden_states"]
     assert job["builder_options"] == {"block_size": "64"}
     assert not (out / "reference.npz").exists()
     assert json.loads((out / "edgespec.json").read_text())["source"] == {"folder": "source"}
     info = edgespec.inspect(out)
     assert info.quantisation == "int8"
     assert info.engine["trees"] == "yes"
+    with contextlib.closing(backend.OnnxModel(out / "model.onnx")) as model:
+        model.tap((1, -1))
+        assert model.decode(PROMPT).hidden.shape == (3, 2, onnx_models.WIDTH)
     assert sorted(p.name for p in tmp_path.iterdir() if "partial" in p.name) == []
 
 
@@ -121,6 +124,8 @@ def test_refusals(tmp_path, source, monkeypatch):
         edgespec.convert(source, precision="int3")
     with pytest.raises(ConfigError, match="accuracy_level"):
         edgespec.convert(source, accuracy_level=7)
+    with pytest.raises(ConfigError, match=r"numbers of layers from 0 on, .*got \(1, -2\)"):
+        edgespec.convert(source, hidden_states=(1, -2))
     with pytest.raises(ConfigError, match="is there already"):
         edgespec.convert(source, tmp_path)
     with pytest.raises(ModelNotFound, match="no Hugging Face folder"):

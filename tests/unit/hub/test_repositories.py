@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgespec.errors import ModelNotFound
-from edgespec.hub.repositories import Repository, choose, models_in, quantisation_of
+from edgespec.hub import hub_client
+from edgespec.hub.repositories import Repository, choose, chosen, models_in, quantisation_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,23 @@ def test_a_tag_that_nothing_has() -> None:
     found = models_in({"m-Q8_0.gguf": 1, "m.gguf": 2})
     with pytest.raises(ModelNotFound, match=r"org/m has no Q4_K_M; it has: Q8_0, m.gguf$"):
         choose(found, Repository("org/m", "Q4_K_M"))
+
+
+WITH_HEADS = {  # as ggml-org has them
+    "README.md": 2_000,
+    "dflash-gemma-4-12B-it-Q8_0.gguf": 900_000_000,
+    "eagle3-gemma-4-12B-it-Q8_0.gguf": 800_000_000,
+    "gemma-4-12B-it-Q4_K_M.gguf": 7_000_000_000,
+    "gemma-4-12B-it-Q8_0.gguf": 12_000_000_000,
+    "mmproj-gemma-4-12B-it-Q8_0.gguf": 850_000_000,
+    "mtp-gemma-4-12B-it-Q4_K_M.gguf": 500_000_000,
+}
+
+
+def test_heads_beside_a_model_are_told_and_never_taken_for_it(monkeypatch) -> None:
+    monkeypatch.setattr(hub_client, "sizes", lambda *args: WITH_HEADS)
+    choice = chosen(Repository("org/m"))
+    assert [model.quantisation for model in choice.models] == ["Q4_K_M", "Q8_0"]
+    assert choice.reference == "hf:org/m/gemma-4-12B-it-Q4_K_M.gguf"
+    assert [head.partition("-")[0] for head in choice.heads] == ["dflash", "eagle3", "mtp"]
+    assert choice.named(choice.heads[1]) == "hf:org/m/eagle3-gemma-4-12B-it-Q8_0.gguf"

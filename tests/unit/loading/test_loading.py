@@ -10,6 +10,7 @@ from edgespec.errors import ConfigError, ModelNotFound
 from edgespec.loading import load as loading
 from edgespec.loading.assembly import assemble, configured
 from edgespec.loading.drafts import draft_path
+from edgespec.measure.inspection import inspect
 from tests.helpers import libllama
 
 libllama.require()
@@ -146,3 +147,11 @@ def test_what_drafts_is_told_in_words(config, said):
     model, tokenizer = ToyModel([[0.5, 0.5]] * 2), ToyTokenizer(["a", "b"])
     with assemble(model, tokenizer, speculative_config=config) as engine:
         assert engine.describe()["speculation"] == said
+
+
+def test_a_head_is_refused_where_a_model_is_meant(tmp_path):
+    (tmp_path / "head.onnx").touch()
+    (tmp_path / "head.json").write_text('{"kind": "medusa"}')
+    for ask in (loading.load, inspect):
+        with pytest.raises(ConfigError, match=r"head\.onnx is a trained head, which only drafts"):
+            ask(tmp_path)

@@ -1,0 +1,75 @@
+"""The target's hidden states on their way to a head."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+States = npt.NDArray[np.float32]
+"""Hidden states of tokens, [n, n_layers, hidden_size]."""
+
+MOST = 512  # tokens: 9 MB with three layers of 1,536 numbers
+
+
+class Features:
+    """The hidden states of the last tokens in a target's cache, by position.
+
+    They are those of the positions from `start` to `end`. most: only the latest so many tokens are
+    sure to have them; a head that has not read earlier ones begins behind them. wanted: a head is
+    worth the time that a target may take to give them.
+    """
+
+    wanted = True
+
+    def __init__(self, most: int = MOST) -> None:
+        self.start = self.end = 0
+        self._most = most
+        self._states: States = np.empty((0, 0, 0), np.float32)
+        self._first = 0  # row of `start`
+
+    def append(self, position: int, states: States | None) -> None:
+        """Add the states of tokens from a position on. What is before a gap is forgotten, and None
+        is a gap.
+        """
+        if states is None:
+            return
+        if position != self.end:
+            self.start = self.end = position
+        if (left_out := len(states) - self._most) > 0:
+            self.start = self.end = position + left_out
+            states = states[left_out:]
+        self._make_room(states)
+        at = self._first + self.end - self.start
+        self._states[at : at + len(states)] = states
+        self.end += len(states)
+
+    def truncate(self, n_past: int) -> None:
+        """Forget the states from a position on."""
+        self.end = min(self.end, n_past)
+        self.start = min(self.start, self.end)
+
+    def of(self, start: int, end: int) -> States:
+        """Return the states of the positions from `start` to `end`, a view. Raises ValueError
+        where some are not there.
+        """
+        if not self.start <= start <= end <= self.end:
+            raise ValueError(
+                f"hidden states of the tokens {start} to {end} were asked for, and there are those "
+                f"of {self.start} to {self.end}"
+            )
+        at = self._first + start - self.start
+        return self._states[at : at + end - start]
+
+    def _make_room(self, states: States) -> None:
+        """Let as many more rows follow, and the oldest go where there are too many."""
+        if self._states.shape[1:] != states.shape[1:]:
+            self._states = np.empty((2 * self._most, *states.shape[1:]), np.float32)
+            self.start = self.end
+        if self.start == self.end:
+            self._first = 0
+        n = self.end - self.start
+        if self._first + n + len(states) > len(self._states):
+            n_kept = min(n, self._most - len(states))
+            end = self._first + n
+            self._states[:n_kept] = self._states[end - n_kept : end]
+            self._first, self.start = 0, self.end - n_kept

@@ -1,0 +1,32 @@
+"""Trees on models that grow them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..sampling.trees import depths_of
+from ..types import Abort, Outputs
+from .base import GrowingModel
+
+
+def decode_by_levels(
+    model: GrowingModel, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None
+) -> Outputs:
+    """Evaluate a tree as `TreeModel.decode_tree` by growing it, a level at a time."""
+    n_before = len(tokens) - len(parents)
+    if n_before < 1:
+        raise ValueError(f"a tree of {len(parents)} nodes needs a token before it")
+    root = model.decode(tokens[:n_before], 1, abort).logits
+    rows = np.empty((len(parents) + 1, root.shape[1]), root.dtype)
+    rows[0] = root[0]
+    depths, numbers = depths_of(parents), {-1: -1}
+    for depth in range(1, max(depths, default=0) + 1):
+        level = [node for node, at in enumerate(depths) if at == depth]
+        above = [numbers[parents[node]] for node in level]
+        found = model.grow([tokens[n_before + node] for node in level], above, abort).logits
+        rows[[node + 1 for node in level]] = found
+        for node in level:
+            numbers[node] = len(numbers) - 1
+    return Outputs(rows)

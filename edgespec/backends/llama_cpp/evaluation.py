@@ -1,0 +1,170 @@
+"""A context of llama.cpp with one text in its cache, which evaluations append to."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ...config import NOT_SPEED, EngineConfig
+from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
+from ...types import Abort
+from ..base import Capabilities
+from .abort import ABORTABLE, AbortableDecode
+from .batch import Batch, RowViews
+from .branches import N_SEQUENCES, Branches
+from .context import MAX_ROWS, Native, can_branch, can_truncate, limited_threads, placement
+from .inspection import identity
+from .library import lib
+from .tokenizer import LlamaCppTokenizer
+
+
+class TextInContext:
+    """A native context with one text and a tree behind it, as models and heads have: evaluations,
+    their failures, threads.
+    """
+
+    path: Path
+    config: EngineConfig
+    _batch: Batch
+    _rows: RowViews
+
+    def _take(self, native: Native) -> None:
+        """Take loaded weights and a context over them."""
+        self.native = native
+        self._close: Callable[[], Any] = weakref.finalize(self, native.free)
+        self.lock = threading.Lock()
+        model, context = native.model, native.context
+        self.tokenizer = LlamaCppTokenizer(model, owner=self)
+        self.vocab_size: int = self.tokenizer.vocab_size
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(model)
+        self.n_threads: int = lib.llama_n_threads(context)
+        self.n_threads_batch: int = lib.llama_n_threads_batch(context)
+        self.placement = placement(native.log)
+        self.thread_limit = 0
+        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=can_truncate(model))
+        self.n_past = 0
+        self._n_nodes = 0  # of a tree that waits for `keep`
+        self._use(context)
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on."""
+        if n_past >= self.n_past:
+            return
+        if self._branches.reach > n_past:
+            self._branches.truncate(n_past)
+            self._n_nodes = 0
+        if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+            raise CannotTruncate(
+                f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
+                f"of {self.n_past} tokens"
+            )
+        self.n_past = n_past
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Set the threads for one token and for several, from the next evaluation on."""
+        self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
+        self.limit_threads(0)
+
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most so many threads from the next evaluation on, 0 for as many as are set."""
+        self.thread_limit = n_threads
+        limited = limited_threads(n_threads, self.n_threads, self.n_threads_batch)
+        lib.llama_set_n_threads(self._context, *limited)
+
+    @property
+    def flash_attn(self) -> bool:
+        """True if flash attention is on, asked for or chosen by the engine."""
+        return self.config.flash_attn == "on" or any(
+            "Flash Attention enabled" in line for line in self.native.log
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what the speed of this model depends on: device, build, file, settings. How long
+        the context may become is not among it.
+        """
+        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
+        threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
+        return identity(self.path) | {
+            "layers": self.placement.get("layers", ""),
+            "settings": settings | threads,
+        }
+
+    def close(self) -> None:
+        """Free context and weights."""
+        self._close()
+
+    def _use(self, context: Any) -> None:
+        """Take another context, which is empty."""
+        model = self.native.model
+        n_sequences = N_SEQUENCES if can_branch(model, self.config) else 1
+        self._context, self._memory = context, lib.llama_get_memory(context)
+        self.n_ctx: int = lib.llama_n_ctx(context)
+        self._branches: Branches = Branches(
+            context, range(n_sequences), lib.llama_model_n_swa(model)
+        )
+        self.capabilities = replace(
+            self.capabilities,
+            max_batch=lib.llama_n_batch(context),
+            max_leaves=self._branches.max_leaves,
+        )
+        self._batch: Batch = Batch(self.capabilities.max_batch)
+        self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
+        self._decode_abortable: AbortableDecode = AbortableDecode(context)
+
+    def _drop_tree(self, start: int) -> None:
+        """Forget what a tree that failed has left behind `start`: the engine has cleaned one
+        sequence at most.
+        """
+        self._branches.truncate(start)
+        self._n_nodes = 0
+        self.n_past = min(self.n_past, start + 1)
+        self.truncate(start)
+
+    def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
+        """Evaluate a native batch and return llama_decode's code."""
+        if abort is None or n_tokens <= ABORTABLE:
+            return lib.llama_decode(self._context, batch)  # type: ignore[no-any-return]
+        return self._decode_abortable(batch, abort)
+
+    def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
+        try:
+            with self.lock:
+                code = self._run(batch, n_tokens, abort)
+        except BaseException:  # Ctrl-C is raised when it is done: nobody knows how it went
+            self.n_past = self._drop_partial()
+            raise
+        if code == 0 and not self._decode_abortable.ctrl_c:
+            self.n_past += n_tokens
+        else:
+            self._stopped(code, n_tokens)
+
+    def _stopped(self, code: int, n_tokens: int) -> None:
+        """Raise what an evaluation that ended with `code` or with Ctrl-C calls for."""
+        self.n_past = self.n_past + n_tokens if code == 0 else self._drop_partial()
+        if self._decode_abortable.ctrl_c:
+            self._decode_abortable.ctrl_c = False
+            raise KeyboardInterrupt
+        if code == 1:
+            raise ContextFull(
+                f"no room in the cache for {n_tokens} tokens behind {self.n_past} "
+                f"(n_ctx {self.n_ctx}); load the model with a larger n_ctx"
+            )
+        if code == 2:
+            raise Aborted(f"stopped after {self.n_past} tokens")
+        failed_at, self.n_past = self.n_past, 0  # who knows what the cache holds
+        self._branches.clear()
+        lib.llama_memory_clear(self._memory, False)
+        raise DecodeError(
+            f"{self.path.name}: llama_decode failed with code {code} at {failed_at} tokens"
+        )
+
+    def _drop_partial(self) -> int:
+        """Drop what a failed call has appended; return how many tokens are left."""
+        if lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
+            return self.n_past
+        lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
+        return 0

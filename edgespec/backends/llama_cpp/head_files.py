@@ -1,0 +1,186 @@
+"""GGUF files with trained heads: what they say, and whether they fit a target, found out before the
+engine opens them. Most of what is refused here would end the process there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...errors import ConfigError, ModelError
+from ..base import HiddenStates
+from .damage import check
+from .metadata import Header
+from .model import LlamaCppModel
+
+KINDS = ("eagle3",)
+_ARCHITECTURES = (*KINDS, "dflash")  # which are no models of their own
+_N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
+_INT64 = 27  # a ggml_type
+
+
+def is_head(path: Path) -> bool:
+    """Return True if a file is a head. Raises ModelError and its kinds."""
+    return check(path).text("general.architecture") in _ARCHITECTURES
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """A file that fits a target. layers: of the target. width: of the head's own states. lender:
+    the target if its embedding or output weights are used, else None.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    width: int
+    lender: LlamaCppModel | None
+
+
+def fitting(path: Path, target: HiddenStates) -> HeadFile:
+    """Return what a file says of a head. Raises ModelError and its kinds, ConfigError where the
+    head was made for another target.
+    """
+    header = check(path)
+    kind = header.text("general.architecture")
+    if kind not in KINDS:
+        raise ModelError(
+            f"{path.name} is of the architecture {kind!r}, and heads of {', '.join(KINDS)} can be "
+            "evaluated; give one of those"
+        )
+    return _Check(header, kind, target).file()
+
+
+class _Check:
+    def __init__(self, header: Header, kind: str, target: HiddenStates) -> None:
+        self._header, self._kind, self._target = header, kind, target
+        self._width = self._number("embedding_length")
+
+    def file(self) -> HeadFile:
+        """Return what the file says, if it is whole and fits."""
+        self._check_shape()
+        self._check_states()
+        self._check_vocabulary()
+        return HeadFile(self._kind, self._layers(), self._width, self._lender())
+
+    def _refuse(self, found: str, expected: str, do: str) -> NoReturn:
+        raise ConfigError(f"{self._header.path.name}: {found}, {expected}; {do}")
+
+    def _damaged(self, found: str, expected: str) -> NoReturn:
+        raise ModelError(
+            f"{self._header.path.name} is no head that can be evaluated: {found}, expected "
+            f"{expected}; convert it again"
+        )
+
+    def _other_target(self, found: str, has: str) -> NoReturn:
+        self._refuse(found, f"the target has {has}", "take the head that was made for this target")
+
+    def _metadata(self, key: str, default: Any = None) -> Any:
+        return self._header.metadata.get(f"{self._kind}.{key}", default)
+
+    def _number(self, key: str, default: int = 0) -> int:
+        found = self._metadata(key, default)
+        if not isinstance(found, int) or found <= 0:
+            self._damaged(f"{self._kind}.{key} is {found!r:.80}", "a number")
+        return found
+
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        layout = self._header.layouts.get(tensor)
+        return layout.shape if layout else ()
+
+    def _check_shape(self) -> None:
+        """Refuse more layers than one, and heads of attention that the engine cannot evaluate."""
+        if (n := self._number("block_count")) != 1:
+            self._damaged(f"it has {n} layers", "one")
+        n_heads = self._number("attention.head_count")
+        if n_heads % (n_kv := self._number("attention.head_count_kv", n_heads)):
+            self._damaged(f"it has {n_heads} heads over {n_kv}", "a multiple")
+        size = self._number("attention.key_length", max(1, self._width // n_heads))
+        values = self._number("attention.value_length", max(1, self._width // n_heads))
+        rotated = self._number("rope.dimension_count", size)
+        if values != size or rotated > size or rotated % 2:
+            self._damaged(
+                f"its keys have {size} numbers, {rotated} of them rotated, and its values {values}",
+                "the same for keys and values, and an even number of them rotated",
+            )
+
+    def _check_states(self) -> None:
+        found = self._number("target_hidden_size")
+        if found != self._target.hidden_size:
+            self._other_target(
+                f"it reads hidden states of {found} numbers", f"{self._target.hidden_size}"
+            )
+
+    def _layers(self) -> tuple[int, ...]:
+        found = self._metadata("target_layers")
+        if not isinstance(found, list) or len(found) != _N_LAYERS:
+            self._damaged(f"{self._kind}.target_layers is {found!r:.80}", f"{_N_LAYERS} layers")
+        for layer in found:
+            if layer not in range(self._target.n_layer + 1):
+                self._other_target(
+                    f"it reads the hidden states of layer {layer!r:.20}",
+                    f"the layers 0 to {self._target.n_layer - 1}",
+                )
+        return tuple(found)
+
+    def _check_vocabulary(self) -> None:
+        n, wanted = self._header.vocab_size, self._target.vocab_size
+        if n != wanted:
+            self._other_target(f"it has a vocabulary of {n} tokens", f"one of {wanted}")
+        embedding = self._shape("token_embd.weight")
+        if embedding and embedding != (self._width, n):
+            self._damaged(
+                f"its embeddings are {embedding}", f"{self._width} numbers for {n} tokens"
+            )
+        drafted = self._drafted()
+        if drafted.size and not (drafted.min() >= 0 and drafted.max() < n):
+            self._damaged(
+                f"d2t has tokens from {drafted.min()} to {drafted.max()}", f"0 to {n - 1}"
+            )
+        if len(np.unique(drafted)) < len(drafted):
+            self._damaged("d2t has tokens twice", "token ids, not how far each is from its number")
+
+    def _drafted(self) -> Any:
+        """Return the target's ids of the head's own tokens; empty where it drafts all."""
+        layout = self._header.layouts.get("d2t")
+        if layout is None:
+            return np.empty(0, np.int64)
+        if layout.kind != _INT64 or len(layout.shape) != 1:
+            self._damaged(
+                f"d2t is of type {layout.kind} and shape {layout.shape}", "a row of int64"
+            )
+        offset = self._header.tensors["d2t"]
+        return np.fromfile(self._header.path, "<i8", layout.shape[0], offset=offset)
+
+    def _lender(self) -> LlamaCppModel | None:
+        """Return the target if the head uses weights of it."""
+        lacking = [name for name in ("token_embd", "output") if not self._shape(f"{name}.weight")]
+        if not lacking:
+            return None
+        named = " and ".join({"token_embd": "embeddings", "output": "output"}[x] for x in lacking)
+        if not isinstance(self._target, LlamaCppModel):
+            self._refuse(
+                f"it uses the {named} weights of its target",
+                "which runs on another engine",
+                "give a GGUF of the target, or a head with weights of its own",
+            )
+        if self._width != self._target.hidden_size:
+            self._damaged(
+                f"it uses the target's {named} weights of width {self._target.hidden_size}",
+                f"{self._width}",
+            )
+        n_drafted = self._shape("d2t")
+        if "output" in lacking and n_drafted not in ((), (self._target.vocab_size,)):
+            self._damaged(
+                f"it drafts {n_drafted[0]} tokens with the target's output weights",
+                f"{self._target.vocab_size}",
+            )
+        if "token_embd.weight" not in check(self._target.path).tensors:
+            self._refuse(
+                f"it uses the {named} weights of its target",
+                "and the target's first file has no token_embd.weight",
+                "give a head with weights of its own",
+            )
+        return self._target

@@ -1,0 +1,371 @@
+"""Hidden states out of llama.cpp, while it evaluates tokens.
+
+Some architectures give the inputs of their layers, all give the final states. For the rest every
+tensor of an evaluation is shown to a callback, which copies those that are wanted: about a thousand
+calls an evaluation, and so only in a context that is made for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from ...errors import ConfigError, DecodeError
+from ...types import Abort, Outputs
+from ..base import FINAL
+from ..features import States
+from .abort import ABORTABLE, AbortableDecode
+from .batch import Batch, Part, RowViews
+from .context import LEAST_N_CTX, MAX_ROWS, new_context
+from .declarations import LAYER_INPUTS, WATCHING, EvalCallback, missing
+from .evaluation import TextInContext
+from .inspection import inspect_metadata
+from .library import engine, lib
+
+# Architectures whose layers were seen to give their inputs. The engine has more of them, but ends
+# the process if it is asked for those of others; where in doubt a callback gives the same numbers.
+GIVE_INPUTS = ("llama", "qwen3", "qwen3moe", "qwen35")
+FIRST = "the first tensor"  # has no name that stays
+EMBEDDINGS = {  # what goes into layer 0: others scale their embeddings, or add to them
+    "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "qwen3moe": FIRST, "gemma3": "inp_scaled",
+}  # fmt: skip
+_N_WATCHED = 2  # tokens of an evaluation that is watched to see what there is
+
+_Call = TypeVar("_Call", bound=Callable[..., Outputs])
+
+
+def gives_states(call: _Call) -> _Call:
+    """Let a method that evaluates tokens give their hidden states too, where some are tapped."""
+
+    @functools.wraps(call)
+    def evaluated(self: Tappable, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Outputs:
+        taps = self._taps
+        if taps is None or taps.collecting:  # the latter within another such method
+            return call(self, tokens, *args, **kwargs)
+        with taps.call(len(tokens)) as states:
+            return call(self, tokens, *args, **kwargs)._replace(hidden=states)
+
+    return cast(_Call, evaluated)
+
+
+class Taps:
+    """The hidden states of some layers, collected over the evaluations of one call.
+
+    layers: as in `HiddenStates.tap`. of_outputs: only tokens whose logits are wanted have them all.
+    watch: the callback that the context has to be made with, if it needs one.
+    """
+
+    watch: Any = None
+
+    def __init__(self, layers: tuple[int, ...], hidden_size: int, of_outputs: bool) -> None:
+        self.layers, self.of_outputs = layers, of_outputs
+        self.collecting = False
+        self._width = hidden_size
+        self._states = self._empty(0)
+        self._n_done = 0
+
+    def _empty(self, n_tokens: int) -> States:
+        return np.empty((n_tokens, len(self.layers), self._width), np.float32)
+
+    @contextlib.contextmanager
+    def call(self, n_tokens: int) -> Iterator[States]:
+        """Collect the states of a call's tokens in the array that is given."""
+        self._states, self._n_done, self.collecting = self._empty(n_tokens), 0, True
+        try:
+            yield self._states
+        finally:
+            self._states, self.collecting = self._empty(0), False
+
+    def begin(self) -> None:
+        """Prepare for an evaluation."""
+
+    def collect(self, n_tokens: int) -> None:
+        """Take the states of the evaluation that has just been done. Raises DecodeError."""
+        done = self._n_done
+        self._read(self._states[done : done + n_tokens])
+        self._n_done = done + n_tokens
+
+    def switch(self, context: Any, on: bool) -> None:
+        """Let a context give states, or no longer."""
+        raise NotImplementedError
+
+    def _read(self, states: States) -> None:
+        raise NotImplementedError
+
+
+class GivenStates(Taps):
+    """States that a context gives of itself: inputs of layers, and the final ones."""
+
+    _context: Any = None
+
+    def switch(self, context: Any, on: bool) -> None:
+        """Let a context give states, or no longer."""
+        self._context = context
+        for layer in self.layers:
+            if layer == FINAL:
+                lib.llama_set_embeddings(context, on)
+            else:
+                lib.llama_set_embeddings_layer_inp(context, layer, on)
+
+    def _read(self, states: States) -> None:
+        for i, layer in enumerate(self.layers):
+            if layer == FINAL:
+                address = lib.llama_get_embeddings(self._context)
+            else:
+                address = lib.llama_get_embeddings_layer_inp(self._context, layer)
+            n_tokens = len(states)
+            native = (ctypes.c_float * (n_tokens * self._width)).from_address(address)
+            states[:, i] = np.ctypeslib.as_array(native).reshape(n_tokens, self._width)
+
+
+class WatchedStates(Taps):
+    """States that a callback copies out of an evaluation.
+
+    names: of the tensors, one a layer; FIRST for the first one of an evaluation.
+    """
+
+    def __init__(
+        self, layers: tuple[int, ...], hidden_size: int, of_outputs: bool, names: Sequence[str]
+    ) -> None:
+        super().__init__(layers, hidden_size, of_outputs)
+        self._places = {name.encode(): names.index(name) for name in names}
+        self._first_place = names.index(FIRST) if FIRST in names else -1
+        self._of = [names.index(name) for name in names]  # layers that were given twice are one
+        self._place, self._n_asked = -1, 0
+        self._copies: dict[int, States] = {}
+        self.watch = EvalCallback(self._watched)
+
+    def switch(self, context: Any, on: bool) -> None:
+        """Do nothing: the context was made so."""
+
+    def begin(self) -> None:
+        """Prepare for an evaluation."""
+        self._n_asked = 0
+        self._copies = {}
+
+    def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
+        """Return True for a tensor that is wanted, and, once it is there, to go on."""
+        if not asked:
+            self._copy(tensor, self._place)
+            return True
+        self._n_asked += 1
+        self._place = self._places.get(lib.ggml_get_name(tensor), -1)
+        if self._n_asked == 1 and self._first_place >= 0:
+            self._place = self._first_place
+        return self._place >= 0
+
+    def _copy(self, tensor: Any, place: int) -> None:
+        n_bytes = lib.ggml_nbytes(tensor)
+        copy = np.empty((n_bytes // (4 * self._width), self._width), np.float32)
+        if copy.nbytes == n_bytes:
+            lib.ggml_backend_tensor_get(tensor, copy.ctypes.data, 0, n_bytes)
+            self._copies[place] = copy
+
+    def _read(self, states: States) -> None:
+        for i, place in enumerate(self._of):
+            copy = self._copies.get(place)
+            if copy is None or len(copy) != len(states):
+                raise DecodeError(
+                    f"hidden states of layer {self.layers[i]} came of "
+                    f"{0 if copy is None else len(copy)} of {len(states)} tokens; begin the "
+                    "request anew"
+                )
+            states[:, i] = copy
+
+
+class WholeBatch(Batch):
+    """A batch whose tokens all have logits, whatever is wanted. `n_more`: of them, before those."""
+
+    n_more = 0
+
+    def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
+        """Return the native batch, as `Batch.fill`."""
+        self.n_more = len(tokens) - n_logits
+        return super().fill(tokens, n_past, len(tokens))
+
+    def fill_parts(self, parts: Sequence[Part]) -> Any:
+        """Return the native batch, as `Batch.fill_parts`; all its tokens have logits anyway."""
+        self.n_more = 0
+        return super().fill_parts(parts)
+
+
+class WholeRows(RowViews):
+    """The rows behind those that a `WholeBatch` has too many."""
+
+    def __init__(self, context: Any, vocab_size: int, batch: WholeBatch) -> None:
+        super().__init__(context, vocab_size, MAX_ROWS)
+        self._batch = batch
+
+    def first(self, n: int) -> Outputs:
+        """Return the first `n` wanted rows of the last evaluation."""
+        n_more = self._batch.n_more if n else 0
+        return Outputs(super().first(n_more + n).logits[n_more:])
+
+
+class Tappable(TextInContext):
+    """A context that gives hidden states."""
+
+    _taps: Taps | None = None
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of a hidden state."""
+        return lib.llama_model_n_embd(self.native.model)  # type: ignore[no-any-return]
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return lib.llama_model_n_layer(self.native.model)  # type: ignore[no-any-return]
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let each evaluation give the hidden states of these layers, as `HiddenStates.tap`.
+
+        FINAL and the number of layers make the engine compute the logits of every token, in pieces
+        of `max_rows`. A context that has to be made anew gets what the cache holds; the memory of
+        both is needed meanwhile. Raises ConfigError and OutOfMemory.
+        """
+        wanted = tuple(layers)
+        taps, was = self._taps_for(wanted) if wanted else None, self._taps
+        if taps and was and was.layers == wanted:
+            return
+        if (taps and taps.watch) or (was and was.watch):
+            self._renew(taps.watch if taps else None)
+        elif was:
+            was.switch(self._context, False)
+        if taps:
+            taps.switch(self._context, True)
+        self._taps = taps
+        self._take_outputs(bool(taps and taps.of_outputs))
+
+    def _taps_for(self, layers: tuple[int, ...]) -> Taps:
+        """Return what gives these layers. Raises ConfigError; nothing has changed yet."""
+        n_layer, name = self.n_layer, self.path.name
+        for layer in layers:
+            if layer != FINAL and layer not in range(n_layer + 1):
+                raise ConfigError(
+                    f"{name}: there is no layer {layer!r}; this model has the layers 0 to "
+                    f"{n_layer - 1}, {n_layer} is what comes out of the last one, and {FINAL} the "
+                    "final states: take a head that was made for this model"
+                )
+        of_outputs = FINAL in layers or n_layer in layers
+        inputs = {layer for layer in layers if layer != FINAL}
+        given = self._architecture in GIVE_INPUTS and not missing(lib, LAYER_INPUTS)
+        if not inputs or (given and n_layer not in inputs):
+            return GivenStates(layers, self.hidden_size, of_outputs)
+        if lacks := missing(lib, WATCHING):
+            raise ConfigError(
+                f"{name}: hidden states of its layers need {' and '.join(lacks)}, which "
+                f"{engine()} does not have; take a target of another architecture or install "
+                "another libllama"
+            )
+        return WatchedStates(layers, self.hidden_size, of_outputs, self._names(layers))
+
+    @property
+    def _architecture(self) -> str:
+        return inspect_metadata(self.path).get("general.architecture", "")
+
+    def _names(self, layers: tuple[int, ...]) -> list[str]:
+        """Return the names of the tensors with the states of layers. Raises ConfigError where one
+        is not there.
+        """
+        fit = _N_WATCHED * self.hidden_size * 4
+        there = {name for name, size in self._watch() if size == fit} | {FIRST}
+        special = {FINAL: "result_norm", 0: EMBEDDINGS.get(self._architecture)}
+        names = [special.get(layer, f"l_out-{layer - 1}") for layer in layers]
+        for layer, name in zip(layers, names, strict=True):
+            if name not in there:
+                raise ConfigError(
+                    f"{self.path.name}: {engine()} does not give the hidden states of layer "
+                    f"{layer} for models of the architecture {self._architecture}; draft with "
+                    "something else"
+                )
+        return cast(list[str], names)
+
+    def _watch(self) -> list[tuple[str, int]]:
+        """Return the names and sizes in bytes of all tensors of a short evaluation, in a context of
+        its own. Raises DecodeError, OutOfMemory.
+        """
+        seen: list[tuple[str, int]] = []
+
+        def note(tensor: Any, asked: bool, _: Any) -> bool:
+            if asked:
+                name = lib.ggml_get_name(tensor).decode("utf-8", "replace")
+                seen.append((name, lib.ggml_nbytes(tensor)))
+            return not asked
+
+        watch = EvalCallback(note)
+        config = replace(self.config, n_ctx=LEAST_N_CTX, n_batch=32)
+        context, _ = new_context(self.path, self.native.model, config, watch)
+        try:
+            batch = Batch(_N_WATCHED)
+            if AbortableDecode(context).whole(batch.fill([0] * _N_WATCHED, 0, _N_WATCHED)):
+                raise DecodeError(f"{self.path.name}: the engine cannot evaluate two tokens")
+        finally:
+            lib.llama_free(context)
+        return seen
+
+    def _renew(self, watch: Any) -> None:
+        """Take a new context with the same text in its cache. Raises OutOfMemory, DecodeError."""
+        old, n_past = self._context, self.n_past
+        context, _ = new_context(self.path, self.native.model, self.config, watch)
+        try:
+            copy_text(old, context)
+        except BaseException:
+            lib.llama_free(context)
+            raise
+        self.native.context = context  # in place: what is freed last of all stays the last
+        self._use(context)
+        self.n_past = n_past
+        self.limit_threads(self.thread_limit)
+        lib.llama_free(old)
+
+    def _take_outputs(self, whole: bool) -> None:
+        """Let all tokens of an evaluation have logits, or those that are wanted."""
+        max_batch = lib.llama_n_batch(self._context)
+        if whole:
+            max_batch = min(max_batch, self.capabilities.max_rows)
+            self._batch = batch = WholeBatch(max_batch)
+            self._rows = WholeRows(self._context, self.vocab_size, batch)
+        else:
+            self._batch = Batch(max_batch)
+            self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
+        self.capabilities = replace(self.capabilities, max_batch=max_batch)
+
+    def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
+        """Evaluate a native batch, take the states and return llama_decode's code. What Ctrl-C
+        raised within a callback would be lost, so it is noted as `AbortableDecode` does.
+        """
+        taps = self._taps
+        if taps is None:
+            return super()._run(batch, n_tokens, abort)
+        taps.begin()
+        if taps.watch and (abort is None or n_tokens <= ABORTABLE):
+            code = self._decode_abortable.whole(batch)
+        else:
+            code = super()._run(batch, n_tokens, abort)
+        if code == 0:
+            taps.collect(n_tokens)
+        return code
+
+    def _use(self, context: Any) -> None:
+        """Take another context, which is empty and not tapped."""
+        self._taps = None
+        super()._use(context)
+
+
+def copy_text(source: Any, target: Any) -> None:
+    """Copy the text in a context's cache to another context of the same model. Raises
+    DecodeError.
+    """
+    size = lib.llama_state_seq_get_size_ext(source, 0, 0)
+    state = (ctypes.c_uint8 * size)()
+    if lib.llama_state_seq_get_data_ext(source, state, size, 0, 0) != size or (
+        size and not lib.llama_state_seq_set_data_ext(target, state, size, 0, 0)
+    ):
+        raise DecodeError("the engine gives no copy of its cache; begin the request anew")

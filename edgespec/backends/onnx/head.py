@@ -1,0 +1,246 @@
+"""A trained draft in ONNX graphs under the `Head` contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...config import NOT_SPEED, EngineConfig
+from ...device import physical_cores, thread_counts
+from ...errors import Aborted, ContextFull, DecodeError, ModelError
+from ...types import Abort, Ids, Outputs
+from ..base import Capabilities, HiddenStates, Tokenizer
+from ..chunks import chunk_ends
+from ..features import Features
+from ..levels import decode_by_levels
+from .abort import watched
+from .buffers import MAX_ROWS
+from .companions import DEFAULT_N_CTX
+from .head_folder import check_target, folder_of, read_ids, read_note
+from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
+from .model import ABORTABLE
+from .session import check_packages, identity, ort, plainly
+
+_CHUNK = 128  # tokens a call
+_STEPS: dict[str, Any] = {"medusa": Medusa, "mlp_speculator": MlpSpeculator}
+
+
+def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> OnnxHead:
+    """Load a head for a target, which may run on another engine. Raises as `OnnxHead`."""
+    return OnnxHead(path, config, target)
+
+
+class OnnxHead:
+    """A trained draft in a folder that `edgespec convert --head` wrote.
+
+    path: the folder, or a graph in it. target: the model that it drafts for. See `Head` for the
+    rest. Medusa and MLP speculators have no cache: to them only the last state says something.
+
+    Raises ModelNotFound, ModelError and its kinds; ConfigError for another target.
+    """
+
+    def __init__(self, path: Path, config: EngineConfig, target: HiddenStates) -> None:
+        check_packages()
+        folder = folder_of(path)
+        note = read_note(folder)
+        check_target(folder, note, target)
+        self.config, self._target = config, target
+        self.path = folder / (HEAD if (folder / HEAD).is_file() else "head.0.onnx")
+        self.kind, self.layers = note.kind, tuple(note.layers)
+        self.max_depth, self.n_ctx_train = note.max_depth, note.n_ctx_train
+        self.vocab_size = note.vocab_size
+        self.n_threads = self.n_threads_batch = config.threads(physical_cores())[0]
+        self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1)
+        self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
+        self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
+        self._rows = _Rows(folder, self._steps.width, self.vocab_size)
+        self._taps = np.zeros((_CHUNK, len(self.layers) * note.hidden_size), np.float32)
+        self.features = Features()
+        self.start = 0
+        self._n_read = 0  # tokens that `decode` has read
+        self._depths: list[int] = []  # of the nodes behind them
+        self._has_root = False  # the state behind the last of them is known
+        self.placement = {"provider": self._steps.provider, "trees": "yes"}
+
+    @property
+    def n_past(self) -> int:
+        """Number of tokens and nodes that the cache holds."""
+        return self._n_read + len(self._depths)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's own: a head has its vocabulary."""
+        found: Tokenizer = self._target.tokenizer  # type: ignore[attr-defined]
+        return found
+
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
+        """Read tokens that the target has evaluated, each with the target's states before it, from
+        `features`; float32 [n_logits, vocab_size], a view valid until the next call.
+        """
+        self._end_tree()
+        rows = np.empty((0, self._steps.width), np.float32)
+        done = 0
+        for end in [*chunk_ends(self, len(tokens), n_logits), len(tokens)] if tokens else []:
+            n_rows = n_logits if end == len(tokens) else 0
+            rows = self._read(tokens[done:end], n_rows, abort)
+            done = end
+        return Outputs(self._rows.spread(rows))
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Guess on: append nodes, each with the head's own state behind its parent; float32
+        [len(tokens), vocab_size], a view valid until the next call.
+        """
+        try:
+            nodes = self._nodes(tokens, parents)
+            rows = self._steps.guess(nodes, self._n_read, partial(self._run, abort=None))
+            self._depths += nodes.depths
+        except BaseException:
+            self._end_tree()
+            raise
+        return Outputs(self._rows.spread(rows))
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Read tokens up to the root, then guess on along a tree, a depth at a time."""
+        return decode_by_levels(self, tokens, parents, abort)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Forget all nodes: guesses never stay. Raises ValueError for a path of some."""
+        self._end_tree()
+        if path:
+            raise ValueError("a head keeps no guesses; truncate it and decode the tokens")
+
+    def truncate(self, n_past: int) -> None:
+        """Forget everything from `n_past` on, and the nodes."""
+        if n_past >= self.n_past:
+            return
+        self._end_tree()
+        if n_past < self._n_read:
+            self._n_read, self._has_root = n_past, False
+
+    def checkpoint(self) -> int:
+        """Return the length: what is behind it can be dropped."""
+        return self.n_past
+
+    def restore(self, state: int) -> None:
+        """Return to a checkpoint."""
+        self.truncate(state)
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Return the threads: the session is made for a number of them."""
+        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
+        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what the speed of this head depends on: device, build, file, settings."""
+        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
+        return identity(self.path) | {
+            "placement": self.placement,
+            "settings": settings | {"n_threads": self.n_threads},
+        }
+
+    def close(self) -> None:
+        """Free weights and cache."""
+        self._steps = self._rows = None  # type: ignore[assignment]
+
+    def _read(
+        self, tokens: Sequence[int], n_rows: int, abort: Abort | None
+    ) -> npt.NDArray[np.float32]:
+        n = len(tokens)
+        self._has_root = False
+        run = partial(self._run, abort=abort if n > ABORTABLE else None)
+        taps = self._states_before(self.start + self._n_read, n)
+        rows = self._steps.read(tokens, taps, self._n_read, n_rows, run)
+        self._n_read += n
+        self._has_root = True
+        return rows
+
+    def _states_before(self, position: int, n: int) -> npt.NDArray[np.float32]:
+        """Return the target's states of the tokens before each of n from a position of the text on,
+        [n, layers * hidden_size]; zeros where there are none.
+        """
+        first, known = position - 1, self.features
+        start, end = max(first, known.start), min(first + n, known.end)
+        if (start, end) == (first, first + n):
+            return known.of(start, end).reshape(n, -1)
+        taps = self._taps[:n]
+        taps[:] = 0
+        if start < end:
+            taps[start - first : end - first] = known.of(start, end).reshape(end - start, -1)
+        return taps
+
+    def _nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Nodes:
+        """Return nodes with their depths. Raises ContextFull, and ValueError for what cannot be."""
+        n_before = len(self._depths)
+        if not self._has_root:
+            raise ValueError("a tree grows from the last token that was decoded; decode it first")
+        if len(tokens) > MAX_ROWS or n_before + len(tokens) > MAX_NODES:
+            raise ValueError(
+                f"{len(tokens)} nodes behind {n_before}; at most {MAX_ROWS} a call and {MAX_NODES} "
+                "in a tree"
+            )
+        if any(not -1 <= parent < n_before for parent in parents):
+            raise ValueError(f"parents are {list(parents)}; there are {n_before} nodes so far")
+        depths = [self._depths[parent] + 1 if parent >= 0 else 0 for parent in parents]
+        if self.max_depth and max(depths, default=0) + 1 >= self.max_depth:
+            raise ValueError(
+                f"nodes at depth {max(depths) + 1}; the head guesses {self.max_depth} tokens, the "
+                "first of them by `decode`"
+            )
+        if self.n_past + len(tokens) > self.n_ctx:
+            raise ContextFull(
+                f"{len(tokens)} nodes do not fit behind {self.n_past} tokens in a context of "
+                f"{self.n_ctx}; load the head with a larger n_ctx"
+            )
+        return Nodes(tokens, parents, depths, n_before)
+
+    def _end_tree(self) -> None:
+        self._depths = []
+
+    def _run(self, session: Any, binding: Any, abort: Abort | None) -> None:
+        options = ort.RunOptions() if abort else None
+        try:
+            with watched(abort, options):
+                session.run_with_iobinding(binding, options)
+        except Exception as error:  # the library's own kinds have no common root
+            if options and options.terminate:
+                raise Aborted(f"stopped after {self.n_past} tokens") from None
+            raise DecodeError(f"{self.path}: {plainly(str(error))}") from error
+
+
+class _Rows:
+    """Rows of the target's whole vocabulary: -inf but for the head's tokens. One buffer, made as
+    long as it has to be and used again.
+    """
+
+    def __init__(self, folder: Path, width: int, vocab_size: int) -> None:
+        self._ids: Ids | None = read_ids(folder, vocab_size)
+        n = vocab_size if self._ids is None else len(self._ids)
+        if n != width:
+            raise ModelError(
+                f"{folder}: the graph gives rows of {width} tokens, and head.json and d2t.npy say "
+                f"{n}; convert the head again"
+            )
+        self._vocab_size = vocab_size
+        self._whole = np.empty((0, vocab_size), np.float32)
+
+    def spread(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return rows by the target's ids."""
+        if self._ids is None:
+            return rows
+        if len(rows) > len(self._whole):
+            self._whole = np.full((len(rows), self._vocab_size), -np.inf, np.float32)
+        for i, row in enumerate(rows):
+            self._whole[i][self._ids] = row
+        return self._whole[: len(rows)]

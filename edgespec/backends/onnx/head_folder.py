@@ -1,0 +1,93 @@
+"""The folder of a head: its graphs, head.json and d2t.npy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from ...errors import ConfigError, ModelError, ModelNotFound
+from ...schema import convert
+from ...types import Ids
+from ..base import HiddenStates
+from .companions import read
+
+NOTE, IDS = "head.json", "d2t.npy"
+_KNOWN_FORMAT = 1
+
+
+class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The contents of head.json; hidden_size, n_layer and vocab_size are the target's."""
+
+    format: int
+    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator"]
+    layers: list[int]
+    hidden_size: int
+    n_layer: int
+    vocab_size: int
+    max_depth: int = 0
+    n_ctx_train: int = 0
+    source: str = ""
+    license: str = "unknown"
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder that a path names: itself, or that of a graph in it."""
+    return path if path.is_dir() else path.parent
+
+
+def is_head(path: Path) -> bool:
+    """Return True if a folder, or a graph in it, is a head and no model of its own. Raises
+    ModelError for a head.json that cannot be read.
+    """
+    return "kind" in read(folder_of(path), NOTE)
+
+
+def read_note(folder: Path) -> Note:
+    """Return what head.json says. Raises ModelNotFound, ModelError."""
+    if not (folder / NOTE).is_file():
+        raise ModelNotFound(
+            f"{folder} has no {NOTE}; convert the head with edgespec convert --head"
+        )
+    found = read(folder, NOTE)
+    if (version := found.get("format")) != _KNOWN_FORMAT:
+        raise ModelError(
+            f"{folder / NOTE} is of format {version}, expected {_KNOWN_FORMAT}; update edgespec, "
+            "or convert the head again"
+        )
+    return convert(found, Note, str(folder / NOTE), ModelError)
+
+
+def read_ids(folder: Path, vocab_size: int) -> Ids | None:
+    """Return the target's ids of a head's tokens, None for a head of the whole vocabulary. Raises
+    ModelError for a file that is damaged.
+    """
+    path = folder / IDS
+    if not path.is_file():
+        return None
+    try:
+        found: Any = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"{path} is damaged: {error}; convert the head again") from error
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype != np.int64:
+        raise ModelError(f"{path} holds no list of int64; convert the head again")
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocab_size:
+        raise ModelError(f"{path} has ids outside {vocab_size} tokens; convert the head again")
+    return np.ascontiguousarray(found)
+
+
+def check_target(folder: Path, note: Note, target: HiddenStates) -> None:
+    """Raise ConfigError if a head was made for a target of other sizes."""
+    for field, thing in (
+        ("hidden_size", "numbers a state"),
+        ("vocab_size", "tokens of vocabulary"),
+        ("n_layer", "layers"),
+    ):
+        wanted, found = getattr(note, field), getattr(target, field)
+        if wanted != found:
+            raise ConfigError(
+                f"{folder} was made for another target: for one with {wanted} {thing}, and this "
+                f"one has {found}; convert the head for this target"
+            )

@@ -1,0 +1,278 @@
+"""The graphs of heads: what each kind does with the states and tokens that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...config import EngineConfig
+from ...errors import ModelError, OutOfMemory
+from .buffers import MAX_ROWS
+from .graph import KEEP
+from .session import open_session, ort
+
+Floats = npt.NDArray[np.float32]
+Run = Callable[[Any, Any], None]
+"""Evaluates a session with a binding. Raises DecodeError, Aborted."""
+
+MAX_NODES = 256
+HEAD, FUSE = "head.onnx", "fuse.onnx"
+
+
+class Nodes(NamedTuple):
+    """Nodes that are added to a tree of `n_before`. depths: 0 for those behind the root."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    depths: Sequence[int]
+    n_before: int
+
+
+class Steps(Protocol):
+    """A head's graphs. n_ctx: the longest text, 0 for any. width: numbers of a row. provider: that
+    runs them. Rows are views until the next call.
+    """
+
+    n_ctx: int
+    width: int
+    provider: str
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Read tokens behind so many, each with the target's states before it, [n, layers *
+        hidden_size]; rows of the last `n_rows`. The last token is the root of what `guess` adds.
+        """
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Add nodes to the tree behind the root; a row for each. n_past: tokens before the tree."""
+
+
+class Layered:
+    """A head with a layer and a cache of its own: EAGLE.
+
+    chunk: most tokens a call. size: most tokens of the cache.
+    """
+
+    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+        self._head = open_session(folder / HEAD, config, n_threads)
+        self.provider = provider_of(self._head)
+        has_fuse = (folder / FUSE).is_file()
+        self._fuse = open_session(folder / FUSE, config, n_threads) if has_fuse else None
+        inputs = {node.name: node for node in self._head.get_inputs()}
+        outputs = {node.name: node for node in self._head.get_outputs()}
+        try:
+            heads, size = (inputs["past_key_values.0.key"].shape[i] for i in (1, 3))
+            self._d = int(inputs["states"].shape[-1])
+            self.width = int(outputs["logits"].shape[-1])
+            known = self._head.get_modelmeta().custom_metadata_map
+            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
+            ) from error
+        self._cache_shape = (1, int(heads), self.n_ctx, int(size))
+        self._make_buffers(chunk)
+
+    def _make_buffers(self, chunk: int) -> None:
+        """Allocate what inputs and outputs are bound to, once."""
+        n = max(chunk, MAX_ROWS)
+        self._ids = np.zeros((1, n), np.int64)
+        self._mask = np.ones((1, self.n_ctx), np.int64)
+        self._line = np.arange(self.n_ctx, dtype=np.int64)[None]
+        self._positions = np.zeros((1, n), np.int64)
+        self._no_bias = np.zeros(n * self.n_ctx, np.float32)
+        self._bias = np.zeros(MAX_ROWS * self.n_ctx, np.float32)
+        self._fused = np.zeros((n, self._d), np.float32)
+        self._states_in = np.zeros((MAX_ROWS, self._d), np.float32)
+        self._next = np.zeros((n, self._d), np.float32)
+        self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._n_rows = np.ones(1, np.int64)
+        self._nodes = np.zeros((MAX_NODES + 1, self._d), np.float32)  # the root's, then theirs
+        self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
+        self._binding = self._head.io_binding()
+        device = "cuda" if self.provider == "CUDA" else "cpu"
+        try:
+            self._cache = [
+                ort.OrtValue.ortvalue_from_shape_and_type(self._cache_shape, np.float32, device, 0)
+                for _ in range(2)
+            ]
+        except Exception as error:  # the library's own kinds have no common root
+            raise OutOfMemory(
+                f"no cache of {self.n_ctx} tokens could be made: {error}; take a smaller n_ctx"
+            ) from error
+        for kind, value in zip(("key", "value"), self._cache, strict=True):
+            self._binding.bind_ortvalue_input(f"past_key_values.0.{kind}", value)
+            self._binding.bind_ortvalue_output(f"present.0.{kind}", value)
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Append tokens to the cache."""
+        n, total = len(tokens), n_past + len(tokens)
+        states = self._fuse_taps(taps, run) if self._fuse else taps
+        bias = self._no_bias[: n * total]
+        self._evaluate(tokens, states, self._line[:, n_past:total], bias, n_rows, run)
+        self._nodes[0] = self._next[n - 1]
+        return self._logits[:n_rows]
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Append nodes behind what was read; each sees its own path only."""
+        n, first = len(nodes.tokens), nodes.n_before
+        total = n_past + first + n
+        bias = self._bias[: n * total].reshape(n, total)
+        bias[:] = 0
+        for i, parent in enumerate(nodes.parents):
+            sees = self._sees[first + i]
+            sees[:] = False if parent < 0 else self._sees[parent]
+            sees[first + i] = True
+            bias[i, n_past:][~sees[: first + n]] = np.finfo(np.float32).min
+            self._states_in[i] = self._nodes[parent + 1]
+            self._positions[0, i] = n_past + nodes.depths[i]
+        positions = self._positions[:, :n]
+        self._evaluate(nodes.tokens, self._states_in[:n], positions, bias, n, run)
+        self._nodes[first + 1 : first + 1 + n] = self._next[:n]
+        return self._logits[:n]
+
+    def _fuse_taps(self, taps: Floats, run: Run) -> Floats:
+        assert self._fuse
+        binding, n = self._fuse.io_binding(), len(taps)
+        bind_input(binding, "hidden_states", taps[None])
+        bind_output(binding, "states", self._fused[None, :n])
+        run(self._fuse, binding)
+        return self._fused[:n]
+
+    def _evaluate(
+        self,
+        tokens: Sequence[int],
+        states: Floats,
+        positions: npt.NDArray[np.int64],
+        bias: Floats,
+        n_rows: int,
+        run: Run,
+    ) -> None:
+        """Run the head with `bias` of n * total numbers; fills logits and next states."""
+        n, binding = len(tokens), self._binding
+        total = bias.size // n
+        self._ids[0, :n] = tokens
+        self._n_rows[0] = n_rows = max(1, n_rows)
+        bind_input(binding, "input_ids", self._ids[:, :n])
+        bind_input(binding, "states", states[None])
+        bind_input(binding, "position_ids", positions)
+        bind_input(binding, "attention_bias", bias.reshape(1, 1, n, total))
+        bind_input(binding, "attention_mask", self._mask[:, :total])
+        bind_input(binding, KEEP, self._n_rows)
+        bind_output(binding, "logits", self._logits[None, :n_rows])
+        bind_output(binding, "next_states", self._next[None, :n])
+        run(self._head, binding)
+
+
+class Medusa:
+    """Heads on the target's last state: one call gives the rows of all depths."""
+
+    n_ctx = 0
+
+    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+        self._head = open_session(folder / HEAD, config, n_threads)
+        self.provider = provider_of(self._head)
+        _, n_heads, self.width = self._head.get_outputs()[0].shape
+        self._all = np.zeros((1, n_heads, self.width), np.float32)
+        self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._state = np.zeros((1, 1, self._head.get_inputs()[0].shape[-1]), np.float32)
+        self._is_read = False
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Give the first head's rows; tokens say nothing to Medusa."""
+        self._is_read = False
+        for i in range(n_rows):
+            self._state[0, 0] = taps[len(taps) - n_rows + i]
+            self._evaluate(run)
+            self._rows[i] = self._all[0, 0]
+        self._state[0, 0] = taps[-1]
+        self._is_read = n_rows > 0
+        return self._rows[:n_rows]
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Give each node the row of the head for its depth."""
+        if not self._is_read:
+            self._evaluate(run)
+            self._is_read = True
+        for i, depth in enumerate(nodes.depths):
+            self._rows[i] = self._all[0, depth + 1]
+        return self._rows[: len(nodes.depths)]
+
+    def _evaluate(self, run: Run) -> None:
+        binding = self._head.io_binding()
+        bind_input(binding, "hidden_states", self._state)
+        bind_output(binding, "logits", self._all)
+        run(self._head, binding)
+
+
+class MlpSpeculator:
+    """A small state and a graph for each depth; depths without a graph use the last one's."""
+
+    n_ctx = 0
+
+    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+        self._heads: list[Any] = []
+        while (path := folder / f"head.{len(self._heads)}.onnx").is_file() or not self._heads:
+            self._heads.append(open_session(path, config, n_threads))
+        self.provider = provider_of(self._heads[0])
+        outputs = {node.name: node for node in self._heads[0].get_outputs()}
+        self.width, inner = (outputs[name].shape[-1] for name in ("logits", "next_states"))
+        self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._states = np.zeros((MAX_NODES + 1, inner), np.float32)  # the root's, then the nodes'
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Begin with the last tokens and the target's states before them."""
+        n = max(1, n_rows)
+        states = np.empty((n, self._states.shape[1]), np.float32)
+        self._evaluate(0, tokens[-n:], np.ascontiguousarray(taps[-n:]), states, run)
+        self._states[0] = states[-1]
+        return self._logits[:n_rows]
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Go on from the states of the nodes' parents, a depth at a time."""
+        for depth in sorted(set(nodes.depths)):
+            of_depth = [i for i, each in enumerate(nodes.depths) if each == depth]
+            states = self._states[[nodes.parents[i] + 1 for i in of_depth]]
+            after = np.empty_like(states)
+            self._evaluate(depth + 1, [nodes.tokens[i] for i in of_depth], states, after, run)
+            self._states[[nodes.n_before + 1 + i for i in of_depth]] = after
+            self._rows[of_depth] = self._logits[: len(of_depth)]
+        return self._rows[: len(nodes.depths)]
+
+    def _evaluate(
+        self, depth: int, tokens: Sequence[int], states: Floats, after: Floats, run: Run
+    ) -> None:
+        session, n = self._heads[min(depth, len(self._heads) - 1)], len(tokens)
+        ids, binding = np.array([tokens], np.int64), session.io_binding()
+        bind_input(binding, "input_ids", ids)
+        bind_input(binding, "states", states[None])
+        bind_output(binding, "logits", self._logits[None, :n])
+        bind_output(binding, "next_states", after[None])
+        run(session, binding)
+
+
+def provider_of(session: Any) -> str:
+    """Return the name of what runs a session."""
+    return str(session.get_providers()[0].removesuffix("ExecutionProvider"))
+
+
+def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """Bind an array, which has to outlive the call."""
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """Let an output be written to an array, which has to outlive the call."""
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

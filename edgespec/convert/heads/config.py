@@ -1,0 +1,143 @@
+"""The config.json of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import ModelError
+from ...schema import convert
+from .checkpoint import LayerIds
+
+_README_BYTES = 1 << 16
+
+
+class EagleConfig(msgspec.Struct):
+    """The part that SpecForge and others write about layers."""
+
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+
+
+class Config(msgspec.Struct):
+    """The values of a config.json that are read; the others are for training.
+
+    The values of `transformer_layer_config`, where speculators nests them, count as its own.
+    """
+
+    architectures: list[str] = []
+    model_type: str = ""
+    speculators_model_type: str = ""
+    hidden_size: int = 0
+    target_hidden_size: int | None = None
+    target_num_hidden_layers: int | None = None
+    num_attention_heads: int = 0
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 0
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    rope_theta: float | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: float | None = None
+    max_position_embeddings: int = 0
+    vocab_size: int = 0
+    draft_vocab_size: int | None = None
+    num_hidden_layers: int | None = None
+    norm_before_residual: bool | None = None
+    norm_output: bool | None = None
+    fc_norm: bool | None = None
+    norm_before_fc: bool | None = None
+    eagle_config: EagleConfig | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    emb_dim: int = 0
+    inner_dim: int = 0
+    n_predict: int = 0
+    tie_weights: bool = False
+    scale_input: bool = False
+    medusa_num_heads: int | None = None
+    medusa_num_layers: int | None = None
+    license: str | None = None
+
+    def layer_ids(self) -> tuple[tuple[int, ...], LayerIds]:
+        """Return the layer ids of the config and what they count.
+
+        vLLM's speculators count inputs; others follow their training framework, and do not say.
+        """
+        ids = self.eagle_aux_hidden_state_layer_ids
+        if ids is None and self.eagle_config:
+            ids = self.eagle_config.eagle_aux_hidden_state_layer_ids
+        return tuple(ids or ()), "inputs" if self.speculators_model_type else ""
+
+
+def read_config(folder: Path) -> Config:
+    """Return the config.json of a folder. Raises ModelError where it is no JSON or a value is of
+    another type; one that is not there says nothing.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        return Config()
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} holds no JSON object; fetch it again")
+    nested = found.get("transformer_layer_config")
+    if isinstance(nested, dict):
+        ours = {k: v for k, v in found.items() if k not in ("architectures", "model_type")}
+        found = nested | ours | {"architectures": found.get("architectures", [])}
+    known = {k: v for k, v in found.items() if v is not None}
+    return convert(known, Config, str(path), ModelError)
+
+
+def rotation_of(path: Path, config: Config, head_dim: int) -> tuple[float, ...]:
+    """Return the angle that a position adds to each pair of numbers. Raises ModelError for a kind
+    of rotation that is not known.
+    """
+    given = (config.rope_parameters or {}) | (config.rope_scaling or {})
+    kind = str(given.get("rope_type") or given.get("type") or "default")
+    theta = float(given.get("rope_theta") or config.rope_theta or 10000.0)
+    partial = given.get("partial_rotary_factor") or config.partial_rotary_factor or 1
+    if kind not in ("default", "linear", "llama3") or partial != 1:
+        what = f"{kind!r} rotations" if partial == 1 else "rotations of a part of each head"
+        raise ModelError(f"{path}: {what} are not known here; known: default, linear, llama3")
+    inverse = [theta ** (-2 * i / head_dim) for i in range(head_dim // 2)]
+    try:
+        if kind == "linear":
+            inverse = [each / float(given["factor"]) for each in inverse]
+        if kind == "llama3":
+            inverse = [_llama3(each, given) for each in inverse]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(f"{path}: rope_scaling of {kind!r} is incomplete: {error}") from error
+    return tuple(inverse)
+
+
+def _llama3(inverse: float, given: dict[str, Any]) -> float:
+    """Return an angle as Llama 3.1 stretches it: long waves by the factor, short ones not."""
+    factor, low = float(given["factor"]), float(given["low_freq_factor"])
+    high = float(given["high_freq_factor"])
+    longest = float(given["original_max_position_embeddings"])
+    wave = 2 * math.pi / inverse
+    if wave < longest / high:
+        return inverse
+    if wave > longest / low:
+        return inverse / factor
+    smooth = (longest / wave - low) / (high - low)
+    return (1 - smooth) * inverse / factor + smooth * inverse
+
+
+def license_of(folder: Path, config: Config) -> str:
+    """Return the licence as config or model card name it, "unknown" if neither does."""
+    card = folder / "README.md"
+    text = ""
+    if card.is_file():
+        with card.open("rb") as file:
+            text = file.read(_README_BYTES).decode("utf-8", "replace")
+    named = re.search(r"^license(?:_name)?:\s*['\"]?([\w.+-]+)", text, re.MULTILINE)
+    return config.license or (named[1] if named else "unknown")

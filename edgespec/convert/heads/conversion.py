@@ -1,0 +1,236 @@
+"""A checkpoint of a trained draft becomes a folder of ONNX graphs for one target."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ... import backends, hub
+from ...backends.files import has_folder
+from ...errors import ConfigError, ConversionError, UnknownArchitecture
+from ...loading.models import Reference, model_path
+from .. import tools
+from .checkpoint import HeadCheckpoint, check_target
+from .fitting import TargetSizes, better_reading, check_runs, target_sizes
+from .reading import read_head
+
+logger = logging.getLogger("edgespec.convert")
+
+HeadPrecision = Literal["fp32", "int8", "int4"]
+_PRECISIONS = ("fp32", "int8", "int4")
+_GRAPHS = Path(__file__).with_name("graphs.py")
+_TARGET_WEIGHTS = Path(__file__).with_name("target_weights.py")
+_LEAST_CTX = 8192  # positions turn relative to each other: longer texts than it was trained on work
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConversion:
+    """A converted head. layers: of the target, whose states it reads. candidates: other layers that
+    may be meant, where the checkpoint does not say how it counts them. size: in bytes. license: of
+    the checkpoint, as its card names it. seconds: of each stage.
+    """
+
+    path: Path
+    kind: str
+    layers: tuple[int, ...]
+    candidates: tuple[tuple[int, ...], ...]
+    precision: HeadPrecision
+    size: int
+    license: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return asdict(self) | {"path": str(self.path)}
+
+
+def convert_head(
+    source: str | os.PathLike[str],
+    target: Reference,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    precision: HeadPrecision = "fp32",
+    layers: Sequence[int] | None = None,
+    python: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] = logger.info,
+    offline: bool = False,
+) -> HeadConversion:
+    """Make an ONNX folder of a trained draft (EAGLE 1 to 3, Medusa, an MLP speculator).
+
+    source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
+    run. target: the model that it drafts for, whose embedding and output matrix it takes where it
+    has none of its own. out: a folder that is not there yet; by default beside pulled models.
+    precision: of the matrices. layers: whose inputs it reads (`HiddenStates.tap`); by default as
+    the checkpoint says, and where that may mean two things, those with which it guesses more of the
+    target's tokens. python: an interpreter that has onnx, and gguf for a GGUF; by default this one
+    if it has, else one in an environment that is made for them, where not `offline`.
+
+    Raises ModelError and its kinds, ConfigError where the head was made for another target, and
+    ConversionError where a tool fails or is missing; nothing is left at `out` then.
+    """
+    if precision not in _PRECISIONS:
+        raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(_PRECISIONS)}")
+    head, model = read_head(source), model_path(target)
+    sizes = target_sizes(model)
+    candidates = _candidates(head, sizes, layers)
+    chosen = candidates[0]
+    folder = Path(out) if out else hub.models_dir() / f"{_name(head)}-head-{precision}"
+    backends.get("onnx")  # checks the result, and may be missing
+    if folder.exists():
+        raise ConfigError(f"{folder} is there already; give another folder, or remove it")
+    work = _Work(folder.with_name(f"{folder.name}.partial"), progress)
+    shutil.rmtree(work.folder, ignore_errors=True)
+    try:
+        work.weights.mkdir(parents=True)
+        work.python = _interpreter(python, head, model, progress, offline)
+        _write_weights(head, model, work)
+        work.run(_job(head, chosen, precision, work), _GRAPHS)
+        shutil.rmtree(work.weights)
+        _write_note(head, chosen, sizes, work.folder)
+        progress("checking that it runs")
+        check_runs(work.folder, sizes)
+        if len(candidates) > 1:
+            progress("trying both readings of the layers with the target")
+            chosen, warning = better_reading(work.folder, model, candidates)
+            work.warnings = (warning,)
+            _write_note(head, chosen, sizes, work.folder)
+        size = sum(file.stat().st_size for file in work.folder.iterdir())
+        work.folder.replace(folder)
+    finally:
+        shutil.rmtree(work.folder, ignore_errors=True)
+    return HeadConversion(
+        folder, head.kind, chosen, tuple(each for each in candidates if each != chosen), precision,
+        size, head.license, {step: round(s, 1) for step, s in work.times.items()}, work.warnings,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Work:
+    """A conversion under way: the folder that is made, and the programs that make it."""
+
+    folder: Path
+    progress: Callable[[str], None]
+    python: Path = Path(sys.executable)
+    times: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> Path:
+        """The folder of the weights, which is there for a while."""
+        return self.folder / "weights"
+
+    def run(self, job: dict[str, Any], program: Path) -> None:
+        """Run a program. Raises ConversionError where it fails."""
+        tools.run_worker(self.python, job, self.folder, self.progress, self.times, program)
+
+
+def _candidates(
+    head: HeadCheckpoint, sizes: TargetSizes, layers: Sequence[int] | None
+) -> list[tuple[int, ...]]:
+    """Return the layers that a head may read, after checking that it fits its target."""
+    check_target(head, sizes.hidden_size, sizes.vocab_size, sizes.n_layer)
+    _check_attention(head)
+    found = head.layers(sizes.n_layer)
+    if layers is None:
+        return found
+    if len(layers) != len(found[0]):
+        raise ConfigError(f"layers are {list(layers)}; {len(found[0])} numbers are expected")
+    return [tuple(layers)]
+
+
+def _name(head: HeadCheckpoint) -> str:
+    return head.path.resolve().parent.name
+
+
+def _check_attention(head: HeadCheckpoint) -> None:
+    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take."""
+    if head.decoder and head.decoder.head_dim % 16:
+        raise UnknownArchitecture(
+            f"{head.path} has attention heads of {head.decoder.head_dim} numbers; onnxruntime "
+            "takes multiples of 16"
+        )
+
+
+def _lacking(head: HeadCheckpoint) -> list[str]:
+    """Return the matrices that a head takes from its target."""
+    if head.decoder is None:
+        return []
+    return [n for n in ("embed_tokens", "lm_head") if f"{n}.weight" not in head.weights]
+
+
+def _interpreter(
+    python: str | os.PathLike[str] | None, head: HeadCheckpoint, model: Path,
+    progress: Callable[[str], None], offline: bool,
+) -> Path:  # fmt: skip
+    """Return a Python that has what the programs need."""
+    if python:
+        return Path(python)
+    needed = ("onnx", "gguf") if _lacking(head) and not has_folder(model) else ("onnx",)
+    if all(importlib.util.find_spec(name) for name in needed):
+        return Path(sys.executable)
+    return tools.interpreter(progress, offline=offline)
+
+
+def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
+    """Write each weight as float32, one at a time, and those that the target has."""
+    start, step = time.perf_counter(), "reading the checkpoint"
+    work.progress(step)
+    for name in head.weights:
+        np.save(work.weights / f"{name}.npy", head.array(name))
+    work.times[step] = time.perf_counter() - start
+    if lacking := _lacking(head):
+        job = {"target": str(model), "out": str(work.weights), "wanted": lacking}
+        work.run(job, _TARGET_WEIGHTS)
+        _check_shapes(head, work.weights, lacking, model)
+
+
+def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: Path) -> None:
+    """Raise ConversionError if the target's matrices are not what its sizes say."""
+    assert head.decoder
+    for name in names:
+        found = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
+        if found != (expected := (head.vocab_size, head.decoder.width)):
+            raise ConversionError(f"{name} of {target} has the shape {found}, expected {expected}")
+
+
+def _job(
+    head: HeadCheckpoint, layers: tuple[int, ...], precision: str, work: _Work
+) -> dict[str, Any]:
+    """Return what the program that writes graphs is told."""
+    left_out = ("weights", "path", "d2t", "layer_ids", "ids_count")
+    known = {f.name: getattr(head, f.name) for f in fields(head) if f.name not in left_out}
+    return known | {
+        "decoder": asdict(head.decoder) if head.decoder else None,
+        "head_vocab_size": head.head_vocab_size,
+        "layers": layers,
+        "out": str(work.folder.resolve()),
+        "weights": str(work.weights.resolve()),
+        "precision": precision,
+        "n_ctx": max(head.n_ctx_train, _LEAST_CTX),
+    }
+
+
+def _write_note(
+    head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path
+) -> None:
+    """Write head.json, and d2t.npy for a head of a part of the vocabulary."""
+    note = {
+        "format": 1, "kind": head.kind, "layers": layers, **asdict(sizes),
+        "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
+        "license": head.license,
+    }  # fmt: skip
+    (folder / "head.json").write_text(json.dumps(note, indent=1), "utf-8")
+    if head.d2t is not None:
+        np.save(folder / "d2t.npy", head.d2t)

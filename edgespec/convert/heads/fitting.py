@@ -1,0 +1,150 @@
+"""A head beside its target: sizes, whether it runs, from which layers it guesses better."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...backends.base import Head, HeadBackend, HiddenStates
+from ...backends.features import Features, States
+from ...config import EngineConfig
+from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
+from ...loading.models import open_model
+
+N_TOKENS = 33  # one more than the rows of a call
+_PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSizes:
+    """The sizes of a target, as a HiddenStates model has them: all that checks ask of one."""
+
+    hidden_size: int
+    vocab_size: int
+    n_layer: int
+
+
+def target_sizes(path: Path) -> TargetSizes:
+    """Return the sizes of a target. Raises ModelError and its kinds."""
+    known = backends.of(path).inspect_metadata(path)
+    hidden = known.get("embedding_length") or _configured_width(path)
+    if not hidden or not known.get("block_count"):
+        raise ModelError(
+            f"{path} does not say how wide its states are; a config.json with hidden_size beside "
+            "the graph would"
+        )
+    return TargetSizes(int(hidden), int(known["vocab_size"]), int(known["block_count"]))
+
+
+def check_runs(folder: Path, sizes: TargetSizes) -> None:
+    """Raise ConversionError if the head in a folder does not give finite rows for a few tokens."""
+    engine = backends.get("onnx")
+    assert isinstance(engine, HeadBackend)
+    config = EngineConfig(n_ctx=64, provider="cpu")
+    head: Any = engine.open_head(folder, config, sizes)  # type: ignore[arg-type]
+    with contextlib.closing(head):
+        rows = [head.decode([0, 1, 2], 1).logits[0].copy()]
+        if head.max_depth != 1:
+            rows.append(head.grow([3], [-1]).logits[0].copy())
+        for row in rows:
+            if np.isnan(row).any() or not np.isfinite(row).any():
+                raise ConversionError(f"{folder.name} gives rows that are no numbers")
+
+
+def better_reading(
+    folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], str]:
+    """Return the layers whose states let a head guess more of its target's tokens, and what is to
+    be said of it. Where the target cannot be asked it is the first candidate.
+    """
+    try:
+        shares = _agreements(folder, model, candidates)
+        found = " and ".join(f"{share:.0%}" for share in shares)
+    except (EngineMissing, ModelError, ConfigError) as error:
+        shares, found = [], f"an unknown share ({error})"
+    chosen = candidates[max(range(len(shares)), key=shares.__getitem__, default=0)]
+    readings = " or ".join(str(list(each)) for each in candidates)
+    return chosen, (
+        f"the checkpoint does not say if it counts layers by inputs or outputs: read as {readings} "
+        f"it guesses {found} of the target's tokens; {list(chosen)} is taken, and layers=… takes "
+        "another"
+    )
+
+
+def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]) -> list[float]:
+    """Return the share of a target's tokens that a head guesses, by the layers that it reads.
+    Raises ConfigError for a target that gives no states.
+    """
+    engine = backends.get("onnx")
+    assert isinstance(engine, HeadBackend)
+    config = EngineConfig(n_ctx=512)
+    with contextlib.closing(open_model(model, config)) as target:
+        if not isinstance(target, HiddenStates):
+            raise ConfigError(f"{model.name} gives no hidden states")
+        prompt = target.tokenizer.encode(_PROMPT)
+        with contextlib.closing(engine.open_head(folder, config, target)) as head:
+            return agreements(head, target, candidates, prompt)
+
+
+def agreements(
+    head: Head, target: HiddenStates, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
+) -> list[float]:
+    """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target behind a
+    prompt that a head guesses from their states. The first of them is given.
+
+    The head was opened for the target. Both begin anew, and the target gives no states afterwards.
+    Raises ConfigError for a layer that the target cannot give.
+    """
+    layers = sorted({layer for each in candidates for layer in each})
+    answer, states = _greedy(target, layers, prompt)
+    found = []
+    for each in candidates:
+        head.truncate(0)
+        head.start, head.features = 0, Features()
+        head.features.append(0, states[:, [layers.index(layer) for layer in each]])
+        head.decode(prompt, 0)
+        guesses = head.decode(answer[:-1], N_TOKENS - 1).logits.argmax(1)
+        found.append(float(np.mean(guesses == answer[1:])))
+    return found
+
+
+def _greedy(
+    target: HiddenStates, layers: Sequence[int], prompt: Sequence[int]
+) -> tuple[list[int], States]:
+    """Return N_TOKENS tokens that a target writes, and the states of these layers of the prompt and
+    of all tokens but the last, [n, n_layers, hidden_size].
+    """
+    target.tap(layers)
+    try:
+        target.truncate(0)
+        answer: list[int] = []
+        states = []
+        new = list(prompt)
+        while len(answer) < N_TOKENS:
+            outputs = target.decode(new)
+            assert outputs.hidden is not None
+            states.append(outputs.hidden.copy())
+            new = [int(outputs.logits[0].argmax())]
+            answer += new
+        return answer, np.concatenate(states)
+    finally:
+        target.tap(())
+
+
+def _configured_width(path: Path) -> Any:
+    """Return the width of states as a file beside a graph says, None where none does."""
+    for name in ("config.json", "genai_config.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found = json.loads((path.parent / name).read_text("utf-8"))
+            found = found | found.get("text_config", {})
+            decoder = found.get("model", {}).get("decoder", {})
+            if width := found.get("hidden_size") or decoder.get("hidden_size"):
+                return width
+    return None

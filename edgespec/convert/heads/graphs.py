@@ -1,0 +1,281 @@
+"""The program that writes a head as ONNX graphs; `tools.py` runs it in its own environment.
+
+Needs onnx, and nothing of edgespec. Takes one JSON object as its argument: "out", the folder;
+"weights", a folder with NAME.npy for each weight of a HeadCheckpoint; its other fields by their
+names; "precision", fp32, int8 or int4, of the matrices; "n_ctx", the longest text. Prints one JSON
+object a line: {"step": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+KEEP = "num_logits_to_keep"
+_BLOCK = 32  # numbers with a scale of their own
+_MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
+
+
+def main() -> None:
+    """Write the graphs that the argument describes."""
+    job = json.loads(sys.argv[1])
+    print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
+    writers = {"medusa": write_medusa, "mlp_speculator": write_mlp_speculator}
+    writers.get(job["kind"], write_eagle)(job)
+
+
+class Graph:
+    """Nodes and weights of one graph. job: as described above."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+
+    def input(self, name: str, *shape: int | str, integer: bool = False) -> str:
+        """Add an input, float32 or int64."""
+        from onnx import TensorProto, helper
+
+        kind = TensorProto.INT64 if integer else TensorProto.FLOAT
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str, value: str, *shape: int | str) -> None:
+        """Add an output, float32, that a value goes to."""
+        from onnx import TensorProto, helper
+
+        if name != value:
+            self.op("Identity", value, outputs=[name])
+        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def op(
+        self, kind: str, *inputs: str, outputs: list[str] | None = None, **attributes: Any
+    ) -> str:
+        """Add a node and return the name of its first output."""
+        from onnx import helper
+
+        domain = "com.microsoft" if kind in ("GroupQueryAttention", "MatMulNBits") else ""
+        names = outputs or [f"{kind}_{len(self._nodes)}"]
+        self._nodes.append(
+            helper.make_node(kind, inputs, names, names[0], domain=domain, **attributes)
+        )
+        return names[0]
+
+    def const(self, array: Any, name: str = "") -> str:
+        """Add an initialiser and return its name."""
+        from onnx import numpy_helper
+
+        name = name or f"constant_{len(self._weights)}"
+        self._weights.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+        return name
+
+    def weight(self, name: str) -> npt.NDArray[np.float32]:
+        """Read a weight."""
+        return np.asarray(np.load(Path(self.job["weights"]) / f"{name}.npy"), np.float32)
+
+    def has(self, name: str) -> bool:
+        """Return True if the head has a weight."""
+        return (Path(self.job["weights"]) / f"{name}.npy").exists()
+
+    def linear(self, name: str, x: str) -> str:
+        """Return x Wᵀ + b, its matrix in the precision that is asked for."""
+        matrix = self.weight(f"{name}.weight")
+        bits = {"int8": 8, "int4": 4}.get(self.job["precision"])
+        if bits:
+            packed, scales = quantised(matrix, bits)
+            made = self.op(
+                "MatMulNBits", x, self.const(packed, f"{name}.packed"), self.const(scales),
+                K=matrix.shape[1], N=matrix.shape[0], bits=bits, block_size=_BLOCK,
+                accuracy_level=4,
+            )  # fmt: skip
+        else:
+            made = self.op("MatMul", x, self.const(matrix.T, f"{name}.weight"))
+        if not self.has(f"{name}.bias"):
+            return made
+        return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
+
+    def norm(self, name: str, x: str, eps: float) -> str:
+        """Return x / rms(x) · w, + b if the norm has one."""
+        weight = self.const(self.weight(f"{name}.weight"), f"{name}.weight")
+        made = self.op("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=eps)
+        if not self.has(f"{name}.bias"):
+            return made
+        return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
+
+    def embedding(self, name: str, ids: str) -> str:
+        """Return the rows of tokens in a matrix that is kept in float16."""
+        matrix = self.const(self.weight(f"{name}.weight").astype(np.float16), f"{name}.weight")
+        return self.op("Cast", self.op("Gather", matrix, ids), to=1)  # FLOAT
+
+    def silu(self, x: str) -> str:
+        """Return x · σ(x)."""
+        return self.op("Mul", x, self.op("Sigmoid", x))
+
+    def last(self, x: str) -> str:
+        """Return the last rows of [1, n, d], as many as the optional input KEEP says, by default
+        all.
+        """
+        from onnx import TensorProto, helper
+
+        self.const(np.array([1 << 31]), KEEP)
+        self._inputs.append(helper.make_tensor_value_info(KEEP, TensorProto.INT64, [1]))
+        end, axis = self.const(np.array([np.iinfo(np.int64).max])), self.const(np.array([1]))
+        return self.op("Slice", x, self.op("Neg", KEEP), end, axis)
+
+    def save(self, name: str, n_ctx: int = 0) -> None:
+        """Write the graph, its weights beside it if they are too many for one file."""
+        import onnx
+        from onnx import helper
+
+        graph = helper.make_graph(self._nodes, "head", self._inputs, self._outputs, self._weights)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        if n_ctx:
+            model.metadata_props.add(key="edgespec.n_ctx", value=str(n_ctx))
+        outside = sum(len(each.raw_data) for each in self._weights) > _MOST_INLINE
+        onnx.save(
+            model, Path(self.job["out"]) / name, save_as_external_data=outside,
+            location=f"{name}.data",
+        )  # fmt: skip
+
+
+def quantised(
+    matrix: npt.NDArray[np.float32], bits: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return a matrix [N, K] as MatMulNBits takes it: numbers in blocks along K, [N, blocks,
+    bytes], and the scale of each block, [N * blocks]. The level in the middle is zero.
+    """
+    n, k = matrix.shape
+    blocks = np.pad(matrix, ((0, 0), (0, -k % _BLOCK))).reshape(n, -1, _BLOCK)
+    middle = 1 << (bits - 1)
+    peak = np.take_along_axis(blocks, abs(blocks).argmax(-1)[..., None], -1)
+    scales = peak / -middle  # the largest takes the level that has no opposite
+    safe = np.where(scales == 0, 1, scales)
+    levels = np.clip(np.rint(blocks / safe) + middle, 0, 2 * middle - 1).astype(np.uint8)
+    packed = levels if bits == 8 else levels[..., ::2] | levels[..., 1::2] << 4
+    return packed, scales.astype(np.float32).reshape(-1)
+
+
+def write_eagle(job: dict[str, Any]) -> None:
+    """Write head.onnx, and fuse.onnx for EAGLE-3."""
+    if job["kind"] == "eagle3":
+        _write_fuse(job)
+    layer, graph = job["decoder"], Graph(job)
+    eps, width = layer["eps"], layer["width"]
+    ids = graph.input("input_ids", 1, "n", integer=True)
+    states = graph.input("states", 1, "n", width)
+    embedded = graph.embedding("embed_tokens", ids)
+    if job["kind"] == "eagle":
+        residual = read = graph.linear("fc", graph.op("Concat", embedded, states, axis=-1))
+    else:
+        normed = graph.norm("hidden_norm", states, eps)
+        residual = normed if job["norm_before_residual"] else states
+        embedded = graph.norm("input_layernorm", embedded, eps)
+        read = graph.op("Concat", embedded, normed, axis=-1)
+    state = graph.op("Add", residual, graph.linear("o", _attention(graph, read)))
+    inner = graph.norm("post_attention_layernorm", state, eps)
+    inner = graph.op("Mul", graph.silu(graph.linear("gate", inner)), graph.linear("up", inner))
+    state = graph.op("Add", state, graph.linear("down", inner))
+    guessing = fed_back = state
+    if job["kind"] == "eagle3":
+        guessing = graph.norm("norm", state, eps)
+        fed_back = guessing if job["norm_output"] else state
+    graph.output("logits", graph.linear("lm_head", graph.last(guessing)), 1, "rows",
+                 job["head_vocab_size"])  # fmt: skip
+    graph.output("next_states", fed_back, 1, "n", width)
+    graph.save("head.onnx", job["n_ctx"])
+
+
+def _write_fuse(job: dict[str, Any]) -> None:
+    """Write the graph that makes one state of the target's several."""
+    graph, hidden = Graph(job), job["hidden_size"]
+    n_taps, eps = len(job["layers"]), job["decoder"]["eps"]
+    taps = graph.input("hidden_states", 1, "n", n_taps * hidden)
+    if graph.has("fc_norm.0.weight"):
+        names = [f"tap_{i}" for i in range(n_taps)]
+        graph.op("Split", taps, graph.const(np.full(n_taps, hidden)), outputs=names, axis=-1)
+        normed = [graph.norm(f"fc_norm.{i}", name, eps) for i, name in enumerate(names)]
+        taps = graph.op("Concat", *normed, axis=-1)
+    elif graph.has("input_norm.weight"):
+        taps = graph.norm("input_norm", taps, eps)
+    graph.output("states", graph.linear("fc", taps), 1, "n", job["decoder"]["width"])
+    graph.save("fuse.onnx")
+
+
+def _attention(graph: Graph, read: str) -> str:
+    """Return what attention mixes; it appends to the cache in place if past and present are one."""
+    job, layer = graph.job, graph.job["decoder"]
+    mask = graph.input("attention_mask", 1, "total", integer=True)
+    positions = graph.input("position_ids", 1, "n", integer=True)
+    bias = graph.input("attention_bias", 1, 1, "n", "total")
+    shape = (1, layer["n_kv_heads"], "past", layer["head_dim"])
+    past = [graph.input(f"past_key_values.0.{kind}", *shape) for kind in ("key", "value")]
+    present = [f"present.0.{kind}" for kind in ("key", "value")]
+    total = graph.op("Gather", graph.op("Shape", mask), graph.const(np.array(1)))
+    before = graph.op("Sub", graph.op("Reshape", total, graph.const(np.array([1]))),
+                      graph.const(np.array([1])))  # fmt: skip
+    angles = np.arange(job["n_ctx"])[:, None] * np.array(layer["rotation"])
+    cos, sin = (graph.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+    mixed = graph.op(
+        "GroupQueryAttention", *(graph.linear(name, read) for name in "qkv"), *past,
+        graph.op("Cast", before, to=6), graph.op("Cast", total, to=6), cos, sin, positions, bias,
+        outputs=["mixed", *present], num_heads=layer["n_heads"],
+        kv_num_heads=layer["n_kv_heads"], do_rotary=1,
+    )  # fmt: skip
+    for name in present:
+        graph.output(name, name, 1, layer["n_kv_heads"], "total", layer["head_dim"])
+    return mixed
+
+
+def write_medusa(job: dict[str, Any]) -> None:
+    """Write head.onnx, which gives the rows of all heads."""
+    graph = Graph(job)
+    states = graph.input("hidden_states", 1, 1, job["hidden_size"])
+    rows = []
+    for i in range(job["n_heads"]):
+        x = states
+        for j in range(job["n_blocks"]):
+            x = graph.op("Add", x, graph.silu(graph.linear(f"{i}.{j}.linear", x)))
+        rows.append(graph.linear(f"{i}.lm_head", x))
+    joined = graph.op("Concat", *rows, axis=1)
+    graph.output("logits", joined, 1, job["n_heads"], job["head_vocab_size"])
+    graph.save("head.onnx")
+
+
+def write_mlp_speculator(job: dict[str, Any]) -> None:
+    """Write head.I.onnx for each depth I; depths that share all weights are one graph, the first
+    of them.
+    """
+    n, inner = job["n_heads"], job["inner_size"]
+    state_weight = 0.5 ** (0.5 / n)
+    factor = math.sqrt((1 - state_weight**2) * inner / 2) / state_weight
+    for i in range(min(n, 2) if job["tied"] else n):
+        graph, width = Graph(job), inner if i else job["hidden_size"]
+        ids = graph.input("input_ids", 1, "n", integer=True)
+        state = graph.input("states", 1, "n", width)
+        if i == 0 and job["scale_input"]:
+            ones = graph.const(np.full(width, 2**-0.5, np.float32))
+            state = graph.op("SimplifiedLayerNormalization", state, ones, axis=-1, epsilon=1e-6)
+        token = graph.op("Mul", graph.embedding(f"emb.{i}", ids), graph.const(np.float32(factor)))
+        mixed = graph.norm(
+            f"ln.{i}", graph.op("Add", graph.linear(f"proj.{i}", state), token), 1e-6
+        )
+        turned = graph.op("Erf", graph.op("Mul", mixed, graph.const(np.float32(2**-0.5))))
+        half = graph.op("Mul", mixed, graph.const(np.float32(0.5)))
+        state = graph.op("Mul", half, graph.op("Add", turned, graph.const(np.float32(1))))
+        rows = graph.linear(f"head.{i}", graph.last(state))
+        graph.output("logits", rows, 1, "rows", job["head_vocab_size"])
+        graph.output("next_states", state, 1, "n", inner)
+        graph.save(f"head.{i}.onnx")
+
+
+if __name__ == "__main__":
+    main()

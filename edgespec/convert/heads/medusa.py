@@ -1,0 +1,43 @@
+"""Medusa's heads (arXiv 2401.10774): residual blocks and a matrix for each token ahead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ...errors import ModelError
+from .checkpoint import HeadCheckpoint, take
+from .config import Config, license_of
+from .tensors import Tensor, Tensors
+
+
+def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+    """Return the description of Medusa's heads, which are counted: configs often have another
+    number. Raises ModelError.
+    """
+    blocks = [re.fullmatch(r"(\d+)\.(\d+)\.linear\.weight", name) for name in tensors]
+    found = [(int(match[1]), int(match[2])) for match in blocks if match]
+    n_heads, n_blocks = (max(each) + 1 for each in zip(*found, strict=True))
+    if n_heads * n_blocks != len(found):
+        raise ModelError(
+            f"{path} has {len(found)} residual blocks, expected {n_blocks} in each of {n_heads} "
+            "heads; fetch the checkpoint again"
+        )
+    hidden, vocab_size = (_rows(path, tensors, f"0.{name}") for name in ("0.linear", n_blocks))
+    weights: dict[str, Tensor | None] = {}
+    for i in range(n_heads):
+        for j in range(n_blocks):
+            name = f"{i}.{j}.linear"
+            weights[f"{name}.weight"] = take(path, tensors, f"{name}.weight", hidden, hidden)
+            weights[f"{name}.bias"] = take(path, tensors, f"{name}.bias", hidden)
+        name = f"{i}.{n_blocks}.weight"
+        weights[f"{i}.lm_head.weight"] = take(path, tensors, name, vocab_size, hidden)
+    return HeadCheckpoint(
+        path, "medusa", {name: each for name, each in weights.items() if each}, hidden,
+        vocab_size, n_heads=n_heads, n_blocks=n_blocks, license=license_of(path.parent, config),
+    )  # fmt: skip
+
+
+def _rows(path: Path, tensors: Tensors, name: str) -> int:
+    found = take(path, tensors, f"{name}.weight", None, None)
+    return found.shape[0] if found else 0

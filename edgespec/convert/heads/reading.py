@@ -1,0 +1,104 @@
+"""A checkpoint on disk becomes a description that is the same whoever trained it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ...errors import ModelError, ModelNotFound, UnknownArchitecture
+from .checkpoint import HeadCheckpoint
+from .config import Config, read_config
+from .eagle import read_eagle, read_eagle3
+from .medusa import read_medusa
+from .mlp_speculator import read_mlp_speculator
+from .tensors import Tensor, Tensors, read_safetensors
+
+_NAMES = (
+    "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
+    "pytorch_model.bin", "medusa_lm_head.pt",
+)  # fmt: skip
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+_PREFIXES = ("model.", "module.", "medusa_head.", "speculator.")
+_READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
+    "eagle3": read_eagle3,
+    "eagle": read_eagle,
+    "medusa": read_medusa,
+    "mlp_speculator": read_mlp_speculator,
+}
+
+
+def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
+    """Return the description of a checkpoint: a folder with its config.json, or a file in it.
+
+    Nothing of the weights is read yet, and no code of a file is run. Raises ModelNotFound,
+    TruncatedModel, UnknownArchitecture for another kind of model, and ModelError for tensors that
+    are missing or of another shape.
+    """
+    file = _find(Path(path).expanduser())
+    config = read_config(file.parent)
+    tensors = {_plain(name): tensor for name, tensor in _read(file).items()}
+    return _READERS[_kind(file, config, tensors)](file, tensors, config)
+
+
+def _find(path: Path) -> Path:
+    """Return the file with the weights. Raises ModelNotFound."""
+    if not path.is_dir():
+        if path.is_file():
+            return path
+        raise ModelNotFound(f"cannot read {path}; give a checkpoint's folder, or a file in it")
+    for name in _NAMES:
+        if (path / name).is_file():
+            return path / name
+    for suffix in _SUFFIXES:
+        if len(found := sorted(path.glob(f"*{suffix}"))) == 1:
+            return found[0]
+    raise ModelNotFound(
+        f"{path} holds no checkpoint of a head: one of {', '.join(_NAMES)} is expected"
+    )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.name.endswith(".index.json"):
+        try:
+            names = set(json.loads(path.read_text("utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"{path} has no weight_map: {error}; fetch it again") from error
+        found: dict[str, Tensor] = {}
+        for name in sorted(names):
+            found |= read_safetensors(path.parent / Path(str(name)).name)
+        return found
+    from .pickles import read_pickle  # its modules take time to import
+
+    return read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+
+
+def _plain(name: str) -> str:
+    """Return a tensor's name without the modules around the head."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _kind(path: Path, config: Config, tensors: Tensors) -> str:
+    """Return the kind, which the tensors tell best. Raises UnknownArchitecture."""
+    named = " ".join([*config.architectures, config.model_type, config.speculators_model_type])
+    if "dflash" in named.lower() or re.search(r"\bmtp\b|nextn", named.lower()):
+        raise UnknownArchitecture(
+            f"{path} is a {named.strip()}; of its kind only GGUF files run, with llama.cpp"
+        )
+    if any(re.fullmatch(r"\d+\.0\.linear\.weight", name) for name in tensors):
+        return "medusa"
+    if "proj.0.weight" in tensors and "emb.0.weight" in tensors:
+        return "mlp_speculator"
+    if any(name.startswith(("midlayer.", "layers.0.hidden_norm")) for name in tensors):
+        return "eagle3"
+    if "fc.weight" in tensors and any(name.startswith("layers.0.") for name in tensors):
+        return "eagle"
+    shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
+    raise UnknownArchitecture(
+        f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator): its "
+        f"config names {named.strip() or 'nothing'}, and it holds {shown}"
+    )

@@ -1,0 +1,128 @@
+"""The program that takes a target's embedding and output matrix for a head; `tools.py` runs it.
+
+Needs gguf for GGUF files, onnx for graphs, and nothing of edgespec. Takes one JSON object as its
+argument, the paths "target" and "out" and "wanted", some of "embed_tokens" and "lm_head"; writes
+each to out/NAME.weight.npy, float32 [vocab_size, hidden_size], and prints {"step": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float32]
+
+_IN_GGUF = {"embed_tokens": "token_embd.weight", "lm_head": "output.weight"}
+
+
+def main() -> None:
+    """Write the matrices that the argument names."""
+    job = json.loads(sys.argv[1])
+    print(json.dumps({"step": "reading the target's embedding and output matrix"}), flush=True)
+    target, out = Path(job["target"]), Path(job["out"])
+    read = from_graph if target.suffix == ".onnx" else from_gguf
+    for name in job["wanted"]:
+        np.save(out / f"{name}.weight.npy", read(target, name))
+
+
+def from_gguf(path: Path, name: str) -> Matrix:
+    """Return a matrix of a GGUF, dequantised; the embedding is the output matrix of a file without
+    one.
+    """
+    import gguf
+
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    tensor = found.get(_IN_GGUF[name]) or found.get(_IN_GGUF["embed_tokens"])
+    if tensor is None:
+        sys.exit(f"{path} has no tensor {_IN_GGUF[name]}")
+    return np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
+
+
+def from_graph(path: Path, name: str) -> Matrix:
+    """Return a matrix of an ONNX decoder; of one whose embedding is quantised, the output matrix,
+    where the two are one.
+    """
+    import onnx
+
+    model = onnx.load(path)  # with its external data
+    weights = {each.name: each for each in model.graph.initializer}
+    makers = {output: node for node in model.graph.node for output in node.output}
+    if name == "embed_tokens":
+        for node in model.graph.node:
+            if node.op_type == "Gather" and node.input[1] == "input_ids":
+                return _float(weights, makers, node.input[0])
+    head = _product(makers)
+    if name == "embed_tokens" and not (head and _is_shared(model.graph, makers, head)):
+        sys.exit(f"{path} has no embedding that can be read; give the GGUF of the same model")
+    if head is None:
+        sys.exit(f"{path} has no output matrix that can be read; give the GGUF of the same model")
+    if head.op_type == "MatMulNBits":
+        return _dequantised(weights, head)
+    return np.ascontiguousarray(_float(weights, makers, head.input[1]).T)
+
+
+def _product(makers: Mapping[str, Any]) -> Any:
+    """Return the matrix product that logits come from, None where it is not recognised."""
+    node = makers.get("logits")
+    while node is not None and node.op_type not in ("MatMul", "MatMulNBits"):
+        if node.op_type not in ("Cast", "Mul", "Div", "Tanh"):
+            return None
+        node = makers.get(node.input[0])
+    return node
+
+
+def _is_shared(graph: Any, makers: Mapping[str, Any], head: Any) -> bool:
+    """Return True if tokens are looked up in the matrix of the product `head`."""
+    for node in graph.node:
+        if node.op_type == "GatherBlockQuantized" and node.input[1] == "input_ids":
+            source = node.input[0]
+            if source in makers and makers[source].op_type == "Reshape":
+                source = makers[source].input[0]
+            return bool(source == head.input[1])
+    return False
+
+
+def _float(weights: Mapping[str, Any], makers: Mapping[str, Any], name: str) -> Matrix:
+    """Return a matrix that is an initialiser, or one turned around or cast."""
+    from onnx import numpy_helper
+
+    if name in weights:
+        return np.asarray(numpy_helper.to_array(weights[name]), np.float32)
+    node = makers.get(name)
+    if node is None or node.op_type not in ("Transpose", "Cast", "Identity"):
+        sys.exit(f"the matrix {name} is no initialiser; give the GGUF of the same model")
+    found = _float(weights, makers, node.input[0])
+    return found.T if node.op_type == "Transpose" else found
+
+
+def _dequantised(weights: Mapping[str, Any], node: Any) -> Matrix:
+    """Return the matrix of a MatMulNBits, [N, K]: blocks of 4 or 8 bits a number, a scale each."""
+    from onnx import numpy_helper
+
+    given = {a.name: a.i for a in node.attribute}
+    bits, n, k = given.get("bits", 4), given["N"], given["K"]
+    packed, scales = (numpy_helper.to_array(weights[each]) for each in node.input[1:3])
+    zero: Any = 1 << (bits - 1)
+    if len(node.input) > 3 and node.input[3]:
+        zeros = _unpacked(numpy_helper.to_array(weights[node.input[3]]).reshape(n, -1), bits)
+        zero = zeros[:, : scales.size // n, None]
+    levels = _unpacked(packed.reshape(n, scales.size // n, -1), bits) - zero
+    return np.asarray(levels * scales.reshape(n, -1, 1), np.float32).reshape(n, -1)[:, :k]
+
+
+def _unpacked(packed: npt.NDArray[Any], bits: int) -> npt.NDArray[np.float32]:
+    """Return numbers of 8 bits, or two of 4 bits from each byte, the lower first."""
+    if bits == 8:
+        return packed.astype(np.float32)
+    both = np.stack([packed & 15, packed >> 4], axis=-1)
+    return both.reshape(*packed.shape[:-1], -1).astype(np.float32)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The part of the target's vocabulary that a head guesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ModelError
+from ...types import Ids
+
+
+def absolute_ids(path: Path, d2t: Ids, t2d: npt.NDArray[np.int64] | None, vocab_size: int) -> Ids:
+    """Return the target's ids of a head's tokens, ascending or not, int64 [V'].
+
+    d2t: ids, or what is to be added to 0, 1, 2, … to have them: most projects write that. t2d:
+    which ids of the target are among them, 1 or 0, where the file says. Raises ModelError where
+    neither reading gives different ids within the vocabulary.
+    """
+    readings = [d2t + np.arange(len(d2t)), d2t]
+    valid = [ids for ids in readings if _is_valid(ids, vocab_size)]
+    if t2d is not None:
+        kept = np.flatnonzero(t2d)
+        valid = [ids for ids in valid if np.array_equal(np.sort(ids), kept)] or valid
+    if not valid:
+        raise ModelError(
+            f"{path}: d2t of {len(d2t)} tokens gives no different ids below {vocab_size}, as ids "
+            "or as distances; fetch the checkpoint again"
+        )
+    # Distances repeat wherever two neighbours of the vocabulary are kept, ids never do. Both
+    # readings are possible only if none repeats.
+    return valid[-1].astype(np.int64)
+
+
+def _is_valid(ids: Ids, vocab_size: int) -> bool:
+    in_range = not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < vocab_size)
+    return in_range and len(np.unique(ids)) == len(ids)

@@ -1,0 +1,233 @@
+"""The program that lets a graph output hidden states as well; `tools.py` runs it.
+
+Needs onnx, and nothing of edgespec. Takes one JSON object as its argument, the paths "graph" and
+"out" and the numbers "layers", -1 for the final states, and prints one a line: {"step": …}, and
+{"warning": …} for a graph whose layers are not recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+FINAL = -1
+_SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
+_SUM = 3  # the output of such a norm that is the sum which it reads
+_PRODUCTS = ("MatMul", "MatMulNBits", "Gemm")
+_BEHIND_HEAD = ("Cast", "Mul", "Add", "Div", "Tanh", "Where")
+_CASTS = ("Cast", "Identity")
+_FLOATS = (1, 10)  # element types: FLOAT, FLOAT16
+_NO_VALUES = ("Shape", "Size")  # what they give depends on no value
+
+
+def main() -> None:
+    """Change the graph that the argument names."""
+    job = json.loads(sys.argv[1])
+    print(json.dumps({"step": "adding outputs of hidden states"}), flush=True)
+    if reason := add_hidden_states(Path(job["graph"]), Path(job["out"]), job["layers"]):
+        print(json.dumps({"warning": f"it cannot give hidden states: {reason}"}), flush=True)
+
+
+def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
+    """Write a graph with hidden states of these layers among its outputs to `out`, in the same
+    folder. Returns "", or why the graph cannot give them.
+
+    hidden_states.I, [batch, tokens, width], is what goes into layer I, without a norm; behind the
+    last layer it is what comes out of it. hidden_states is what the head reads, of all tokens.
+    """
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    there = {value.name for value in graph.output}
+    names = {layer: f"hidden_states.{layer}" for layer in layers} | {FINAL: "hidden_states"}
+    missing = [layer for layer in dict.fromkeys(layers) if names[layer] not in there]
+    try:
+        stream = _Stream(graph)
+        found = {names[layer]: stream.into(layer) for layer in missing}
+        shapes = {name: stream.described(value) for name, value in found.items()}
+    except _NotRecognisedError as error:
+        return str(error)
+    now: dict[str, str] = {}  # by the name that a value had
+    for name, value in found.items():
+        _add_output(graph, now.get(value, value), name, *shapes[name])
+        now[value] = name
+    stream.forget_unused()
+    del graph.value_info[:]
+    onnx.save(model, out)
+    return ""
+
+
+def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> None:
+    """Make a value an output. It gets its name, so that a graph whose output is not asked for does
+    what it did before; a value that is an output already, or is used in graphs within the graph, is
+    copied.
+    """
+    from onnx import AttributeProto, helper
+
+    inner = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    nested = any(a.type in inner for node in graph.node for a in node.attribute)
+    if nested or value in {given.name for given in graph.output}:
+        graph.node.append(helper.make_node("Identity", [value], [name], name=f"/{name}"))
+    else:
+        for node in graph.node:
+            for names in (node.input, node.output):
+                names[:] = [name if found == value else found for found in names]
+    shape = ["batch_size", "sequence_length", width]
+    graph.output.append(helper.make_tensor_value_info(name, kind, shape))
+
+
+class _NotRecognisedError(Exception):
+    """A graph is not made as is expected here; the message says where."""
+
+
+class _Stream:
+    """The sums that go from layer to layer of a decoder: what each layer adds to.
+
+    They are found from the logits on: before the head and its norm is a sum one of whose addends
+    was made of the other, which is the sum before it, and so on up to the embedding. What goes into
+    a layer is the sum that its new keys are made of. So it does not matter how norms, attention and
+    products are written.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._extended = [
+            (node, len(node.output))
+            for node in graph.node
+            if node.op_type in _SKIP_NORMS and not any(node.output[_SUM:])  # the last one
+        ]
+        for node, n_outputs in self._extended:
+            node.output.extend([""] * (_SUM - n_outputs))
+            node.output.append(f"{node.output[0]}/sum")
+        self._graph = graph
+        self._makers = {name: node for node in graph.node for name in node.output if name}
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._keys = _new_keys(graph)
+        self._final = self._before_head()
+        self._sums = self._find_sums()
+
+    def into(self, layer: int) -> str:
+        """Return the name of what goes into a layer. Raises _NotRecognisedError."""
+        if layer == FINAL:
+            return self._final
+        n_layers = len(self._keys)
+        if layer == n_layers:
+            return self._sums[0]
+        if not 0 <= layer < n_layers:
+            raise _NotRecognisedError(f"it has {n_layers} layers, so there is no {layer}")
+        found = set(self._values_before(self._keys[layer], self._sums)).intersection(self._sums)
+        if len(found) != 1:
+            raise _NotRecognisedError(
+                f"the keys of layer {layer} are made of {len(found)} sums of layers, and one is "
+                "expected"
+            )
+        return found.pop()
+
+    def forget_unused(self) -> None:
+        """Take back the sums that got a name here and are no output now."""
+        there = {value.name for value in self._graph.output}
+        for node, n_outputs in self._extended:
+            if node.output[_SUM] not in there:
+                del node.output[n_outputs:]
+
+    def described(self, name: str) -> tuple[int, int]:
+        """Return the element type and the width of a value."""
+        widths = [tensor.dims[0] for tensor in self._norm_weights()]
+        kind = 0
+        for node in filter(None, map(self._makers.get, self._values_before(name))):
+            if node.op_type == "Cast":
+                kind = kind or next(a.i for a in node.attribute if a.name == "to")
+            for tensor in self._weights(node):
+                kind, widths = kind or tensor.data_type, widths or [tensor.dims[-1]]
+            if kind in _FLOATS and widths:
+                return kind, widths[0]
+        raise _NotRecognisedError(f"the type of {name} was not found")
+
+    def _before_head(self) -> str:
+        """Return what the head reads, all rows of it."""
+        node = self._makers.get("logits")
+        while node and node.op_type in _BEHIND_HEAD:
+            given = node.input[1:] if node.op_type == "Where" else node.input
+            name = next((value for value in given if value in self._makers), "")
+            node = self._makers.get(name)
+        if not node or node.op_type not in _PRODUCTS:
+            raise _NotRecognisedError("no matrix product was found that makes the logits")
+        name = node.input[0]
+        while (node := self._makers.get(name)) and node.op_type in ("Slice", "Gather", *_CASTS):
+            name = node.input[0]
+        return str(name)
+
+    def _find_sums(self) -> list[str]:
+        """Return the sums, from that behind the last layer to that behind the embedding."""
+        values = self._values_before(self._final)
+        sums = [next((value for value in values if self._sum_before(value)), "")]
+        while sums[-1]:
+            sums.append(self._sum_before(sums[-1]))
+        if len(sums) < 2:
+            raise _NotRecognisedError("no layer was found that adds to what goes into it")
+        return sums[:-1]
+
+    def _sum_before(self, name: str) -> str:
+        """Return that addend of a sum of which the other one is made, "" if there is none."""
+        node = self._makers.get(name)
+        if not node or not (node.op_type == "Add" or name == self._sum_of(node)):
+            return ""
+        first, second = map(self._uncast, node.input[:2])
+        for addend, other in ((first, second), (second, first)):
+            if addend in self._values_before(other) and "input_ids" in self._values_before(addend):
+                return addend
+        return ""
+
+    def _values_before(self, name: str, ends: Sequence[str] = ()) -> Iterator[str]:
+        """Yield a value and all that it is made of, the nearest first, nothing before `ends`."""
+        waiting, seen = deque([name]), {name}
+        while waiting:
+            value = waiting.popleft()
+            yield value
+            node = self._makers.get(value)
+            if not node or value in ends or node.op_type in _NO_VALUES:
+                continue
+            total = self._sum_of(node)
+            before = [total] if total and value != total else [*node.input]
+            waiting += [given for given in before if given not in seen]
+            seen.update(before)
+
+    def _sum_of(self, node: Any) -> str:
+        """Return the output of a norm that is the sum which it reads, "" for other nodes."""
+        return str(node.output[_SUM]) if node.op_type in _SKIP_NORMS else ""
+
+    def _uncast(self, name: str) -> str:
+        while (node := self._makers.get(name)) and node.op_type in _CASTS:
+            name = node.input[0]
+        return name
+
+    def _norm_weights(self) -> Iterator[Any]:
+        """Yield the weights of norms that read the sums."""
+        for node in self._graph.node:
+            if self._sum_of(node) or {*node.input}.intersection(self._sums):
+                yield from (tensor for tensor in self._weights(node) if len(tensor.dims) == 1)
+
+    def _weights(self, node: Any) -> list[Any]:
+        """Return the weights that a node reads as floats."""
+        read = [self._constants[name] for name in node.input if name in self._constants]
+        return [tensor for tensor in read if tensor.data_type in _FLOATS and tensor.dims]
+
+
+def _new_keys(graph: Any) -> list[str]:
+    """Return the outputs that are keys of layers, in the order of the layers."""
+    found = {}
+    for value in graph.output:
+        if match := re.fullmatch(r"\D*\.(\d+)\.(?:\w+\.)?key", value.name):
+            found[int(match[1])] = value.name
+    if sorted(found) != list(range(len(found))) or not found:
+        raise _NotRecognisedError("no outputs present.0.key, present.1.key and so on were found")
+    return [found[layer] for layer in sorted(found)]
+
+
+if __name__ == "__main__":
+    main()

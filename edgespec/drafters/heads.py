@@ -1,0 +1,118 @@
+"""Trained heads, which guess on from the target's own hidden states.
+
+What a head makes of its guesses never stays: emitted tokens are read again with the target's
+states (EAGLE, arXiv 2401.15077). Which nodes it evaluates is decided as for a draft model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends.base import Head
+from ..cache.token_cache import common_prefix
+from ..sampling.base import Request
+from ..types import DraftEstimate, Extension, Thresholds, Verified
+from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
+
+_ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
+_PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
+_REST = 8  # answers for which it is left alone then
+
+
+class HeadDrafter(ModelTreeDrafter):
+    """Drafts trees of a head's likeliest tokens; by coupled sampling, of those that win their races
+    first. Where only one choice can pay, the trees are chains.
+
+    It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. It
+    reads a text from its second token on, the first that has a state before it; if the target's
+    states of tokens that it has not read are gone, it begins behind them. Where a long answer had
+    no use for it, some answers do without the target's states, which may take time.
+    """
+
+    def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
+        super().__init__(head, target_vocab_size, tree, **options)
+        self.name = head.kind
+        self._trained = head
+        self._grows = True
+        self._max_depth = head.max_depth
+        self._choices = tree.top_k
+        self._before: list[int] = []  # tokens of the text before those in the cache
+        self._n_unused = 0  # steps of this answer with states, -1 once the head has drafted
+        self._rest = 0  # answers without states to come
+
+    def begin(self, request: Request) -> None:
+        """Begin a request."""
+        super().begin(request)
+        self._greedy, self.is_chain = not self._coupled, False
+        self._shape = self._shape._replace(top_k=1 if self._is_narrow else self._choices)
+        self._n_unused, self._rest = 0, max(0, self._rest - 1)
+        self._trained.features.wanted = not self._rest
+        prompt, start = request.prompt, self._trained.start
+        if list(prompt[:start]) != self._before or len(prompt) <= start + 1:
+            self._begin_at(0, prompt)
+            return
+        self._start = start
+        n = common_prefix(self._cache.tokens, prompt, offset=start)
+        self._known = min(n, len(prompt) - start - 1)
+
+    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
+        """Return an estimate by its last drafts; none where the target's states are not there."""
+        if not self._can_read(context, limit):
+            return DraftEstimate(self.name)
+        return super().estimate(context, limit)
+
+    def guess(
+        self, context: Sequence[int], limit: int, thresholds: Thresholds
+    ) -> tuple[GuessTree, tuple[int, ...]]:
+        """Return what is worth to be guessed, and how many tokens each evaluation took."""
+        self._n_unused = -1
+        return super().guess(context, limit, thresholds)
+
+    def accept(self, verified: Verified) -> None:
+        """Learn from all that was emitted, drafted or not."""
+        super().accept(verified)
+        features = self._trained.features
+        self._n_unused += self._n_unused >= 0 and features.end >= self._n_context - 1
+        if self._n_unused == _PATIENCE and not self._rest:
+            self._rest = _REST
+            features.wanted = False
+
+    def extension(self, n_unread: int, n_context: int) -> Extension:
+        """Return the gains and costs of guessing on, with `n_unread` tokens to read."""
+        found = super().extension(n_unread, n_context)
+        if self._trained.kind in _ONE_PASS:
+            found = found._replace(token_s=found.token_s / self._max_depth)
+        return found
+
+    def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
+        """Align the cache with the context and return the tokens still to be read."""
+        return super()._catch_up(context, limit) if self._can_read(context, limit) else None
+
+    def _can_read(self, context: Sequence[int], limit: int) -> bool:
+        """Let its cache begin where all that it has not read can be read, and return whether that
+        is so for the end of the context.
+        """
+        features = self._trained.features
+        start, n = self._start, len(context)
+        if n - start + limit > self._trained.n_ctx:
+            start = n - self._trained.n_ctx // 2
+        n_read = self._start + self._known
+        if not self._known or n_read - 1 < features.start or start > self._start:
+            start = max(start, features.start + 1)
+        if start != self._start:
+            self._begin_at(start, context)
+        return features.end >= n - 1 and n > start
+
+    def _begin_at(self, start: int, context: Sequence[int]) -> None:
+        """Empty the cache, which begins with this token of the text from now on."""
+        self._cache.truncate(0)
+        self._start = self._trained.start = start
+        self._before = list(context[:start])
+        self._known = 0
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        """Drop what the head has made of its guesses."""
+        tree, self._waiting = self._waiting, None
+        if tree and tree.evaluated:
+            self._cache.keep(())

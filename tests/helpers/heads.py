@@ -1,0 +1,158 @@
+"""Trained drafts computed in NumPy, float64, from their papers: what graphs are compared with.
+
+Weights are those of `head_files.Made`, by the names of HeadCheckpoint; matrices are [out, in].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Weights = Mapping[str, np.ndarray]
+
+
+class Linear:
+    """Weights by name, as functions of rows."""
+
+    def __init__(self, weights: Weights, eps: float) -> None:
+        self.weights = {name: array.astype(np.float64) for name, array in weights.items()}
+        self.eps = eps
+
+    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Return x Wᵀ + b."""
+        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0)
+
+    def norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Return x / rms(x) · w, + b if the norm has one."""
+        scaled = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps)
+        return scaled * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """Return x · σ(x)."""
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Return x · Φ(x), Φ the normal distribution's."""
+    return x * np.vectorize(lambda each: 0.5 * (1 + math.erf(each / math.sqrt(2))))(x)
+
+
+class Eagle(Linear):
+    """An EAGLE head of any of the three papers.
+
+    config: as in head_files. embedding, lm_head: the target's, for a head that lacks them; the
+    embedding is rounded to float16, as graphs keep it.
+    """
+
+    def __init__(
+        self, kind: str, weights: Weights, config: Mapping, target: Weights | None = None
+    ) -> None:
+        super().__init__(dict(target or {}) | dict(weights), config["rms_norm_eps"])
+        embedding = self.weights["embed_tokens.weight"]
+        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        self.kind, self.config = kind, config
+
+    def fuse(self, taps: np.ndarray) -> np.ndarray:
+        """Return what the layer reads of the target's states, [n, layers * hidden] to [n, d]."""
+        if self.kind == "eagle":
+            return taps.astype(np.float64)
+        taps = taps.astype(np.float64)
+        if self.config.get("fc_norm"):
+            parts = np.split(taps, 3, axis=1)
+            taps = np.concatenate(
+                [self.norm(f"fc_norm.{i}", part) for i, part in enumerate(parts)], 1
+            )
+        if self.config.get("norm_before_fc"):
+            taps = self.norm("input_norm", taps)
+        return self.linear("fc", taps)
+
+    def run(
+        self, tokens: Sequence[int], states: np.ndarray, positions: Sequence[int], sees: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (logits, next states) of all tokens. sees: [n, n], which see which."""
+        embedded = self.weights["embed_tokens.weight"][list(tokens)]
+        if self.kind == "eagle":
+            residual = read = self.linear("fc", np.concatenate([embedded, states], 1))
+        else:
+            normed = self.norm("hidden_norm", states)
+            residual = normed if self.config.get("norm_before_residual") else states
+            read = np.concatenate([self.norm("input_layernorm", embedded), normed], 1)
+        state = residual + self.linear("o", self._attention(read, positions, sees))
+        inner = self.norm("post_attention_layernorm", state)
+        inner = silu(self.linear("gate", inner)) * self.linear("up", inner)
+        state = state + self.linear("down", inner)
+        if self.kind == "eagle":
+            return self.linear("lm_head", state), state
+        normed = self.norm("norm", state)
+        fed_back = normed if self.config.get("norm_output") else state
+        return self.linear("lm_head", normed), fed_back
+
+    def chain(self, tokens: Sequence[int], states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (logits, next states) of tokens one after another."""
+        n = len(tokens)
+        return self.run(tokens, states, range(n), np.tri(n, dtype=bool))
+
+    def _attention(self, read, positions, sees):
+        n, size = len(read), self.config["head_dim"]
+        q, k, v = (self.linear(name, read).reshape(n, -1, size) for name in "qkv")
+        q, k = (self._rotated(x, positions) for x in (q, k))
+        groups = q.shape[1] // k.shape[1]
+        k, v = (np.repeat(x, groups, axis=1) for x in (k, v))
+        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(size)
+        scores = np.where(sees, scores, -np.inf)
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        return np.einsum("hij,jhd->ihd", probs, v).reshape(n, -1)
+
+    def _rotated(self, x, positions):
+        size = x.shape[-1]
+        inverse = self.config["rope_theta"] ** (-np.arange(0, size, 2) / size)
+        angles = np.asarray(positions)[:, None, None] * inverse
+        first, second = np.split(x, 2, axis=-1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+class Medusa(Linear):
+    """Heads on the target's last hidden state: residual blocks and a matrix each."""
+
+    def __init__(self, weights: Weights, config: Mapping) -> None:
+        super().__init__(weights, 0)
+        self.n_blocks = config["medusa_num_layers"]
+        self.n_heads = sum(name.endswith("lm_head.weight") for name in weights)
+
+    def run(self, state: np.ndarray) -> np.ndarray:
+        """Return the logits of all heads, [n_heads, vocab_size]."""
+        rows = []
+        for i in range(self.n_heads):
+            x = state.astype(np.float64)
+            for j in range(self.n_blocks):
+                x = x + silu(self.linear(f"{i}.{j}.linear", x))
+            rows.append(self.linear(f"{i}.lm_head", x))
+        return np.stack(rows)
+
+
+class MlpSpeculator(Linear):
+    """A small state, a step a token. Its norm divides by the root mean square and adds a bias.
+    Embeddings are rounded to float16, as graphs keep them.
+    """
+
+    def __init__(self, weights: Weights, config: Mapping) -> None:
+        super().__init__(weights, 1e-6)
+        self.config = config
+        n, inner = config["n_predict"], config["inner_dim"]
+        state_weight = 0.5 ** (0.5 / n)
+        self._factor = math.sqrt((1 - state_weight**2) * inner / 2) / state_weight
+
+    def step(self, i: int, token: int, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (logits, next state) of a token at depth i; the first state is the target's."""
+        state = state.astype(np.float64)
+        if i == 0 and self.config["scale_input"]:
+            state = state / np.sqrt((state * state).mean() + self.eps) / math.sqrt(2)
+        embedded = self.weights[f"emb.{i}.weight"][token].astype(np.float16).astype(np.float64)
+        mixed = self.linear(f"proj.{i}", state) + self._factor * embedded
+        state = gelu(self.norm(f"ln.{i}", mixed))
+        return self.linear(f"head.{i}", state), state

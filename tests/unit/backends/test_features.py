@@ -1,0 +1,76 @@
+"""Hidden states by position: gaps, windows, and what is cut."""
+
+import random
+
+import numpy as np
+import pytest
+
+from edgespec.backends.features import Features
+
+
+def states(positions):
+    return np.array([[[position, layer] for layer in range(2)] for position in positions], "f4")
+
+
+def positions(features):
+    return features.of(features.start, features.end)[:, 0, 0].tolist()
+
+
+def test_states_are_found_by_position():
+    features = Features()
+    features.append(0, states(range(5)))
+    features.append(5, states([5]))
+    assert positions(features) == [0, 1, 2, 3, 4, 5]
+    assert features.of(2, 4)[:, 1].tolist() == [[2, 1], [3, 1]]
+
+
+def test_what_is_before_a_gap_is_forgotten():
+    features = Features()
+    features.append(0, states(range(3)))
+    features.append(7, states([7, 8]))
+    assert (features.start, features.end) == (7, 9)
+    features.append(9, None)  # a model that gave none
+    features.append(10, states([10]))
+    assert positions(features) == [10]
+
+
+def test_cut_states_are_replaced():
+    features = Features()
+    features.append(0, states(range(6)))
+    features.truncate(2)
+    features.append(2, states([2]) + 100)
+    assert positions(features) == [0, 1, 102]
+    features.truncate(0)
+    assert (features.start, features.end) == (0, 0)
+
+
+@pytest.mark.parametrize("asked", [(0, 2), (3, 6), (4, 3)])
+def test_states_that_are_not_there_are_an_error(asked):
+    features = Features()
+    features.append(1, states(range(1, 5)))
+    with pytest.raises(ValueError, match="hidden states of the tokens"):
+        features.of(*asked)
+
+
+def test_more_than_fits_at_once_leaves_the_latest():
+    features = Features(most=4)
+    features.append(0, states(range(11)))
+    assert positions(features) == [7, 8, 9, 10]
+
+
+def test_the_latest_stay_whatever_comes():
+    rng = random.Random(1)
+    features = Features(most=8)
+    end = 0
+    for _ in range(2000):
+        if rng.random() < 0.3:
+            end = rng.randrange(max(0, end - 5), end + 1)
+            features.truncate(end)
+        n = rng.choice([1, 1, 2, 5, 20])
+        features.append(end, states(range(end, end + n)))
+        end += n
+        assert features.end == end
+        assert positions(features) == list(range(features.start, end))
+        assert end - features.start <= 16
+    features.append(end, states(range(end, end + 8)))
+    assert features.end - features.start >= 8

@@ -1,0 +1,539 @@
+"""EAGLE-3 heads on llama.cpp, tiny and random, against NumPy."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from edgespec import Aborted, ConfigError, ContextFull, EngineConfig, ModelError, TruncatedModel
+from edgespec.backends.base import Head, HeadBackend
+from edgespec.backends.features import Features
+from edgespec.sampling.trees import path_to
+from tests.helpers import libllama, tiny_heads, tiny_models
+from tests.helpers.gguf_files import ARRAY, INT32, STRING, TOKENS, UINT32
+
+llama_cpp = libllama.require()
+
+from edgespec.backends.llama_cpp.library import lib  # noqa: E402
+
+N_CTX = 256
+TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
+LONG = [3 + (7 * i) % 250 for i in range(150)]
+CONFIG = EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1, flash_attn="on")
+EXACT = EngineConfig(
+    n_ctx=N_CTX, n_batch=64, n_threads=1, flash_attn="off", type_k="f32", type_v="f32"
+)
+
+
+class OtherEngine:
+    """What a head needs to know of a target that another engine evaluates."""
+
+    hidden_size, n_layer, vocab_size = tiny_models.WIDTH, tiny_models.N_LAYER, len(TOKENS)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    path = tiny_models.write(tmp_path_factory.mktemp("target"), "llama")
+    model = llama_cpp.LlamaCppModel(path, CONFIG)
+    model.tap(tiny_heads.LAYERS)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def states(target):
+    """Return the target's states of LONG."""
+    target.truncate(0)
+    return target.decode(LONG).hidden.copy()
+
+
+def features_of(states, start=0):
+    found = Features()
+    found.append(start, states)
+    return found
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open heads, and close them at the end."""
+    made = []
+
+    def open_head(target=None, weights=None, config=EXACT, **changed):
+        path = tiny_heads.write(tmp_path / f"head-{len(made)}.gguf", weights, **changed)
+        made.append(llama_cpp.open_head(path, config, target or OtherEngine()))
+        return made[-1]
+
+    yield open_head
+    for head in made:
+        head.close()
+
+
+@pytest.fixture
+def head(opened, states):
+    made = opened()
+    made.features = features_of(states)
+    return made
+
+
+def near(found, expected, most=1e-4):
+    finite = np.isfinite(expected)
+    assert found.shape == expected.shape
+    assert np.array_equal(np.isfinite(found), finite)
+    assert np.abs(found[finite] - expected[finite]).max() < most
+    return True
+
+
+def read(reference, tokens, states, start=0, known=0):
+    """Let the reference read tokens of a text from `start` on; the target's states before `known`
+    are missing.
+    """
+    rows = []
+    for position, token in enumerate(tokens, start):
+        before = position - 1
+        state = reference.fuse(states[before]) if before >= known else np.zeros(tiny_models.WIDTH)
+        row, own = reference.step(token, state)
+        rows.append(row)
+    return np.array(rows), own
+
+
+def test_the_contract(head):
+    assert isinstance(head, Head)
+    assert isinstance(llama_cpp, HeadBackend)
+    assert (head.kind, head.layers, head.max_depth) == ("eagle3", tiny_heads.LAYERS, 0)
+    assert head.vocab_size == len(TOKENS)
+    assert head.n_ctx == N_CTX
+    assert head.tokenizer.vocab_size == len(TOKENS)
+    assert head.fingerprint()["file"][0] == head.path.name
+
+
+@pytest.mark.parametrize("changed", [{}, tiny_heads.NORMED_FIRST], ids=["plain", "normed first"])
+@pytest.mark.parametrize("n", [1, 5, 40, 150])
+def test_rows_are_those_of_numpy(opened, states, changed, n):
+    head = opened(**changed)
+    head.features = features_of(states)
+    reference = tiny_heads.Reference(tiny_heads.head_weights(), bool(changed))
+    expected, own = read(reference, LONG[:n], states)
+    wanted = min(n, 20)
+    assert near(head.decode(LONG[:n], wanted).logits, expected[-wanted:])
+    assert head.n_past == n
+    token = LONG[n % len(LONG)]
+    row, own = reference.step(token, own)
+    assert near(head.grow([token], [-1]).logits[0], row)
+    row, _ = reference.step(7, own)
+    assert near(head.grow([7], [0]).logits[0], row)
+
+
+def test_rows_are_minus_infinity_outside_the_heads_vocabulary(head):
+    row = head.decode(TEXT).logits[0]
+    drafted = tiny_heads.head_weights()["d2t"]
+    assert np.isfinite(row[drafted]).all()
+    assert np.isneginf(np.delete(row, drafted)).all()
+
+
+def test_a_head_may_draft_all_tokens(opened, states):
+    weights = tiny_heads.head_weights()
+    del weights["d2t"]
+    weights["output.weight"] = (
+        np.random.default_rng(5).normal(size=(len(TOKENS), tiny_models.WIDTH)).astype(np.float32)
+    )
+    head = opened(weights=weights)
+    head.features = features_of(states)
+    expected, _ = read(tiny_heads.Reference(weights), TEXT, states)
+    assert near(head.decode(TEXT, len(TEXT)).logits, expected)
+
+
+def test_one_by_one_equals_at_once(head):
+    at_once = head.decode(LONG, 10).logits.copy()
+    head.truncate(0)
+    rows = [head.decode([token]).logits[0].copy() for token in LONG]
+    assert near(np.array(rows[-10:]), at_once)
+
+
+def test_no_rows_wanted(head):
+    assert head.decode(TEXT, 0).logits.shape == (0, head.vocab_size)
+    assert head.grow([5], [-1]).logits.shape == (1, head.vocab_size)
+
+
+@pytest.mark.parametrize("start", [1, 37])
+def test_a_cache_may_begin_later_in_the_text(opened, states, start):
+    head = opened()
+    head.features, head.start = features_of(states), start
+    reference = tiny_heads.Reference(tiny_heads.head_weights())
+    expected, _ = read(reference, LONG[start : start + 50], states, start)
+    assert near(head.decode(LONG[start : start + 50], 10).logits, expected[-10:])
+
+
+@pytest.mark.parametrize("known", [0, 1, 30, 99, 100, 130])
+def test_states_that_are_missing_are_zeros(opened, states, known):
+    head = opened()
+    head.features = features_of(states[known:], known)
+    reference = tiny_heads.Reference(tiny_heads.head_weights())
+    expected, _ = read(reference, LONG[:100], states, known=known)
+    assert near(head.decode(LONG[:100], 10).logits, expected[-10:])
+
+
+def test_without_any_states_all_are_zeros(opened):
+    head = opened()
+    reference = tiny_heads.Reference(tiny_heads.head_weights())
+    expected, _ = read(reference, TEXT, None, known=1000)
+    assert near(head.decode(TEXT).logits[0], expected[-1])
+
+
+def drafted(head, k):
+    """Grow a chain of the best tokens."""
+    tokens, parent = [], -1
+    row = head.decode(TEXT).logits[0]
+    for i in range(k):
+        tokens.append(int(row.argmax()))
+        row = head.grow([tokens[-1]], [parent]).logits[0]
+        parent = i
+    return tokens
+
+
+@pytest.mark.parametrize("accepted", range(5))
+def test_after_accepting_a_of_k_it_is_a_fresh_head(opened, target, accepted):
+    """Fed with the target's states of what was accepted, nothing of its own states left."""
+    target.truncate(0)
+    head = opened()
+    head.features = features_of(target.decode(TEXT).hidden)
+    tokens = drafted(head, 4)
+    head.keep(())
+    assert head.n_past == len(TEXT)
+    more = [*tokens[:accepted], 99]  # accepted, and the target's own
+    head.features.append(len(TEXT), target.decode(more).hidden)
+    found = head.decode(more, len(more)).logits.copy()
+    grown = head.grow([4, 9], [-1, -1]).logits.copy() if head.capabilities.max_leaves > 1 else None
+    fresh = opened()
+    fresh.features = head.features
+    expected = fresh.decode([*TEXT, *more], len(more)).logits
+    assert near(found, expected)
+    if grown is not None:
+        assert near(grown, fresh.grow([4, 9], [-1, -1]).logits)
+    target.truncate(0)
+
+
+GROWTHS = [
+    ([-1],), ([-1, -1],), ([-1], [0], [1], [0, 0]), ([-1, -1], [0, 1], [1, -1], [4, 4, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls", GROWTHS, ids=str)
+def test_nodes_have_the_rows_of_their_paths_as_chains(opened, states, calls):
+    head = opened(config=CONFIG)
+    head.features = features_of(states)
+    for _ in range(2):  # the second behind a tree that was forgotten
+        head.truncate(0)
+        head.decode(TEXT)
+        nodes, parents, rows = [], [], []
+        for call in calls:
+            tokens = [11 + 3 * (len(nodes) + i) for i in range(len(call))]
+            nodes, parents = [*nodes, *tokens], [*parents, *call]
+            rows += list(head.grow(tokens, call).logits.copy())
+        assert head.n_past == len(TEXT) + len(nodes)
+        head.keep(())
+        for node, row in enumerate(rows):
+            for i, j in enumerate(path_to(parents, node)):
+                found = head.grow([nodes[j]], [i - 1]).logits[0]
+            assert near(found, row, 2e-3)
+            head.keep(())
+
+
+def test_a_tree_at_once(opened, states):
+    head = opened(config=CONFIG)
+    head.features = features_of(states)
+    parents = (-1, 0, 1, 1, 0, -1, 5)
+    nodes = [20 + i for i in range(len(parents))]
+    rows = head.decode_tree([*TEXT, *nodes], parents).logits
+    assert rows.shape == (len(parents) + 1, head.vocab_size)
+    head.keep(())
+    assert head.n_past == len(TEXT)
+    for node in range(len(parents)):
+        for i, j in enumerate(path_to(parents, node)):
+            found = head.grow([nodes[j]], [i - 1]).logits[0]
+        assert near(found, rows[node + 1], 2e-3)
+        head.keep(())
+    with pytest.raises(ValueError, match="needs a token before it"):
+        head.decode_tree([5], (-1,))
+
+
+def test_nodes_do_not_stay(head):
+    head.decode(TEXT)
+    head.grow([5], [-1])
+    with pytest.raises(ValueError, match=r"do not stay; keep \(\) instead of \(0,\)"):
+        head.keep((0,))
+    head.keep(())
+    assert head.n_past == len(TEXT)
+    head.keep(())
+    assert head.n_past == len(TEXT)
+
+
+def test_truncated_and_gone_on(head):
+    expected = head.decode(LONG[:60], 5).logits.copy()
+    head.grow([5], [-1])
+    head.truncate(50)
+    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
+        head.grow([5], [-1])
+    assert near(head.decode(LONG[50:60], 5).logits, expected)
+    state = head.checkpoint()
+    head.decode([1, 2])
+    head.restore(state)
+    assert head.n_past == 60
+
+
+def test_context_full_appends_nothing(head):
+    head.decode(LONG, 0)
+    with pytest.raises(ContextFull):
+        head.decode(LONG)
+    assert head.n_past == len(LONG)
+    head.decode(LONG[: N_CTX - len(LONG) - 1])
+    head.grow([5], [-1])
+    with pytest.raises(ContextFull):
+        head.grow([5], [0])
+    assert head.n_past == N_CTX - 1
+    head.grow([5], [-1])
+
+
+def test_an_abort_leaves_a_usable_head(head):
+    expected = head.decode(LONG, 3).logits.copy()
+    for n_calls in (0, 1, 3, 30):
+        head.truncate(0)
+        calls = iter([None] * n_calls)
+        with pytest.raises(Aborted):
+            head.decode(LONG, abort=lambda calls=calls: next(calls, "cancelled"))
+        assert head.n_past < len(LONG)
+        assert near(head.decode(LONG[head.n_past :], 3).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["llama_encode", "llama_decode"])
+def test_ctrl_c_leaves_a_usable_head(head, name, monkeypatch):
+    expected = head.decode(LONG, 3).logits.copy()
+    row = head.grow([9], [-1]).logits[0].copy()
+    call, n_calls = getattr(lib, name), []
+
+    def pressed(*args):
+        n_calls.append(name)
+        code = call(*args)
+        if len(n_calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return code
+
+    head.truncate(0)
+    monkeypatch.setattr(lib, name, pressed)
+    with pytest.raises(KeyboardInterrupt):
+        head.decode(LONG)
+    monkeypatch.undo()
+    assert head.n_past < len(LONG)
+    assert near(head.decode(LONG[head.n_past :], 3).logits, expected)
+    assert near(head.grow([9], [-1]).logits[0], row)
+
+
+def test_ctrl_c_while_growing_leaves_no_node(head, monkeypatch):
+    head.decode(TEXT)
+    expected = head.grow([9], [-1]).logits[0].copy()
+    call = lib.llama_decode
+
+    def pressed(*args):
+        code = call(*args)
+        signal.raise_signal(signal.SIGINT)
+        return code
+
+    monkeypatch.setattr(lib, "llama_decode", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        head.grow([3], [0])
+    monkeypatch.undo()
+    assert head.n_past == len(TEXT)
+    assert near(head.grow([9], [-1]).logits[0], expected)
+
+
+@pytest.mark.parametrize("name", ["llama_encode", "llama_decode"])
+def test_a_failure_of_the_engine_leaves_a_usable_head(head, name, monkeypatch):
+    expected = head.decode(LONG, 3).logits.copy()
+    head.truncate(0)
+    monkeypatch.setattr(lib, name, lambda *_: -3)
+    with pytest.raises(Exception, match=f"{name} failed with code -3"):
+        head.decode(LONG)
+    monkeypatch.undo()
+    assert head.n_past == 0
+    assert near(head.decode(LONG, 3).logits, expected)
+
+
+def borrowing(*names):
+    weights = tiny_heads.head_weights()
+    for name in names:
+        del weights[name]
+    return weights
+
+
+def test_weights_of_the_target_are_used_where_a_head_has_none(opened, target, states):
+    found = tiny_models.weights("llama")
+    for names, given in (
+        (["token_embd.weight"], {"embeddings": found["token_embd.weight"]}),
+        (["output.weight", "d2t"], {"output": found["output.weight"]}),
+        (
+            ["token_embd.weight", "output.weight", "d2t"],
+            {"embeddings": found["token_embd.weight"], "output": found["output.weight"]},
+        ),
+    ):
+        weights = borrowing(*names)
+        head = opened(target, weights)
+        head.features = features_of(states)
+        reference = tiny_heads.Reference({"output.weight": np.zeros(1)} | weights, **given)
+        expected, _ = read(reference, TEXT, states)
+        assert near(head.decode(TEXT, 5).logits, expected[-5:])
+        target.tap([2])  # whatever becomes of the target's own context
+        target.tap([tiny_models.N_LAYER])
+        target.tap(tiny_heads.LAYERS)
+        assert near(head.decode([7]).logits[0], read(reference, [7], states, len(TEXT))[0][0])
+
+
+def test_is_head(tmp_path):
+    assert llama_cpp.is_head(tiny_heads.write(tmp_path / "head.gguf"))
+    assert not llama_cpp.is_head(tiny_models.write(tmp_path, "llama"))
+    path = tmp_path / "text.gguf"
+    path.write_text("no head")
+    with pytest.raises(ModelError, match="is not a GGUF"):
+        llama_cpp.is_head(path)
+
+
+def layers(*numbers):
+    return {"target_layers": (ARRAY, (INT32, list(numbers)))}
+
+
+def changed_weights(**changed):
+    weights = tiny_heads.head_weights()
+    for name, value in changed.items():
+        weights[name.replace("__", ".")] = value
+    return weights
+
+
+DRAFTED = tiny_heads.head_weights()["d2t"]
+MORE_TOKENS = [*TOKENS, b"more"]
+REFUSED = {
+    "width": ({"target_hidden_size": (UINT32, 64)}, None, "64 numbers, the target has 32;"),
+    "vocabulary": (
+        {
+            "tokenizer.ggml.tokens": (ARRAY, (STRING, MORE_TOKENS)),
+            "tokenizer.ggml.scores": None,
+            "tokenizer.ggml.token_type": (ARRAY, (INT32, [1] * len(MORE_TOKENS))),
+        },
+        None,
+        "vocabulary of 260 tokens, the target has one of 259;",
+    ),
+    "layer": (layers(1, 3, 7), None, "layer 7, the target has the layers 0 to 5"),
+    "negative layer": (layers(-1, 3, 5), None, "layer -1, the target has the layers 0 to 5"),
+    "two layers": (layers(1, 3), None, r"is \[1, 3\], expected 3 layers"),
+    "no layers": ({"target_layers": None}, None, "is None, expected 3 layers"),
+    "deep": ({"block_count": (UINT32, 2)}, None, "has 2 layers, expected one"),
+    "heads": (
+        {"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3, expected a multiple"
+    ),
+    "values": (
+        {"attention__value_length": (UINT32, 4)}, None, "keys have 8 numbers, 8 of them rotated, "
+    ),
+    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 of them rotated"),
+    "another embedding": (
+        {}, {"token_embd__weight": np.zeros((100, 32), np.float32)}, r"embeddings are \(32, 100\)"
+    ),
+    "tokens beyond": ({}, {"d2t": DRAFTED + 200}, "d2t has tokens from .* expected 0 to 258"),
+    "offsets": ({}, {"d2t": DRAFTED - np.arange(64)}, "d2t has tokens twice"),
+    "float d2t": ({}, {"d2t": DRAFTED.astype(np.float32)}, "d2t is of type 0"),
+    "another kind": (
+        {"general.architecture": (STRING, b"dflash")}, None, "of the architecture 'dflash'"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(opened, case):
+    metadata, weights, message = REFUSED[case]
+    with pytest.raises((ConfigError, ModelError), match=message):
+        opened(None, changed_weights(**(weights or {})), **metadata)
+
+
+def test_weights_of_another_engines_target_are_refused(opened):
+    with pytest.raises(
+        ConfigError, match="embeddings and output weights of its target, which runs"
+    ):
+        opened(weights=borrowing("token_embd.weight", "output.weight", "d2t"))
+
+
+def test_a_vocabulary_of_its_own_needs_an_output_of_its_own(opened, target):
+    with pytest.raises(ModelError, match="drafts 64 tokens with the target's output weights"):
+        opened(target, borrowing("output.weight"))
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_truncated_file_is_refused(tmp_path, part):
+    path = tiny_heads.write(tmp_path / "head.gguf")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(part * len(data))])
+    with pytest.raises(TruncatedModel):
+        llama_cpp.open_head(path, EXACT, OtherEngine())
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "blk.0.attn_norm_2.weight", "blk.0.ffn_up.weight"])
+def test_a_file_without_some_weights_is_refused(opened, name):
+    with pytest.raises(ModelError, match=name.rpartition(".")[0]):
+        opened(weights=borrowing(name))
+
+
+def test_a_library_without_the_functions_is_said(opened, monkeypatch):
+    monkeypatch.setattr("edgespec.backends.llama_cpp.head.HEADS", ("llama_no_such_function",))
+    with pytest.raises(ConfigError, match="heads need llama_no_such_function, which"):
+        opened()
+
+
+def test_nothing_ends_the_process(tmp_path):
+    """Some of these files would, if they came to the engine."""
+    program = f"""
+        from pathlib import Path
+        from edgespec import ConfigError, ModelError
+        from tests.unit.backends import test_heads as t
+        for case, (metadata, weights, _) in t.REFUSED.items():
+            weights = t.changed_weights(**(weights or {{}}))
+            path = t.tiny_heads.write(Path({str(tmp_path)!r}) / "head.gguf", weights, **metadata)
+            try:
+                head = t.llama_cpp.open_head(path, t.EXACT, t.OtherEngine())
+                head.decode(t.TEXT)
+                print("opened", case)
+            except (ConfigError, ModelError):
+                pass
+        print("lives")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "lives\n"
+
+
+@pytest.mark.parametrize("end", ["", "del target, head", "head.close(); target.close()"])
+def test_a_head_that_borrows_weights_goes_before_its_target(tmp_path, end):
+    """Also where the target's context was made anew after the head was opened."""
+    path = tiny_heads.write(tmp_path / "head.gguf", borrowing("token_embd.weight"))
+    program = f"""
+        import gc
+        from tests.unit.backends import test_heads as t
+        target = t.llama_cpp.LlamaCppModel({str(tiny_models.write(tmp_path, "qwen2"))!r}, t.CONFIG)
+        head = t.llama_cpp.open_head(t.tiny_heads.Path({str(path)!r}), t.CONFIG, target)
+        target.tap(head.layers)
+        head.features = t.features_of(target.decode(t.TEXT).hidden)
+        head.decode(t.TEXT)
+        {end or "pass"}
+        gc.collect()
+        print("lives")
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "lives\n"
