@@ -4,6 +4,7 @@ $EDGESPEC_TEST_MODELS has them.
 
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,14 @@ def profiles(tmp_path_factory):
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
     os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
     os.environ["EDGESPEC_CORPUS"] = str(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c():
+    """Ctrl-C raises KeyboardInterrupt, in the jobs of a script's background too, which begin with
+    it ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -111,6 +111,11 @@ def _missing(text: str, path: Path) -> str:
     if path.is_dir():
         inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
         remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
+        if (path / "config.json").is_file() and not inside:
+            remedy += (
+                "; a published checkpoint is converted first: `edgespec convert FOLDER OUT` a "
+                "model, with --head --target MODEL a trained head"
+            )
         return f"{text!r} is a folder without an .onnx file; {remedy}"
     message = f"there is no file {text!r}; {catalogue.closest(text)}"
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.(gguf|onnx)(@.+)?", text):
