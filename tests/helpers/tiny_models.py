@@ -25,7 +25,7 @@ EPSILON = 1e-5
 N_DRAFTED = 64  # tokens of a head's own vocabulary
 _BIASED = ("qwen2",)
 _NORMED = ("qwen3", "qwen3moe", "gemma3")  # queries and keys
-_EXPERTS = {"qwen3moe": 4}  # two of them at a time
+_EXPERTS = {"qwen3moe": 4}
 _NORMED_BEHIND = ("gemma3",)  # what layers add
 
 
@@ -42,7 +42,8 @@ def metadata(architecture: str, n_layer: int = N_LAYER, n_ctx: int = 512) -> dic
     found[f"{architecture}.attention.value_length"] = (UINT32, HEAD)
     if architecture in _EXPERTS:
         found[f"{architecture}.expert_count"] = (UINT32, _EXPERTS[architecture])
-        found[f"{architecture}.expert_used_count"] = (UINT32, 2)
+        # all of them: which of nearly equal ones are used may depend on rounding
+        found[f"{architecture}.expert_used_count"] = (UINT32, _EXPERTS[architecture])
         found[f"{architecture}.expert_feed_forward_length"] = (UINT32, FEED)
     if architecture == "gemma3":
         found["gemma3.attention.sliding_window"] = (UINT32, 4096)
