@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import drafters
-from ..backends.base import Head, HiddenStates, Model, Tokenizer
+from ..backends.base import Head, Model, Tokenizer
 from ..config import SpeculativeConfig, build
 from ..costs.measuring import QUICK, READING, measure
 from ..costs.online import Costs
@@ -156,9 +156,6 @@ def assemble(
         draft_model.close()
         draft_model = None
     head = draft_model if isinstance(draft_model, Head) else None
-    if head:
-        assert isinstance(target, HiddenStates)  # the head was opened for it
-        target.tap(head.layers)
     governor = governor_of(target, (target, draft_model))
     made = speculate(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),

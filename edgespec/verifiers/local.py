@@ -45,6 +45,7 @@ class LocalVerifier:
     ) -> None:
         self._governor = governor
         self._head = head
+        self._is_tapped = False
         self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
@@ -53,7 +54,7 @@ class LocalVerifier:
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
-        self._is_tapped = False
+        self._tap(True)
         self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
 
     def begin(self, request: Request) -> Iterator[int]:
@@ -77,17 +78,18 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         self._cache.begin(request.owner)
-        self._tap(request)
+        self._tap(request.params.may_draft)
         if isinstance(self._model, Restricting):
             self._model.restrict(self._n_wanted(request.params))
         if isinstance(self._model, ExpectsDrafts):
             self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
 
-    def _tap(self, request: Request) -> None:
+    def _tap(self, may_draft: bool) -> None:
         """Let the model give the hidden states that the head reads, where that is of use."""
-        if self._head and isinstance(self._model, HiddenStates):
-            of_use = request.params.may_draft and self._head.features.wanted
+        if self._head:
+            assert isinstance(self._model, HiddenStates)  # the head was opened for it
+            of_use = may_draft and self._head.features.wanted
             if of_use != self._is_tapped:
                 self._model.tap(self._head.layers if of_use else ())
                 self._is_tapped = of_use

@@ -12,9 +12,10 @@ from ...errors import ConfigError, ModelError, ModelNotFound
 from ...schema import convert
 from ...types import Ids
 from ..base import HiddenStates
+from ..files import HEAD as NOTE
 from .companions import read
 
-NOTE, IDS = "head.json", "d2t.npy"
+IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
 
 

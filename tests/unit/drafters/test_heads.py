@@ -261,5 +261,13 @@ def test_plain_requests_are_evaluated_without_states():
     run(engine, [1, 5, 2], num_draft_tokens=0)
     run(engine, [1, 5, 2], num_draft_tokens=0)
     run(engine, [1, 5, 2])
-    assert taps == [LAYERS, (), LAYERS]
+    assert taps == [(), LAYERS]  # it was tapped when the loop was made
     assert complete(engine.head)
+
+
+def test_a_plain_request_comes_first():
+    engine = session(FixedDepth(3))
+    run(engine, [1, 5, 2], num_draft_tokens=0)
+    assert engine.head.features.end == 0
+    run(engine, [1, 5, 2])
+    assert engine.head.features.end > 0
