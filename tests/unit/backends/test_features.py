@@ -5,7 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from edgespec import ToyModel
 from edgespec.backends.features import Features
+from edgespec.cache.token_cache import TokenCache
 
 
 def states(positions):
@@ -74,3 +76,17 @@ def test_the_latest_stay_whatever_comes():
         assert end - features.start <= 16
     features.append(end, states(range(end, end + 8)))
     assert features.end - features.start >= 8
+
+
+def test_the_states_of_a_kept_path_are_its_own():
+    model, found = ToyModel(np.full((8, 8), 1 / 8)), Features()
+    model.tap((1,))
+    cache = TokenCache(model, found)
+    cache.decode([0, 1])
+    cache.decode_tree([2, 3, 4, 5, 6], (-1, 0, -1, 2))  # nodes 3 4 and 5 6 behind token 2
+    cache.keep((2, 3))
+    assert found.of(0, 5)[:, 0].tolist() == [
+        [i, token, 1] for i, token in enumerate([0, 1, 2, 5, 6])
+    ]
+    cache.truncate(4)
+    assert (found.start, found.end) == (0, 4)
