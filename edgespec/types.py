@@ -412,6 +412,7 @@ class Completion:
     token_ids: everything emitted, the EOS token or the tokens of a stop string included.
     text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
     the end token, that ended it. logprobs: one entry a token when they were asked for.
+    parsed: the value of an answer under a schema; None where it has not come to its end.
     """
 
     text: str
@@ -420,6 +421,7 @@ class Completion:
     stop_reason: str | int | None
     stats: Stats
     logprobs: tuple[Logprob, ...] | None = None
+    parsed: Any = None
 
 
 class Event(NamedTuple):
