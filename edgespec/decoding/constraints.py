@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
 _KEPT = 16  # compiled constraints of an engine
-_ANCHOR = "\n"  # text before which no vocabulary puts a space
 
 
 class Constraints:
@@ -97,19 +96,39 @@ class _Words:
         for token in self.special_token_ids:
             self.tokens[token] = tokenizer.token_text(token) or b"<%d>" % token
         self.eos_token_id = self.ends[0]
+        special = set(self.special_token_ids)
+        self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
+        self._longest = max(map(len, self._of_bytes), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text, which begins in the middle of another."""
+        """Return the tokens of a text, which begins in the middle of another.
+
+        Vocabularies that put a space before a text are read behind a line's end, and what the
+        tokenizer cannot read is put together of the longest tokens.
+        """
         words = text.decode("utf-8", "replace")
-        ids = self._encode(words)
-        if b"".join(self.tokens[token] for token in ids) == text:
-            return ids
-        before = self._encode(_ANCHOR)
-        ids = self._encode(_ANCHOR + words)
-        return ids[len(before) :] if ids[: len(before)] == before else []
+        for before in ("", "\n"):
+            ids = self._encode(before + words)[len(self._encode(before)) :]
+            if b"".join(self.tokens[token] for token in ids) == text:
+                return ids
+        return self._longest_tokens(text)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special=False, parse_special=False)
+        try:
+            return self._tokenizer.encode(text, add_special=False, parse_special=False)
+        except ConfigError:
+            return []
+
+    def _longest_tokens(self, text: bytes) -> list[int]:
+        found, at = [], 0
+        while at < len(text):
+            parts = (text[at : at + n] for n in range(self._longest, 0, -1))
+            part = next((part for part in parts if part in self._of_bytes), None)
+            if part is None:
+                break
+            found.append(self._of_bytes[part])
+            at += len(part)
+        return found
 
 
 class Grammar:
@@ -208,8 +227,8 @@ def _lark_of(choices: Sequence[str]) -> str:
 
 
 def _plainly(error: str) -> str:
-    """Return an error of llguidance without the state that it prints below it."""
-    return error.partition("\n<state>")[0].strip()
+    """Return an error of llguidance without what it prints below it for its own makers."""
+    return error.partition("\n<")[0].strip()
 
 
 def parsed(params: SamplingParams, text: str) -> Any:
