@@ -126,7 +126,8 @@ class SamplingParams:
     One of these says what an answer has to look like, to its last token; max_tokens may cut it.
     schema: a JSON schema (a mapping, or its text), or a type whose values answers are: a pydantic
     model, dataclass, msgspec Struct or TypedDict. regex: a regular expression for all of it.
-    grammar: a grammar in Lark's form, as llguidance reads it. choices: texts, one of which it is.
+    grammar: a grammar in Lark's form as llguidance reads it, or in llama.cpp's (GBNF). choices:
+    texts, one of which it is.
     """
 
     temperature: float = 0.0

@@ -61,7 +61,8 @@ class Constraints:
         elif kind == "regex":
             source = LLMatcher.grammar_from_regex(json.loads(text))
         else:
-            lark = json.loads(text) if kind == "grammar" else _lark_of(json.loads(text))
+            given = json.loads(text)
+            lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
             source = LLMatcher.grammar_from_lark(lark)
         matcher = LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
@@ -81,7 +82,10 @@ class Constraints:
 
 
 class _Words:
-    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer."""
+    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer.
+
+    usual_end: of the latter, the one that came last.
+    """
 
     bos_token_id = None
 
@@ -95,7 +99,7 @@ class _Words:
         self.special_token_ids = [token for token in ids if not self.tokens[token]]
         for token in self.special_token_ids:
             self.tokens[token] = tokenizer.token_text(token) or b"<%d>" % token
-        self.eos_token_id = self.ends[0]
+        self.eos_token_id = self.usual_end = self.ends[0]
         special = set(self.special_token_ids)
         self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
         self._longest = max(map(len, self._of_bytes), default=1)
@@ -155,6 +159,7 @@ class GrammarMatcher:
         n = len(words.tokens)
         self._matcher = matcher
         self._ahead: list[int] = []
+        self._words = words
         self._ends = frozenset(words.ends)
         self._has_ended = False
         self._bits = np.zeros((n + 31) // 32, np.int32)
@@ -178,8 +183,12 @@ class GrammarMatcher:
         return self._matcher.validate_tokens([token]) == 1
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
-        """Return the tokens of the only text that is allowed next."""
-        return self._matcher.compute_ff_tokens() if self._go(ahead) else []
+        """Return the tokens of the only text that is allowed next, or the end of the answer."""
+        if self._has_ended or not self._go(ahead):
+            return []
+        if self._matcher.is_stopped():
+            return [self._words.usual_end]
+        return self._matcher.compute_ff_tokens()
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
@@ -190,6 +199,8 @@ class GrammarMatcher:
                 f"the tokens {list(tokens)} do not follow the constraint of the request"
             )
         self._ahead, self._has_ended = [], ends
+        if ends:
+            self._words.usual_end = int(tokens[-1])
 
     def _go(self, ahead: Sequence[int]) -> bool:
         """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
@@ -220,7 +231,17 @@ def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _lark_of(choices: Sequence[str]) -> str:
+def _lark_of_grammar(grammar: str) -> str:
+    """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    try:
+        return any_to_lark(grammar)
+    except GbnfToLarkError as error:
+        raise ConfigError(f"grammar cannot be followed: {error}") from None
+
+
+def _lark_of_choices(choices: Sequence[str]) -> str:
     if "" in choices:
         raise ConfigError("a choice must not be empty")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

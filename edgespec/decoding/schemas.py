@@ -31,12 +31,18 @@ def text_of(schema: Any) -> str:
 
 
 def value_of(schema: Any, text: str) -> Any:
-    """Return the value that a complete answer stands for, of the schema's type where it is one."""
-    if isinstance(schema, (str, Mapping, bool)):
-        return json.loads(text)
-    if hasattr(schema, "model_validate_json"):
-        return schema.model_validate_json(text)
-    return msgspec.json.decode(text, type=schema)
+    """Return the value that a complete answer stands for, of the schema's type where it is one.
+
+    None where the type refuses it, by a rule that its schema does not tell.
+    """
+    try:
+        if isinstance(schema, (str, Mapping, bool)):
+            return json.loads(text)
+        if hasattr(schema, "model_validate_json"):
+            return schema.model_validate_json(text)
+        return msgspec.json.decode(text, type=schema)
+    except (ValueError, msgspec.MsgspecError):
+        return None
 
 
 def _of_type(kind: Any) -> Any:
