@@ -98,6 +98,13 @@ class Engine:
         """
         return Chat(self, system, parse_special=parse_special, owner=owner)
 
+    def check(self, **sampling: Any) -> None:
+        """Raise ConfigError for settings of a request that cannot be, forms of answers included.
+
+        The first form reads the vocabulary, which takes a second or two; a server does it here.
+        """
+        self._constraint(build(SamplingParams, sampling))
+
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known, and wait for it.
 

@@ -348,8 +348,9 @@ def _refused(mismatch: Mismatch) -> ApiError:
     return bad_value(param, message, codes.get(mismatch.problem, "invalid_value"))
 
 
-def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of SamplingParams for a request, over the server's `defaults`.
+def sampling(request: Generation, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the fields of SamplingParams for a request, over the server's `defaults`, and which
+    parameter gives the answer a form, "" if none does.
 
     Raises ApiError and ConfigError for values that contradict each other or are out of range.
     """
@@ -359,7 +360,8 @@ def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]
         given["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         given["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
-    fields = {**defaults, **given, **_form(request)}
+    param, form = _form(request)
+    fields = {**defaults, **given, **form}
     if isinstance(request, ChatRequest):
         fields |= _chat_length(request) | _chat_logprobs(request)
     elif isinstance(request, CompletionRequest):
@@ -369,11 +371,13 @@ def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]
         if request.logprobs is not None:
             fields["logprobs"] = request.logprobs
     build(SamplingParams, fields)
-    return fields
+    return fields, param
 
 
-def _form(request: Generation) -> dict[str, Any]:
-    """Return what the answer has to look like. Raises ApiError where that is said twice."""
+def _form(request: Generation) -> tuple[str, dict[str, Any]]:
+    """Return which parameter says what the answer has to look like ("": none), and that as a field
+    of SamplingParams. Raises ApiError where it is said twice.
+    """
     found: list[tuple[str, str, Any]] = []
     if (response := getattr(request, "response_format", None)) and response.type != "text":
         given = response.json_schema if response.type == "json_schema" else Schema()
@@ -394,7 +398,7 @@ def _form(request: Generation) -> dict[str, Any]:
     if len(found) > 1:
         name = found[1][0]
         raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")
-    return {name: value for _, name, value in found}
+    return (found[0][0], {found[0][1]: found[0][2]}) if found else ("", {})
 
 
 def _seed(seed: int) -> int:
