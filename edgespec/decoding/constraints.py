@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +181,7 @@ class GrammarMatcher:
             return True
         if token in self._ends:
             return self._matcher.is_accepting()
-        return self._matcher.validate_tokens([token]) == 1
+        return self._n_valid([token]) == 1
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
         """Return the tokens of the only text that is allowed next, or the end of the answer."""
@@ -212,12 +213,20 @@ class GrammarMatcher:
             del self._ahead[n:]
         rest = [int(token) for token in ahead[n:]]
         if rest:
-            if self._matcher.validate_tokens(rest) < len(rest):
+            if self._n_valid(rest) < len(rest):
                 return False
             self._matcher.consume_tokens(rest)
             self._check()
             self._ahead += rest
         return True
+
+    def _n_valid(self, tokens: list[int]) -> int:
+        """Return how many of the tokens may follow. Rows can be longer than the vocabulary, and an
+        id outside it is an error that the engine never gets over.
+        """
+        n = len(self._all)
+        known = next((i for i, token in enumerate(tokens) if not 0 <= token < n), len(tokens))
+        return self._matcher.validate_tokens(tokens[:known])
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -248,8 +257,8 @@ def _lark_of_choices(choices: Sequence[str]) -> str:
 
 
 def _plainly(error: str) -> str:
-    """Return an error of llguidance without what it prints below it for its own makers."""
-    return error.partition("\n<")[0].strip()
+    """Return an error of llguidance on one line, without what it prints below for its makers."""
+    return " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
 
 
 def parsed(params: SamplingParams, text: str) -> Any:

@@ -201,7 +201,9 @@ class Generation(Request, frozen=True, kw_only=True):
     grammar: Annotated[
         str | None, _about("The answer follows this grammar, in llama.cpp's form or Lark's")
     ] = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, _about("A form of the answer, under vLLM's names")
+    ] = None
     n: Annotated[Literal[1] | None, _only("one answer a request")] = None
     user: Annotated[str | None, _IGNORED] = None
     metadata: Annotated[dict[str, Any] | None, _IGNORED] = None

@@ -44,7 +44,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("top_logprobs", 21, "at most 20"),
         ("tools", [{"type": "function"}], "calls no tools"),
         ("tool_choice", "auto", "calls no tools"),
-        ("response_format", {"type": "xml"}, 'must be "text"'),
+        ("response_format", {"type": "xml"}, 'or "text", got "xml"'),
         ("response_format", {"type": "json_schema"}, "json_schema is missing"),
         ("response_format", {"type": "text", "strict": True}, "unknown field"),
         ("json_schema", {"type": "strange"}, "schema cannot be followed"),

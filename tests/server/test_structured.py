@@ -26,8 +26,8 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 @pytest.fixture
-def client(client_of):
-    """Return a client of a model that says anything."""
+def engine():
+    """Return a model that says anything."""
     tokenizer = ToyTokenizer([*LETTERS, "</s>"], eog=[len(LETTERS)], chat_template=TEMPLATE)
     n = tokenizer.vocab_size
 
@@ -36,8 +36,8 @@ def client(client_of):
         return rng.dirichlet(np.full(n, 0.5))
 
     target = ToyModel(probs, vocab_size=n, n_ctx=512)
-    with assemble(target, tokenizer, None, {"method": "suffix,forced"}) as engine:
-        yield client_of(engine)()
+    with assemble(target, tokenizer, None, {"method": "suffix,forced"}) as made:
+        yield made
 
 
 def content(response):
@@ -109,7 +109,7 @@ def test_the_official_client_parses_answers(client):
         go: bool
         to: str = pydantic.Field(pattern="^(left|right)$")
 
-    official = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+    official = openai.OpenAI(base_url="http://localhost/v1", api_key="none", http_client=client)
     found = official.chat.completions.parse(
         model="toy", messages=MESSAGES, response_format=Move, max_tokens=200
     )
