@@ -266,4 +266,3 @@ def parsed(params: SamplingParams, text: str) -> Any:
     Other constraints have none but their text, and so None.
     """
     return None if params.schema is None else schemas.value_of(params.schema, text)
-

@@ -393,10 +393,8 @@ def _form(request: Generation) -> tuple[str, dict[str, Any]]:
         found.append(("grammar", "grammar", request.grammar))
     if given := request.structured_outputs:
         names = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
-        values = ((name, getattr(given, name)) for name in names)
-        found += [
-            ("structured_outputs", names[name], value) for name, value in values if value is not None
-        ]
+        said = [name for name in names if getattr(given, name) is not None]
+        found += [("structured_outputs", names[name], getattr(given, name)) for name in said]
     if len(found) > 1:
         name = found[1][0]
         raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")

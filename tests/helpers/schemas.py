@@ -92,8 +92,9 @@ def _objects() -> Iterator[tuple[str, Any]]:
     digit, flag = {"type": "integer", "minimum": 0, "maximum": 9}, {"type": "boolean"}
     for n in (0, 1, 2, 5, 12):
         yield f"{n} fields", _object({f"field_{i}": flag for i in range(n)})
-        yield f"{n} fields that may lack", _object(
-            {f"f{i}": flag for i in range(n)}, tuple(f"f{i}" for i in range(n))
+        yield (
+            f"{n} fields that may lack",
+            _object({f"f{i}": flag for i in range(n)}, tuple(f"f{i}" for i in range(n))),
         )
     for depth in range(1, 6):
         schema: Any = digit
@@ -104,7 +105,7 @@ def _objects() -> Iterator[tuple[str, Any]]:
     yield "keys of a pattern", {
         "type": "object", "patternProperties": {"^k[0-9]$": flag}, "additionalProperties": False
     }  # fmt: skip
-    yield "unicode keys", _object({"größe": digit, "名前": flag, "a b\"c": flag})
+    yield "unicode keys", _object({"größe": digit, "名前": flag, 'a b"c': flag})
 
 
 def _unions() -> Iterator[tuple[str, Any]]:

@@ -73,7 +73,9 @@ def masked_law(language, temperature=1.0):
 
     def go(text, weight):
         ends = [END] if text in language else []
-        follows = [i for i, x in enumerate(LETTERS) if any(w.startswith(text + x) for w in language)]
+        follows = [
+            i for i, x in enumerate(LETTERS) if any(w.startswith(text + x) for w in language)
+        ]
         ids = [LETTERS.index(x) for x in text]
         probs = probs_of([*loop.PROMPT, *ids]) ** (1 / temperature)
         total = sum(probs[token] for token in [*follows, *ends])
@@ -92,7 +94,9 @@ def masked_law(language, temperature=1.0):
 def answer(made, chance, params):
     output = Output(loop.TOKENIZER, params)
     constraint = CONSTRAINTS.of(params)
-    list(made.generate(Request(loop.PROMPT, params, chance, constraint=constraint), output, Stats()))
+    list(
+        made.generate(Request(loop.PROMPT, params, chance, constraint=constraint), output, Stats())
+    )
     output.flush()
     return tuple(output.token_ids), output.text
 

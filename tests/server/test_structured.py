@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.loading.assembly import assemble
 
@@ -114,4 +113,3 @@ def test_the_official_client_parses_answers(client):
         model="toy", messages=MESSAGES, response_format=Move, max_tokens=200
     )
     assert isinstance(found.choices[0].message.parsed, Move)
-
