@@ -259,6 +259,7 @@ class TreeDrafter:
         self._max_leaves = max_leaves
         self._least = max(p_min, LEAST)
         self._costs = costs
+        self._matcher: Matcher | None = None
         self._begin(self._named, 0)
 
     @classmethod
@@ -282,7 +283,6 @@ class TreeDrafter:
         self._union = Union(self._sources)
         self._n_context = n_context
         self._found: tuple[int, int, Tree] | None = None  # length of context, limit, tree
-        self._matcher: Matcher | None = None
         self._streak = 0
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:

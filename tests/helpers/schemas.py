@@ -32,10 +32,9 @@ def suite() -> Iterator[tuple[str, Any]]:
 
 def own() -> Iterator[tuple[str, Any]]:
     """Yield (name, schema), a hundred of them."""
-    for name, schema in itertools.chain(
+    yield from itertools.chain(
         _values(), _texts(), _arrays(), _objects(), _unions(), _recursive(), _commands()
-    ):
-        yield name, schema
+    )
 
 
 def _object(properties: dict[str, Any], optional: tuple[str, ...] = (), **more: Any) -> Any:
@@ -132,8 +131,8 @@ def _recursive() -> Iterator[tuple[str, Any]]:
     yield "a linked list", {"$ref": "#/$defs/node", "$defs": {"node": node}}
     tree = _object({"left": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "n": {"type": "null"}})
     yield "a tree", tree
-    expression = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9},
-                            {"type": "array", "items": {"$ref": "#/$defs/e"}, "maxItems": 2}]}  # fmt: skip
+    several = {"type": "array", "items": {"$ref": "#/$defs/e"}, "maxItems": 2}
+    expression = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, several]}
     yield "an expression", {"$ref": "#/$defs/e", "$defs": {"e": expression}}
 
 

@@ -73,9 +73,8 @@ def masked_law(language, temperature=1.0):
 
     def go(text, weight):
         ends = [END] if text in language else []
-        follows = [
-            i for i, x in enumerate(LETTERS) if any(w.startswith(text + x) for w in language)
-        ]
+        begins = {word[: len(text) + 1] for word in language}
+        follows = [i for i, letter in enumerate(LETTERS) if text + letter in begins]
         ids = [LETTERS.index(x) for x in text]
         probs = probs_of([*loop.PROMPT, *ids]) ** (1 / temperature)
         total = sum(probs[token] for token in [*follows, *ends])
@@ -94,9 +93,8 @@ def masked_law(language, temperature=1.0):
 def answer(made, chance, params):
     output = Output(loop.TOKENIZER, params)
     constraint = CONSTRAINTS.of(params)
-    list(
-        made.generate(Request(loop.PROMPT, params, chance, constraint=constraint), output, Stats())
-    )
+    request = Request(loop.PROMPT, params, chance, constraint=constraint)
+    list(made.generate(request, output, Stats()))
     output.flush()
     return tuple(output.token_ids), output.text
 
@@ -129,7 +127,7 @@ def test_law_of_deeper_drafts_and_other_settings(kind):
 def test_masking_only_the_first_row_of_a_draft_is_caught(monkeypatch):
     from edgespec.decoding.constraints import GrammarMatcher
 
-    given, texts = LANGUAGES["choices"]
+    given, _ = LANGUAGES["choices"]
     params = SamplingParams(temperature=1.0, max_tokens=N, **given)
     mask = GrammarMatcher.mask
     monkeypatch.setattr(GrammarMatcher, "mask", lambda self, ahead=(): mask(self))
