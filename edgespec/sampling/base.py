@@ -32,7 +32,7 @@ class Randomness(Protocol):
 
 
 class Matcher(Protocol):
-    """What a constraint allows behind the text of one answer.
+    """A constraint at a place in one answer: behind the text that was emitted.
 
     ahead: tokens behind that text, drafted and not emitted. Behind tokens that are not allowed
     everything is: no acceptance rule gets there.

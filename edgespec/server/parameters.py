@@ -115,7 +115,7 @@ class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer has to look like, one of these, as vLLM's API has it."""
+    """A form of an answer, one of these, as vLLM's API has it."""
 
     json: dict[str, Any] | str | bool | None = None
     regex: str | None = None
