@@ -106,6 +106,9 @@ def _check_bias(bias: Any) -> None:
             raise ConfigError(f"logit_bias of token {token} must be finite or -inf, got {value!r}")
 
 
+CONSTRAINTS = ("schema", "regex", "grammar", "choices")
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """The settings of one request.
@@ -119,6 +122,12 @@ class SamplingParams:
     what is there by then is returned. stop: strings that end the text and are not part of it.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
     disable_spec_decode and num_draft_tokens switch or bound speculation for this request.
+
+    One of these says what an answer has to look like, to its last token; max_tokens may cut it.
+    schema: a JSON schema (a mapping, or its text), or a type whose values answers are: a pydantic
+    model, dataclass, msgspec Struct or TypedDict. regex: a regular expression for all of it.
+    grammar: a grammar in Lark's form as llguidance reads it, or in llama.cpp's (GBNF). choices:
+    texts, one of which it is.
     """
 
     temperature: float = 0.0
@@ -138,9 +147,14 @@ class SamplingParams:
     logprobs: int | None = None
     disable_spec_decode: bool = False
     num_draft_tokens: int | None = None
+    schema: Any = None
+    regex: str | None = None
+    grammar: str | None = None
+    choices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self)
+        self._check_constraint()
         _require("temperature", self.temperature, 0)
         _require("top_k", self.top_k, 0, whole=True)
         _require("top_p", self.top_p, 0, 1)
@@ -168,6 +182,26 @@ class SamplingParams:
         ids = _several("stop_token_ids", self.stop_token_ids, int)
         object.__setattr__(self, "stop_token_ids", ids)
         _check_bias(self.logit_bias)
+
+    def _check_constraint(self) -> None:
+        object.__setattr__(self, "choices", _several("choices", self.choices, str))
+        for name in ("regex", "grammar"):
+            if (value := getattr(self, name)) is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} must be text, got {value!r:.80}")
+        given = [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)} were given; an answer follows one of them")
+        if given and (self.stop or self.stop_token_ids or self.ignore_eos):
+            name = "ignore_eos" if self.ignore_eos else "stop"
+            raise ConfigError(
+                f"{given[0]} and {name} were given: an answer under {given[0]} ends where it is "
+                f"complete; leave {name} out"
+            )
+
+    @property
+    def is_constrained(self) -> bool:
+        """True if the answer has to follow a schema, an expression, a grammar or choices."""
+        return any(getattr(self, name) not in (None, ()) for name in CONSTRAINTS)
 
     @property
     def may_draft(self) -> bool:

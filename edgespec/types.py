@@ -412,6 +412,8 @@ class Completion:
     token_ids: everything emitted, the EOS token or the tokens of a stop string included.
     text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
     the end token, that ended it. logprobs: one entry a token when they were asked for.
+    parsed: the value of an answer under a schema; None where it was cut, or the schema is a type
+    that refuses it.
     """
 
     text: str
@@ -420,6 +422,7 @@ class Completion:
     stop_reason: str | int | None
     stats: Stats
     logprobs: tuple[Logprob, ...] | None = None
+    parsed: Any = None
 
 
 class Event(NamedTuple):

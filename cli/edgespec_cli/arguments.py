@@ -9,6 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from .prompt import decoded
+
 _ENGINE = {
     "ctx_size": "n_ctx",
     "threads": "n_threads",
@@ -37,6 +39,14 @@ _SAMPLING = {
     "n_predict": "max_tokens",
     "time_limit": "time_limit_s",
     "logprobs": "logprobs",
+}
+FORMS = {  # of an answer: options, and what of SamplingParams they are
+    "json_schema": "schema",
+    "json_schema_file": "schema",
+    "grammar": "grammar",
+    "grammar_file": "grammar",
+    "regex": "regex",
+    "choices": "choices",
 }
 _SPECULATION = {
     "spec_draft_n_max": "num_speculative_tokens",
@@ -131,8 +141,21 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         sampling["stop"] = tuple(options["stop"])
     if options.get("ignore_eos"):
         sampling["ignore_eos"] = True
+    sampling |= _form(options)
     edgespec.SamplingParams(**sampling)
     return sampling
+
+
+def _form(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the answer has to look like. Raises UsageError for several such options."""
+    given = {name: options[name] for name in FORMS if options.get(name)}
+    if len(given) > 1:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{named} were given, and an answer has one form; leave one out")
+    for name, value in given.items():
+        text = decoded(value.read(), value.name) if name.endswith("_file") else value
+        return {FORMS[name]: text}
+    return {}
 
 
 def from_environment(ctx: click.Context, name: str) -> bool:

@@ -182,6 +182,31 @@ sampling_options = cloup.option_group(
     option("--time-limit", type=float, metavar="SECONDS", help="End the answer after this time."),
 )  # fmt: skip
 
+answer_options = cloup.option_group(
+    "Form of the answer",
+    option(
+        "-j", "--json-schema", metavar="SCHEMA",
+        help="The answer is JSON that follows this JSON schema.",
+    ),
+    option(
+        "-jf", "--json-schema-file", metavar="FILE", type=click.File("rb"),
+        help="The answer is JSON that follows the JSON schema in this file.",
+    ),
+    option(
+        "--grammar", metavar="GRAMMAR",
+        help="The answer follows this grammar, in llama.cpp's form (GBNF) or Lark's.",
+    ),
+    option(
+        "--grammar-file", metavar="FILE", type=click.File("rb"),
+        help="The answer follows the grammar in this file.",
+    ),
+    option("--regex", metavar="REGEX", help="All of the answer matches this regular expression."),
+    option(
+        "--choice", "choices", metavar="TEXT", multiple=True,
+        help="The answer is this text, or another choice; can be given several times.",
+    ),
+)  # fmt: skip
+
 speculation_options = cloup.option_group(
     "Speculation",
     option(

@@ -12,7 +12,7 @@ import cloup
 
 from . import errors, options
 from .answer import JsonSink, TextSink, play
-from .arguments import exclusive, from_environment, is_typed, sampling_arguments
+from .arguments import FORMS, exclusive, from_environment, is_typed, sampling_arguments
 from .chat import converse
 from .loading import measure_afterwards, opened
 from .options import option
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     options.system_option,
 )
 @options.generation_options
+@options.answer_options
 @cloup.option_group(
     "Output",
     *options.display_options,
@@ -123,7 +124,7 @@ def _is_model(words: list[str]) -> bool:
 
 def _is_chat(params: dict[str, Any]) -> bool:
     """Return True if there is no prompt and somebody who can be asked for one."""
-    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs")
+    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", *FORMS)
     return (
         not any(params[name] for name in given)
         and is_terminal(sys.stdin)
@@ -143,17 +144,35 @@ def _text(ctx: click.Context, screen: Screen) -> int:
             screen.remark(figures(completion), stderr=True)
         if not interrupted:
             measure_afterwards(engine)
-    return errors.INTERRUPTED if interrupted else 0
+    return _exit_code(completion, interrupted, sampling)
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
     prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
     with opened(ctx.params) as engine:
         events = _events(engine, prompt, ctx.params, sampling)
-        _, interrupted = play(engine, events, sink)
+        completion, interrupted = play(engine, events, sink)
         if not interrupted:
             measure_afterwards(engine)
-    return errors.INTERRUPTED if interrupted else 0
+    return _exit_code(completion, interrupted, sampling)
+
+
+def _exit_code(
+    completion: edgespec.Completion | None, interrupted: bool, sampling: dict[str, Any]
+) -> int:
+    """Return the exit code of an answer. Raises EdgeSpecError if it was cut and must not be."""
+    import edgespec
+
+    if interrupted:
+        return errors.INTERRUPTED
+    reason = completion.finish_reason if completion else "cancelled"
+    if edgespec.SamplingParams(**sampling).is_constrained and reason != "stop":
+        assert completion
+        raise edgespec.EdgeSpecError(
+            f"the answer was cut after {len(completion.token_ids)} tokens ({reason}) and is not "
+            "complete; allow more tokens with -n"
+        )
+    return 0
 
 
 def _events(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
 from ..errors import ConfigError
-from ..sampling.base import Request
+from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
+from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
 from .prompts import check_size
@@ -58,6 +59,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.n_ctx = session.n_ctx
         self._session = session
+        self._constraints = Constraints(tokenizer)
         self._speculation = speculation
         self._description = description or {}
         self._lock = RequestLock(on_busy, functools.partial(_free, session, kept))
@@ -95,6 +97,13 @@ class Engine:
         owner: whose conversation it is, as for `stream`.
         """
         return Chat(self, system, parse_special=parse_special, owner=owner)
+
+    def check(self, **sampling: Any) -> None:
+        """Raise ConfigError for settings of a request that cannot be, forms of answers included.
+
+        The first form reads the vocabulary, which takes a second or two; a server does it here.
+        """
+        self._constraint(build(SamplingParams, sampling))
 
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known, and wait for it.
@@ -146,7 +155,19 @@ class Engine:
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
-        return self._run(Request(prompt, params, randomness, earlier, interrupt, owner), interrupt)
+        constraint = self._constraint(params)
+        return self._run(
+            Request(prompt, params, randomness, earlier, interrupt, owner, constraint), interrupt
+        )
+
+    def _constraint(self, params: SamplingParams) -> Constraint | None:
+        """Return what the answer has to follow. Raises ConfigError where that cannot be."""
+        if params.is_constrained and self.target is None:
+            raise ConfigError(
+                "the target is on another machine, which knows nothing of schemas and grammars; "
+                "load the model here for them"
+            )
+        return self._constraints.of(params)
 
     def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
         try:
@@ -176,6 +197,7 @@ class Engine:
                 output.stop_reason,
                 stats,
                 None if params.logprobs is None else tuple(logprobs),
+                parsed(params, output.text) if output.finish_reason == "stop" else None,
             )
             return completion, rest
 

@@ -78,7 +78,9 @@ class ModelDrafter:
             self._acceptance == "block" and request.params.seed is not None
         )
         self._greedy = request.params.temperature == 0 or self._acceptance == "deterministic"
-        self._sampler = Sampler(request.params, request.prompt, self._target_vocab)
+        self._sampler = Sampler(
+            request.params, request.prompt, self._target_vocab, request.matcher()
+        )
         self._start = 0
         self._cache.begin(request.owner)
         self._known = common_prefix(self._cache.tokens, request.prompt[:-1])

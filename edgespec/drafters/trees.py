@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..costs.online import Costs
-from ..sampling.base import Request
+from ..sampling.base import Matcher, Request
 from ..sampling.trees import children_of
 from ..types import NO_THRESHOLDS, Draft, DraftEstimate, Thresholds, Verified
 from .base import DrafterContext, Learns, LearnsTokens, Tokens
@@ -214,6 +214,29 @@ class Union:
         return sorted(best.values(), key=_likelier, reverse=True)
 
 
+class Allowed:
+    """The guesses of a union that a constraint allows. A state holds the path and the union's."""
+
+    def __init__(self, union: Union, matcher: Matcher) -> None:
+        self._union = union
+        self._matcher = matcher
+
+    def root(self) -> Any:
+        """Return the state behind the text so far."""
+        return (), self._union.root()
+
+    def step(self, state: Any, token: int) -> Any:
+        """Return the state behind another token."""
+        path, states = state
+        return (*path, token), self._union.step(states, token)
+
+    def children(self, state: Any, least: float) -> list[Guess]:
+        """Return the guesses that are allowed, likeliest first."""
+        path, states = state
+        allows = self._matcher.allows
+        return [guess for guess in self._union.children(states, least) if allows(guess[0], path)]
+
+
 class TreeDrafter:
     """Drafts the likeliest paths of what its sources know; a token that several of them guess
     behind the same path is one node.
@@ -236,6 +259,7 @@ class TreeDrafter:
         self._max_leaves = max_leaves
         self._least = max(p_min, LEAST)
         self._costs = costs
+        self._matcher: Matcher | None = None
         self._begin(self._named, 0)
 
     @classmethod
@@ -250,6 +274,7 @@ class TreeDrafter:
         n = len(request.prompt)
         wide = not self._costs or (self._costs.known and self._costs.least(n)[0] <= WIDE)
         self._begin({k: s for k, s in self._named.items() if wide or not s.wide}, n)
+        self._matcher = request.matcher()
         for source in self._sources:
             source.begin(request)
 
@@ -286,6 +311,8 @@ class TreeDrafter:
             states = self._union.step(states, token)
         for source in self._sources:
             source.accept(verified)
+        if self._matcher:
+            self._matcher.accept(verified.tokens)
         self._n_context += len(verified.tokens)
         self._found = None
 
@@ -334,13 +361,14 @@ class TreeDrafter:
         return self._found[2].first(limit)
 
     def _grown(self, union: Union, context: Sequence[int], limit: int) -> Tree:
-        states = union.root()
+        guesses = Allowed(union, self._matcher) if self._matcher else union
+        states = guesses.root()
         for token in context[self._n_context :]:
-            states = union.step(states, token)
+            states = guesses.step(states, token)
         costs = self._costs
         pays = costs.least(len(context)) if costs and costs.known else [0.0]
         least = [max(prob, self._least) for prob in pays]
-        return grow(states, union.children, union.step, limit, self._max_leaves, least)
+        return grow(states, guesses.children, guesses.step, limit, self._max_leaves, least)
 
 
 def max_leaves(context: DrafterContext) -> int:

@@ -64,7 +64,8 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
         found = costs()
         made = _make(replace(context, costs=found))
         sources, policy = _cascades(made, config), Adaptive(found)
-    summary = ", ".join(entry.summary for entry in _entries(context)) if made else ""
+    said = [entry.summary for entry in _entries(context) if entry.name != "forced"]  # few requests
+    summary = ", ".join(said) if made else ""
     return Speculation(made, sources, policy, summary or "off: not asked for")
 
 

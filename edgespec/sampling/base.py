@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from ..config import SamplingParams
 from ..types import Abort, Distribution
 
@@ -28,6 +31,36 @@ class Randomness(Protocol):
         """Return the k tokens that `gumbel` would draw first, each with its race E_t / p_t."""
 
 
+class Matcher(Protocol):
+    """A constraint at a place in one answer: behind the text that was emitted.
+
+    ahead: tokens behind that text, drafted and not emitted. Behind tokens that are not allowed
+    everything is: no acceptance rule gets there.
+    """
+
+    def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
+        """Return which tokens are allowed, [vocab_size], a view valid until the next call."""
+
+    def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
+        """Return whether a token is allowed."""
+
+    def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
+        """Return the tokens that most likely come next because the text is the only one allowed.
+
+        Other tokens may be allowed as well, if they begin the same text.
+        """
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
+
+
+class Constraint(Protocol):
+    """A grammar or a schema that answers have to follow."""
+
+    def matcher(self) -> Matcher:
+        """Return a matcher at the beginning of an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request, as drafters and verifiers see it.
@@ -35,6 +68,7 @@ class Request:
     prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
     owner: whose request it is; nothing of it is reused or drafted from for another owner.
+    constraint: what the answer has to follow; it only changes the target's distribution.
     """
 
     prompt: Sequence[int]
@@ -43,3 +77,8 @@ class Request:
     earlier: Sequence[int] = ()
     abort: Abort | None = None
     owner: str = ""
+    constraint: Constraint | None = None
+
+    def matcher(self) -> Matcher | None:
+        """Return a matcher at the beginning of the answer, None without a constraint."""
+        return self.constraint.matcher() if self.constraint else None

@@ -11,6 +11,7 @@ import numpy as np
 from ..config import SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..types import Distribution, Logprob, Row
+from .base import Matcher
 
 _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
 
@@ -19,11 +20,19 @@ class Sampler:
     """The sampling transforms of one request, with the history that its penalties look at.
 
     A row after drafted tokens is transformed with these as history: pass them as `ahead`. Rows
-    are [vocab_size] and never written to. Raises ConfigError for a logit_bias of unknown tokens.
+    are [vocab_size] and never written to. matcher: what it does not allow has probability 0.
+    Raises ConfigError for a logit_bias of unknown tokens.
     """
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        vocab_size: int,
+        matcher: Matcher | None = None,
+    ) -> None:
         self.params = params
+        self._matcher = matcher
         self._has_penalties = params.has_penalties
         self._changes_rows = self._has_penalties or bool(params.logit_bias)
         self._in_prompt = set(prompt) if self._has_penalties else set()
@@ -41,6 +50,8 @@ class Sampler:
         """Add emitted tokens to the history."""
         if self._has_penalties:
             self._in_output.update(tokens)
+        if self._matcher:
+            self._matcher.accept(tokens)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         """Return the likeliest token after bias and penalties; the lowest id if several are.
@@ -50,6 +61,9 @@ class Sampler:
         if self._changes_rows:
             row = self._adjusted(row, ahead)
         best = int(row.argmax())
+        if self._matcher and not self._matcher.allows(best, ahead):  # quicker than a mask
+            row = self._masked(row, ahead)
+            best = int(row.argmax())
         _check(row.item(best))
         return best
 
@@ -59,8 +73,7 @@ class Sampler:
         Of the others only those near the largest logit count: a full softmax takes twice as long,
         and gives 1% less in the median (4 tokens of 1,000 are that near).
         """
-        if self._changes_rows:
-            row = self._adjusted(row, ahead)
+        row = self._prepared(row, ahead)
         best = int(row.argmax())
         top = row.item(best)
         _check(top)
@@ -69,8 +82,7 @@ class Sampler:
 
     def likeliest_few(self, row: Row, k: int, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
         """Return the k likeliest tokens with their probabilities as `likeliest` does, or fewer."""
-        if self._changes_rows:
-            row = self._adjusted(row, ahead)
+        row = self._prepared(row, ahead)
         top = row.max()
         _check(float(top))
         ids = (row > top - _NEAR).nonzero()[0]
@@ -88,14 +100,28 @@ class Sampler:
         params = self.params
         if params.temperature == 0:
             return Distribution([self.argmax(row, ahead)], [1.0])
-        if self._changes_rows:
-            row = self._adjusted(row, ahead)
+        row = self._prepared(row, ahead)
         if params.top_k:
             ids, logits, self._least = candidates(row, min(params.top_k, len(row)), self._least)
             return _cut(ids, logits, params)
         if params.top_p < 1:
             return _cut(*_nucleus_candidates(row, params))
         return _dense(row, params)
+
+    def _prepared(self, row: Row, ahead: Sequence[int]) -> Row:
+        """Return the row after bias, penalties and constraint."""
+        if self._changes_rows:
+            row = self._adjusted(row, ahead)
+        return self._masked(row, ahead) if self._matcher else row
+
+    def _masked(self, row: Row, ahead: Sequence[int]) -> Row:
+        """Return a copy of the row with -inf where the constraint does not allow a token."""
+        assert self._matcher
+        mask = self._matcher.mask(ahead)
+        masked = np.full_like(row, -np.inf)
+        n = min(len(row), len(mask))  # the rows of a target or a draft may be longer or shorter
+        np.copyto(masked[:n], row[:n], where=mask[:n])
+        return masked
 
     def _adjusted(self, row: Row, ahead: Sequence[int]) -> Row:
         """Return a copy of the row after bias and penalties."""
@@ -220,5 +246,5 @@ def _check(best: float) -> None:
     if not math.isfinite(best):
         raise DecodeError(
             f"the largest logit of a row is {best}: the model's weights or its cache are damaged, "
-            "or logit_bias forbids every token"
+            "or logit_bias and constraint forbid every token"
         )

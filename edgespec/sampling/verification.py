@@ -9,7 +9,7 @@ from typing import Any
 from ..config import Acceptance, SamplingParams
 from ..types import Distribution, Draft, Logprob, Row, Rows
 from . import acceptance, trees
-from .base import Randomness
+from .base import Matcher, Randomness
 from .sampler import Sampler, logprob
 
 
@@ -17,7 +17,8 @@ class Verification:
     """The sampling and acceptance of one request, wherever its rows were computed.
 
     prompt, output: its tokens so far. rule: the acceptance rule for drafts that carry
-    probabilities; all others are matched with the target's own choice.
+    probabilities; all others are matched with the target's own choice. matcher: of the request's
+    constraint.
     """
 
     def __init__(
@@ -29,10 +30,11 @@ class Verification:
         *,
         output: Sequence[int] = (),
         rule: Acceptance = "block",
+        matcher: Matcher | None = None,
     ) -> None:
         self._params = params
         self._randomness = randomness
-        self._sampler = Sampler(params, prompt, vocab_size)
+        self._sampler = Sampler(params, prompt, vocab_size, matcher)
         self._sampler.accept(output)
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
         self._tree_rule = trees.rejection if rule == "rejection" else trees.traversal

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..decoding.engine import Engine
+from ..errors import ConfigError
 from ..types import Completion, Event
 from . import parameters
 from .errors import as_api_error, bad_value, shutting_down
@@ -73,7 +76,7 @@ class OpenAIEndpoints:
         """Answer `/v1/chat/completions`: continue a conversation."""
         given = parameters.read(await body(request), parameters.ChatRequest)
         self._tokenization.check_model(given.model)
-        fields = parameters.sampling(given, self._settings.sampling)
+        fields = await self._sampling(given)
         prompt = await self._tokenization.conversation(request, given)
         builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, [prompt], fields)
@@ -82,10 +85,20 @@ class OpenAIEndpoints:
         """Answer `/v1/completions`: continue texts."""
         given = parameters.read(await body(request), parameters.CompletionRequest)
         self._tokenization.check_model(given.model)
-        fields = parameters.sampling(given, self._settings.sampling)
+        fields = await self._sampling(given)
         prompts = await self._tokenization.prompts(request, given.prompt)
         builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
         return await self._answer(request, given, builder, prompts, fields)
+
+    async def _sampling(self, given: Generation) -> dict[str, Any]:
+        """Return the fields of SamplingParams; the form of an answer is compiled on a thread."""
+        fields, form = parameters.sampling(given, self._settings.sampling)
+        if form:
+            try:
+                await run_in_threadpool(functools.partial(self._engine.check, **fields))
+            except ConfigError as error:
+                raise bad_value(form, str(error)) from None
+        return fields
 
     def _model_card(self) -> dict[str, Any]:
         return {

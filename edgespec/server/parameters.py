@@ -98,10 +98,29 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
+class Schema(Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema as OpenAI's API has it."""
+
+    schema: Annotated[dict[str, Any] | None, _about("Default: any JSON object")] = None
+    name: str | None = None
+    description: str | None = None
+    strict: Annotated[bool | None, _about("Accepted: schemas are always followed")] = None
+
+
 class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
     """The format of an answer."""
 
-    type: Annotated[Literal["text"], _PLAIN]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
+    """A form of an answer, one of these, as vLLM's API has it."""
+
+    json: dict[str, Any] | str | bool | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(min_length=1, max_length=4096)] | None = None
+    grammar: str | None = None
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,6 +195,15 @@ class Generation(Request, frozen=True, kw_only=True):
     return_tokens_as_token_ids: Annotated[
         bool | None, _about("Log-probabilities name tokens as token_id:…")
     ] = None
+    json_schema: Annotated[
+        dict[str, Any] | None, _about("The answer is JSON that follows this schema")
+    ] = None
+    grammar: Annotated[
+        str | None, _about("The answer follows this grammar, in llama.cpp's form or Lark's")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, _about("A form of the answer, under vLLM's names")
+    ] = None
     n: Annotated[Literal[1] | None, _only("one answer a request")] = None
     user: Annotated[str | None, _IGNORED] = None
     metadata: Annotated[dict[str, Any] | None, _IGNORED] = None
@@ -202,7 +230,9 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
         bool | None, _about("Log-probability of each token under the unmodified logits")
     ] = None
     top_logprobs: Annotated[Top | None, _about("Likeliest tokens to name beside it")] = None
-    response_format: Annotated[ResponseFormat | None, _PLAIN] = None
+    response_format: Annotated[
+        ResponseFormat | None, _about("json_schema and json_object: the answer is JSON")
+    ] = None
     modalities: Annotated[Modalities | None, _PLAIN] = None
     tools: Annotated[Empty | None, _NO_TOOLS] = None
     functions: Annotated[Empty | None, _NO_TOOLS] = None
@@ -320,18 +350,20 @@ def _refused(mismatch: Mismatch) -> ApiError:
     return bad_value(param, message, codes.get(mismatch.problem, "invalid_value"))
 
 
-def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of SamplingParams for a request, over the server's `defaults`.
+def sampling(request: Generation, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the fields of SamplingParams for a request, over the server's `defaults`, and which
+    parameter gives the answer a form, "" if none does.
 
     Raises ApiError and ConfigError for values that contradict each other or are out of range.
     """
-    named = ((f.name, getattr(request, f.name)) for f in dataclasses.fields(SamplingParams))
+    named = ((f.name, getattr(request, f.name, None)) for f in dataclasses.fields(SamplingParams))
     given = {name: value for name, value in named if value is not None and name != "logprobs"}
     if request.seed is not None:
         given["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         given["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
-    fields = {**defaults, **given}
+    param, form = _form(request)
+    fields = {**defaults, **given, **form}
     if isinstance(request, ChatRequest):
         fields |= _chat_length(request) | _chat_logprobs(request)
     elif isinstance(request, CompletionRequest):
@@ -341,7 +373,32 @@ def sampling(request: Generation, defaults: Mapping[str, Any]) -> dict[str, Any]
         if request.logprobs is not None:
             fields["logprobs"] = request.logprobs
     build(SamplingParams, fields)
-    return fields
+    return fields, param
+
+
+def _form(request: Generation) -> tuple[str, dict[str, Any]]:
+    """Return which parameter says what the answer has to look like ("": none), and that as a field
+    of SamplingParams. Raises ApiError where it is said twice.
+    """
+    found: list[tuple[str, str, Any]] = []
+    if (response := getattr(request, "response_format", None)) and response.type != "text":
+        given = response.json_schema if response.type == "json_schema" else Schema()
+        if given is None:
+            raise bad_value("response_format", "response_format.json_schema is missing")
+        schema = {"type": "object"} if given.schema is None else given.schema
+        found.append(("response_format", "schema", schema))
+    if request.json_schema is not None:
+        found.append(("json_schema", "schema", request.json_schema))
+    if request.grammar is not None:
+        found.append(("grammar", "grammar", request.grammar))
+    if given := request.structured_outputs:
+        names = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
+        said = [name for name in names if getattr(given, name) is not None]
+        found += [("structured_outputs", names[name], getattr(given, name)) for name in said]
+    if len(found) > 1:
+        name = found[1][0]
+        raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")
+    return (found[0][0], {found[0][1]: found[0][2]}) if found else ("", {})
 
 
 def _seed(seed: int) -> int:

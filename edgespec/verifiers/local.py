@@ -21,6 +21,8 @@ def n_deciding(params: SamplingParams) -> int:
     """Return how many of a row's largest logits decide everything, 0 if the whole row may."""
     if params.has_penalties or params.logit_bias or params.logprobs is not None:
         return 0
+    if params.is_constrained:
+        return 0
     return 1 if params.temperature == 0 else params.top_k
 
 
@@ -75,6 +77,7 @@ class LocalVerifier:
             request.prompt,
             self._model.vocab_size,
             rule=self._rule,
+            matcher=request.matcher(),
         )
         self._context = list(request.prompt)
         self._cache.begin(request.owner)

@@ -62,7 +62,7 @@ def registered():
 def test_names():
     assert {"draft_model", "suffix"} <= set(drafters.names())
     assert drafters.entry("ngram") is drafters.entry("suffix")
-    automatic = {"suffix", "memory", "recycling", "runner_ups", "draft_model"}
+    automatic = {"suffix", "forced", "memory", "recycling", "runner_ups", "draft_model"}
     assert {entry.name for entry in drafters.chosen("auto")} == automatic
     assert [entry.name for entry in drafters.chosen("draft_model, suffix")] == [
         "suffix", "draft_model",
