@@ -372,6 +372,11 @@ class HeadBackend(Backend, Protocol):
         kinds.
         """
 
+    def has_own_head(self, path: Path) -> bool:
+        """Return True if the file of a model has a head for it, which `open_head` opens under the
+        model's own path. Raises ModelError and its kinds.
+        """
+
     def open_head(self, path: Path, config: EngineConfig, target: HiddenStates) -> Head:
         """Load a head for a target, which may run on another engine. Raises ModelError and its
         kinds; where the head was made for another target, a ConfigError that says how they differ.

@@ -103,9 +103,11 @@ class StateBatch(Batch):
         self._both.n_tokens = super().fill(tokens, n_past, n_logits).n_tokens
         return self._both
 
-    def fill_states(self, n: int, n_past: int) -> Any:
-        """Return a native batch of `n` states without tokens; outputs are wanted of all."""
-        self._alone.n_tokens = super().fill([0] * n, n_past, n).n_tokens
+    def fill_states(self, n: int, n_past: int, n_outputs: int) -> Any:
+        """Return a native batch of `n` states without tokens; outputs are wanted of the last
+        `n_outputs`.
+        """
+        self._alone.n_tokens = super().fill([0] * n, n_past, n_outputs).n_tokens
         return self._alone
 
 

@@ -19,6 +19,7 @@ from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
 from .inspection import inspect_metadata
 from .library import lib, native_log, supports_gpu_offload
+from .nextn import has_own_head
 from .weights import load_weights
 
 logger = logging.getLogger("edgespec.llama_cpp")
@@ -81,7 +82,10 @@ def _layer_choices(path: Path, wanted: int) -> list[int]:
 
 def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
     model, log = load_weights(
-        path, n_gpu_layers=n_gpu_layers, use_extra_bufts=config.use_extra_bufts
+        path,
+        n_gpu_layers=n_gpu_layers,
+        use_extra_bufts=config.use_extra_bufts,
+        load_mtp=has_own_head(path),
     )
     try:
         if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):

@@ -45,7 +45,7 @@ class TextInContext:
         self.n_threads_batch: int = lib.llama_n_threads_batch(context)
         self.placement = placement(native.log)
         self.thread_limit = 0
-        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=can_truncate(model))
+        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=self._can_truncate())
         self.n_past = 0
         self._n_nodes = 0  # of a tree that waits for `keep`
         self._use(context)
@@ -99,12 +99,10 @@ class TextInContext:
 
     def _use(self, context: Any) -> None:
         """Take another context, which is empty."""
-        model = self.native.model
-        n_sequences = N_SEQUENCES if can_branch(model, self.config) else 1
         self._context, self._memory = context, lib.llama_get_memory(context)
         self.n_ctx: int = lib.llama_n_ctx(context)
         self._branches: Branches = Branches(
-            context, range(n_sequences), lib.llama_model_n_swa(model)
+            context, range(self._n_sequences()), lib.llama_model_n_swa(self.native.model)
         )
         self.capabilities = replace(
             self.capabilities,
@@ -114,6 +112,14 @@ class TextInContext:
         self._batch: Batch = Batch(self.capabilities.max_batch)
         self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
         self._decode_abortable: AbortableDecode = AbortableDecode(context)
+
+    def _can_truncate(self) -> bool:
+        """Return True if the memory can drop its tail."""
+        return can_truncate(self.native.model)
+
+    def _n_sequences(self) -> int:
+        """Return how many sequences the context was made with."""
+        return N_SEQUENCES if can_branch(self.native.model, self.config) else 1
 
     def _drop_tree(self, start: int) -> None:
         """Forget what a tree that failed has left behind `start`: the engine has cleaned one
