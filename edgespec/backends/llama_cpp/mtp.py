@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...config import EngineConfig
-from ...sampling.trees import depths_of, path_to
+from ...sampling.trees import path_to
 from ...types import Abort, Outputs
 from ..base import HiddenStates
 from ..chunks import chunk_ends
@@ -95,7 +95,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
         try:
             chunk_ends(self, n, n)
             self._tokens, self._parents = [*self._tokens, *tokens], [*self._parents, *parents]
-            depths = depths_of(self._parents)
+            depths = [len(path_to(self._parents, node)) for node in range(len(self._parents))]
             if max(depths) >= self.max_depth:
                 raise ValueError(
                     f"a node at depth {max(depths)}; there are {self.max_depth} MTP layers, the "

@@ -7,6 +7,7 @@ the layers are first evaluated; so it is found out here, before the engine opens
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,14 @@ def reads(architecture: str, n_layer: int) -> int | None:
 def mtp_layers(path: Path) -> MtpLayers | None:
     """Return the MTP layers in a file that can be evaluated here if nothing is lacking, None where
     there are none. Raises ModelError and its kinds.
+    """
+    return _layers(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@functools.lru_cache(maxsize=8)
+def _layers(path: Path, changed: int) -> MtpLayers | None:
+    """Return the same for a file that was last changed at this time: a load asks several times, and
+    a long vocabulary takes a tenth of a second to read.
     """
     header = check(path)
     architecture = header.text("general.architecture")
