@@ -131,6 +131,8 @@ class FedBackHead(LlamaCppHead):
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
+        if self._n_nodes:
+            self.keep(())
         ends, n_tokens = chunk_ends(self, len(tokens), n_logits), len(tokens)
         n_outputs = max(1, n_logits)  # nodes grow behind the state of the last token
         # in a call of their own: the engine's graph gives the first rows, whichever are wanted

@@ -77,13 +77,6 @@ class LlamaCppMtpChain(LlamaCppMtp):
         self._forget_nodes()
         super().__init__(path, config, target, file)
 
-    def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
-    ) -> Outputs:
-        """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
-        self._forget_nodes()
-        return super().decode(tokens, n_logits, abort)
-
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
@@ -167,7 +160,10 @@ class LlamaCppMtpChain(LlamaCppMtp):
         behind it.
         """
         self._n_nodes, self.n_past = 0, text
-        chunk_ends(self, len(parents) + 1, len(parents) + 1)
+        n, most = len(parents), self.capabilities.max_rows - 1
+        chunk_ends(self, n, n)
+        if n > most:
+            raise ValueError(f"paths of {n} nodes; at most {most} at once")
         TextInContext.truncate(self, text - 1)
         return self._branches.enter(parents, text - 1)
 
