@@ -86,7 +86,7 @@ class Reference:
         target's states [n, layers, width] at these positions.
         """
         w = self._w
-        known = _normed(states.reshape(len(states), -1) @ w["fc"].T, w["enc.output_norm"])
+        known = _normed(states.reshape(-1, len(LAYERS) * WIDTH) @ w["fc"].T, w["enc.output_norm"])
         block = position + np.arange(BLOCK)
         x = self._embeddings[[token, *[MASK] * (BLOCK - 1)]]
         for i in range(N_LAYER):
