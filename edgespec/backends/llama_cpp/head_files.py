@@ -16,7 +16,7 @@ from .context import MAX_ROWS
 from .damage import check
 from .metadata import Header
 from .model import LlamaCppModel
-from .nextn import GRAPHS, MtpLayers, is_sidecar, mtp_layers
+from .nextn import GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
 
 _ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
@@ -60,8 +60,9 @@ def fitting(path: Path, target: HiddenStates) -> HeadFile:
     if mtp := mtp_layers(path):
         return _MtpCheck(header, kind, target).mtp_file(mtp)
     raise ModelError(
-        f"{path.name} has no head that can be evaluated here: it is of the architecture {kind!r}; "
-        f"give an EAGLE-3 or DFlash head, or MTP layers of {', '.join(GRAPHS)}"
+        f"{path.name} has no head that can be evaluated here: it is of the architecture {kind!r}, "
+        f"with {n_declared(header)} MTP layers; give an EAGLE-3 or DFlash head, or MTP layers of "
+        f"{', '.join(GRAPHS)}"
     )
 
 
