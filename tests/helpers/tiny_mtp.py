@@ -9,7 +9,7 @@ import numpy as np
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
 from .tiny_models import EPSILON, HEAD, N_LAYER, VOCABULARY, metadata
 
-ARCHITECTURES = ("hy_v3", "mimo2", "qwen35", "glm4moe")
+HYBRID = ("qwen35", "qwen35moe", "qwen3next")  # every other layer has a recurrent state
 CHAINED = ("hy_v3", "mimo2")  # those that may have several MTP layers
 BASE = 10000.0  # of the rotation
 _STATE, _GROUPS, _VALUES = 16, 1, 2  # of the recurrent layers of qwen35: size, keys, values
@@ -39,6 +39,13 @@ _EXTRA: dict[str, dict[str, Field]] = {
         "expert_weights_norm": (BOOL, True),
     },
 }  # fmt: skip
+_MOE: dict[str, Field] = {
+    "expert_count": (UINT32, _N_EXPERTS),
+    "expert_used_count": (UINT32, _N_EXPERTS),
+    "expert_feed_forward_length": (UINT32, FEED),
+    "expert_shared_feed_forward_length": (UINT32, FEED),
+}
+_EXTRA["qwen35moe"] = _EXTRA["qwen3next"] = _EXTRA["qwen35"] | _MOE
 
 
 def mtp_metadata(architecture: str, n_mtp: int = 1, n_layer: int = N_LAYER) -> dict[str, Field]:
@@ -63,29 +70,32 @@ class _Shapes:
 
     def attention(self) -> None:
         """Add attention of the architecture's kind."""
-        gated = 2 if self.architecture == "qwen35" else 1
+        gated = 2 if self.architecture in HYBRID else 1
         if self.architecture == "mimo2":
             self.matrices["attn_qkv"] = (3 * WIDTH, WIDTH)
         else:
             self.matrices["attn_q"] = (gated * WIDTH, WIDTH)
             self.matrices |= {"attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH)}
         self.matrices["attn_output"] = (WIDTH, WIDTH)
-        if self.architecture in ("hy_v3", "qwen35"):
+        if self.architecture in ("hy_v3", *HYBRID):
             self.norms |= {"attn_q_norm": HEAD, "attn_k_norm": HEAD}
 
     def recurrence(self) -> None:
-        """Add a layer of qwen35 with a recurrent state."""
+        """Add a recurrent state."""
         keys, values = _STATE * _GROUPS, _STATE * _VALUES
         self.matrices |= {
             "attn_qkv": (2 * keys + values, WIDTH), "attn_gate": (values, WIDTH),
-            "ssm_conv1d": (2 * keys + values, 4), "ssm_beta": (_VALUES, WIDTH),
-            "ssm_alpha": (_VALUES, WIDTH), "ssm_out": (WIDTH, values),
+            "ssm_conv1d": (2 * keys + values, 4), "ssm_out": (WIDTH, values),
         }  # fmt: skip
+        if self.architecture == "qwen3next":
+            self.matrices["ssm_ba"] = (2 * _VALUES, WIDTH)
+        else:
+            self.matrices |= {"ssm_beta": (_VALUES, WIDTH), "ssm_alpha": (_VALUES, WIDTH)}
         self.norms["ssm_norm"] = _STATE
 
     def feed(self, experts: bool) -> None:
         """Add what comes behind attention."""
-        late = self.architecture in ("qwen35", "glm4moe")
+        late = self.architecture in ("glm4moe", *HYBRID)
         self.norms["post_attention_norm" if late else "ffn_norm"] = WIDTH
         dense = {"ffn_gate": (FEED, WIDTH), "ffn_up": (FEED, WIDTH), "ffn_down": (WIDTH, FEED)}
         if not experts:
@@ -94,6 +104,8 @@ class _Shapes:
         self.matrices["ffn_gate_inp"] = (_N_EXPERTS, WIDTH)
         for name, shape in dense.items():
             self.matrices |= {f"{name}_exps": (_N_EXPERTS, *shape), f"{name}_shexp": shape}
+        if self.architecture in HYBRID:
+            self.matrices["ffn_gate_inp_shexp"] = (WIDTH,)
 
     def mtp(self) -> None:
         """Add what joins a token and a state."""
@@ -101,15 +113,21 @@ class _Shapes:
         self.norms |= {f"nextn.{x}": WIDTH for x in ("enorm", "hnorm", "shared_head_norm")}
 
 
+def _is_moe(architecture: str, layer: int) -> bool:
+    return architecture in ("qwen35moe", "qwen3next") or (
+        architecture == "glm4moe" and layer >= N_LAYER - 1
+    )
+
+
 def _layer(architecture: str, i: int, n_layer: int, rng: np.random.Generator) -> dict:
     """Return the weights of layer i, an MTP layer from n_layer on."""
     shapes = _Shapes(architecture)
-    recurrent = architecture == "qwen35" and i < n_layer and not i % 2
+    recurrent = architecture in HYBRID and i < n_layer and not i % 2
     if recurrent:
         shapes.recurrence()
     else:
         shapes.attention()
-    shapes.feed(architecture == "glm4moe" and i >= N_LAYER - 1)
+    shapes.feed(_is_moe(architecture, i))
     if i >= n_layer:
         shapes.mtp()
     found = {f"{name}.weight": rng.normal(size=shape) / shape[-1] ** 0.5
@@ -117,7 +135,7 @@ def _layer(architecture: str, i: int, n_layer: int, rng: np.random.Generator) ->
     found |= {f"{name}.weight": 1 + 0.1 * rng.normal(size=n) for name, n in shapes.norms.items()}
     if recurrent:
         found |= {"ssm_dt.bias": np.ones(_VALUES), "ssm_a": -np.ones(_VALUES)}
-    if "ffn_gate_inp" in shapes.matrices:
+    if architecture == "glm4moe" and "ffn_gate_inp" in shapes.matrices:
         found["exp_probs_b.bias"] = np.zeros(_N_EXPERTS)
     return found
 

@@ -7,7 +7,7 @@ from tests.helpers import libllama, tiny_dflash, tiny_models, tiny_mtp
 
 libllama.require()
 
-KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 2), ("qwen35", 1), ("glm4moe", 1)]
+KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 2), ("qwen35", 1), ("qwen35moe", 1)]
 TEXTS = ("hello world", "abc", "The quick brown fox")
 SAMPLING = ({}, {"temperature": 0.8, "seed": 7})
 FIXED = {"method": "draft_model", "draft_p_min": 0.0, "num_speculative_tokens": 3}

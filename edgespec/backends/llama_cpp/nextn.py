@@ -22,6 +22,7 @@ from .metadata import Header, read_header
 
 _EXPERTS = ("ffn_gate_inp", "ffn_down_exps")
 _SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+_GATED = (*_EXPERTS, *_SHARED, "ffn_gate_inp_shexp")
 _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 
 
@@ -43,6 +44,8 @@ GRAPHS = {
     "hy_v3": _Graph(16, True, (_DENSE, (*_EXPERTS, *_SHARED)), ("ffn_norm",)),
     "mimo2": _Graph(16, False, (_DENSE,), ("ffn_norm", "attn_qkv")),
     "qwen35": _Graph(1, True, (_DENSE,), ("post_attention_norm",)),
+    "qwen35moe": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
+    "qwen3next": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
 }
 _EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 

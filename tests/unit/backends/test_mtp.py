@@ -23,7 +23,10 @@ LONG = [3 + (7 * i) % 250 for i in range(150)]
 SETTINGS = {"n_ctx": N_CTX, "n_batch": 64, "n_threads": 1}
 CONFIG = EngineConfig(**SETTINGS, flash_attn="on")
 EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
-KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("glm4moe", 1)]
+KINDS = [
+    ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
+    ("qwen3next", 1), ("glm4moe", 1),
+]  # fmt: skip
 REFERENCED = [kind for kind in KINDS if kind[0] in tiny_mtp.CHAINED]
 READS = {"mimo2": tiny_models.N_LAYER}  # others: FINAL
 
