@@ -243,6 +243,8 @@ OPTIONAL: dict[str, _Signature] = {
     "ggml_backend_dev_memory": (None, [pointer, POINTER(c_size_t), POINTER(c_size_t)]),
 }
 
+ROLLING_BACK: dict[str, _Signature] = {"llama_n_rs_seq": (c_uint32, [pointer])}
+
 WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
     "ggml_get_name": (c_char_p, [pointer]),
     "ggml_nbytes": (c_size_t, [pointer]),
@@ -288,7 +290,7 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
     for name, (in_cpp, _) in extensions.items():
         if not hasattr(library, name) and hasattr(library, in_cpp):
             setattr(library, name, getattr(library, in_cpp))
-    functions = REQUIRED | REQUANTIZING | OPTIONAL | WATCHING
+    functions = REQUIRED | REQUANTIZING | OPTIONAL | ROLLING_BACK | WATCHING
     functions |= {name: signature for name, (_, signature) in extensions.items()}
     for name, (returned, taken) in functions.items():
         if hasattr(library, name):
