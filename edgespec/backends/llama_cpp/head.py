@@ -1,5 +1,5 @@
-"""What trained heads on llama.cpp have in common: a context of their own beside the target, and a
-cache with a cell for every token of the text that they have read.
+"""The part that all trained heads on llama.cpp have: a context of their own beside the target, and
+a cache with a cell for every token of the text that they have read.
 """
 
 from __future__ import annotations

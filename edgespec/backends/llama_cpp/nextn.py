@@ -27,9 +27,9 @@ _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 
 
 class _Graph(NamedTuple):
-    """What llama.cpp's graph of an architecture's MTP layers needs. most: layers; more would end
-    the process. normed: they read the final states, not the output of the last layer. feeds: the
-    weights behind attention, one set of these. more: further weights that each layer has.
+    """The needs of llama.cpp's graph for the MTP layers of an architecture. most: layers; more
+    would end the process. normed: they read the final states, not the output of the last layer.
+    feeds: the weights behind attention, one set of these. more: others that each layer has.
     """
 
     most: int
