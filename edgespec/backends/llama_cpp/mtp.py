@@ -110,9 +110,8 @@ class LlamaCppMtpChain(LlamaCppMtp):
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on, and all nodes."""
-        text = self.n_past - self._n_nodes
-        super().truncate(min(n_past, text) if n_past < self.n_past else n_past)
-        if n_past < text + self._n_nodes:
+        if n_past < self.n_past:
+            super().truncate(min(n_past, self.n_past - self._n_nodes))
             self._forget_nodes()
 
     def _forget_nodes(self) -> None:

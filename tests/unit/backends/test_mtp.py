@@ -251,6 +251,22 @@ def test_nodes_have_the_rows_of_their_paths_as_chains(head_of, kind, calls):
             head.keep(())
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_tree_leaves_the_text_as_it_was(head_of, kind):
+    head, fresh = head_of(kind, CONFIG), head_of(kind, CONFIG)
+    text = list(TEXT)
+    for i in range(4):
+        head.decode(text[head.n_past :])
+        head.grow([5, 6, 7], [-1, -1, -1])
+        head.grow([8, 9, 10], [0, 2, 0])
+        head.keep(())
+        text += [60 + i, 90 + i]
+    rows = head.decode(text[head.n_past :], 2).logits.copy()
+    assert near(rows, fresh.decode(text, 2).logits, 5e-3)
+    grown = head.grow([4, 3], [-1, -1]).logits.copy()
+    assert near(grown, fresh.grow([4, 3], [-1, -1]).logits, 5e-3)
+
+
 @pytest.mark.parametrize("kind", REFERENCED, ids=str)
 def test_a_tree_at_once_against_numpy(opened, head_of, kind):
     head, layers, states = head_of(kind, CONFIG), Layers(kind), states_of(opened(*kind), TEXT)
