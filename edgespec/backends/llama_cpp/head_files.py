@@ -230,6 +230,9 @@ class _DFlashCheck(_Check):
                     "which is of another kind of DFlash than is evaluated here",
                     "draft with something else",
                 )
+        if self._shape("token_embd.weight") and not self._shape("output.weight"):
+            # one version of the engine takes the target's, another one the embeddings
+            self._damaged("it has embeddings and no output weights", "both, or those of the target")
         found = super().file()
         joined = len(found.layers) * self._width
         if self._shape("fc.weight") != (joined, self._width):

@@ -272,7 +272,7 @@ def without(*names):
 def test_weights_of_the_target_are_used_where_a_head_has_none(opened, target, states):
     found = tiny_models.weights("llama")
     names = {"token_embd.weight": "embeddings", "output.weight": "output"}
-    for lacking in (names, ["token_embd.weight"], ["output.weight"]):
+    for lacking in (names, ["token_embd.weight"]):
         head = opened(target, without(*lacking))
         head.features = features_of(states)
         given = {names[name]: found[name] for name in lacking}
@@ -314,6 +314,7 @@ REFUSED = {
         {"rope__dimension_sections": (ARRAY, (INT32, [4, 0, 0, 0]))}, None, "has rope.dimension"
     ),
     "window": ({"attention__sliding_window": (UINT32, 64)}, None, "has attention.sliding_window"),
+    "half of its own": ({}, without("output.weight"), "embeddings and no output weights, expected"),
     "no norm": ({}, without("enc.output_norm.weight"), "enc.output_norm"),
     "no keys": ({}, without("blk.1.attn_k.weight"), "blk.1.attn_k"),
     "shape": ({}, more(output_norm__weight=np.ones(16, np.float32)), "output_norm"),
