@@ -72,8 +72,9 @@ class Reference:
 
     def __init__(
         self, weights: dict[str, np.ndarray], embeddings: np.ndarray | None = None,
-        output: np.ndarray | None = None,
+        output: np.ndarray | None = None, windows: tuple[int, ...] = (0,) * N_LAYER,
     ) -> None:  # fmt: skip
+        self._windows = windows  # of the layers; 0: they see all
         w = {name.removesuffix(".weight"): x.astype(np.float64) for name, x in weights.items()}
         self._w = w
         self._embeddings = w["token_embd"] if embeddings is None else embeddings
@@ -102,6 +103,8 @@ class Reference:
             value = (both @ layer["attn_v"].T).reshape(len(both), KEY_HEADS, HEAD)
             key, value = (np.repeat(a, HEADS // KEY_HEADS, 1) for a in (key, value))
             scores = np.einsum("ihd,jhd->hij", query, key) / HEAD**0.5
+            if window := self._windows[i]:
+                scores = np.where(block[:, None] - at < window, scores, -np.inf)
             probs = np.exp(scores - scores.max(-1, keepdims=True))
             probs /= probs.sum(-1, keepdims=True)
             x = (

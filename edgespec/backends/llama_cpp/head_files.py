@@ -23,7 +23,6 @@ _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
 _OTHER_DFLASH = (  # tensors, and keys of metadata
     "markov_w1.weight", "selector_hidden.weight", "hyper_connection_count",
-    "rope.dimension_sections", "attention.sliding_window",
 )  # fmt: skip
 
 
@@ -233,11 +232,24 @@ class _DFlashCheck(_Check):
         if self._shape("token_embd.weight") and not self._shape("output.weight"):
             # one version of the engine takes the target's, another one the embeddings
             self._damaged("it has embeddings and no output weights", "both, or those of the target")
+        self._check_windows()
         found = super().file()
         joined = len(found.layers) * self._width
         if self._shape("fc.weight") != (joined, self._width):
             self._damaged(f"fc.weight is {self._shape('fc.weight')}", f"({joined}, {self._width})")
         return replace(found, block=self._block(), mask=self._mask())
+
+    def _check_windows(self) -> None:
+        """Refuse positions that are not those of text, and windows of layers that are not there."""
+        sections = self._metadata("rope.dimension_sections", [0, 0, 0, 0])
+        if not isinstance(sections, list) or len(sections) != 4 or any(sections[1:]):
+            self._damaged(f"rope.dimension_sections is {sections!r:.80}", "one section of four")
+        if self._metadata("attention.sliding_window") is None:
+            return
+        self._number("attention.sliding_window")
+        pattern = self._metadata("attention.sliding_window_pattern")
+        if not isinstance(pattern, list) or len(pattern) != self._number("block_count"):
+            self._damaged(f"sliding_window_pattern is {pattern!r:.80}", "a value for each layer")
 
     def _block(self) -> int:
         block = self._number("block_size")

@@ -12,7 +12,7 @@ from edgespec import Aborted, ConfigError, ContextFull, EngineConfig, ModelError
 from edgespec.backends.base import Head
 from edgespec.backends.features import Features
 from tests.helpers import libllama, tiny_dflash, tiny_models
-from tests.helpers.gguf_files import ARRAY, INT32, TOKENS, UINT32
+from tests.helpers.gguf_files import ARRAY, BOOL, INT32, TOKENS, UINT32
 
 llama_cpp = libllama.require()
 
@@ -125,6 +125,25 @@ def test_one_by_one_equals_at_once(head, states):
     for n in range(1, 50):
         found = head.decode([LONG[n - 1]]).logits[0]
         assert near(found, block(states, n, LONG[n - 1])[0])
+
+
+@pytest.mark.parametrize("n", [1, 5, 40, 150])
+def test_windows_are_those_of_numpy(opened, states, n):
+    head = opened(**windowed([True, False]))
+    head.features = features_of(states)
+    reference = tiny_dflash.Reference(tiny_dflash.dflash_weights(), windows=(9, 0))
+    expected = block(states, n, LONG[n - 1], reference=reference)
+    for _ in range(2):
+        assert near(rows_of(head, LONG[:n]), expected)
+        head.truncate(n // 2)
+        assert near(rows_of(head, LONG[n // 2 : n]), expected)
+        head.truncate(0)
+
+
+def test_heads_for_targets_of_pictures_have_the_positions_of_text(opened, states):
+    head = opened(rope__dimension_sections=(ARRAY, (INT32, [4, 0, 0, 0])))
+    head.features = features_of(states)
+    assert near(rows_of(head, LONG), block(states, len(LONG), LONG[-1]))
 
 
 @pytest.mark.parametrize("start", [1, 37])
@@ -290,6 +309,14 @@ def layers(*numbers):
     return {"target_layers": (ARRAY, (INT32, list(numbers)))}
 
 
+def windowed(pattern, size=9):
+    """Return the metadata of a head whose layers see so many tokens, where the pattern says so."""
+    return {
+        "attention__sliding_window": (UINT32, size),
+        "attention__sliding_window_pattern": (ARRAY, (BOOL, pattern)),
+    }
+
+
 def more(**changed):
     return tiny_dflash.dflash_weights() | {n.replace("__", "."): v for n, v in changed.items()}
 
@@ -311,9 +338,11 @@ REFUSED = {
     ),
     "markov": ({}, more(markov_w1__weight=np.zeros((4, 32), np.float32)), "has markov_w1.weight"),
     "sections": (
-        {"rope__dimension_sections": (ARRAY, (INT32, [4, 0, 0, 0]))}, None, "has rope.dimension"
+        {"rope__dimension_sections": (ARRAY, (INT32, [2, 1, 1, 0]))}, None, "one section of four"
     ),
-    "window": ({"attention__sliding_window": (UINT32, 64)}, None, "has attention.sliding_window"),
+    "window": ({"attention__sliding_window": (UINT32, 64)}, None, "pattern is None, expected"),
+    "pattern": (windowed([True], 64), None, r"pattern is \[True\], expected a value for"),
+    "no window": (windowed([True, False], 0), None, "sliding_window is 0, expected a number"),
     "half of its own": ({}, without("output.weight"), "embeddings and no output weights, expected"),
     "no norm": ({}, without("enc.output_norm.weight"), "enc.output_norm"),
     "no keys": ({}, without("blk.1.attn_k.weight"), "blk.1.attn_k"),
