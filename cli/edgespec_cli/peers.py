@@ -81,7 +81,9 @@ def peers(ctx: click.Context) -> int:
 
 
 def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
-    """Return the files that the engine was loaded from: the model's, and the draft model's."""
+    """Return the files that the engine was loaded from: the model's, and the draft model's, None
+    for a head in the model's own file.
+    """
     import edgespec
     from edgespec import hub
     from edgespec.loading.drafts import draft_path
@@ -92,7 +94,8 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
     if not engine.describe()["draft"]:
         return model, None
     asked = engine_arguments(params)["draft"]
-    return model, draft_path(reference, asked, edgespec.EngineConfig())
+    draft = draft_path(reference, asked, edgespec.EngineConfig())
+    return model, draft if draft != model else None
 
 
 @contextlib.contextmanager

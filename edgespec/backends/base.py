@@ -21,8 +21,9 @@ class Capabilities:
     """Abilities and limits of an engine.
 
     max_rows: most logits rows a call. max_batch: most tokens a native call. min_tokens: fewer take
-    as long as so many. truncate: the tail of the memory can be dropped. hidden_states: it gives
-    them. max_leaves: most leaves of a tree of tokens; 1: it evaluates chains only.
+    as long as so many. truncate: the tail of the memory can be dropped. rollback: without that,
+    tokens at the end of the last call that can be dropped, but for its first. hidden_states: it
+    gives them. max_leaves: most leaves of a tree of tokens; 1: it evaluates chains only.
     """
 
     max_rows: int
@@ -31,6 +32,7 @@ class Capabilities:
     hidden_states: bool = False
     max_leaves: int = 1
     min_tokens: int = 1
+    rollback: int = 0
 
 
 class Model(Protocol):
@@ -370,6 +372,11 @@ class HeadBackend(Backend, Protocol):
     def is_head(self, path: Path) -> bool:
         """Return True if a file is a head and no model of its own. Raises ModelError and its
         kinds.
+        """
+
+    def has_own_head(self, path: Path) -> bool:
+        """Return True if the file of a model has a head for it, which `open_head` opens under the
+        model's own path. Raises ModelError and its kinds.
         """
 
     def open_head(self, path: Path, config: EngineConfig, target: HiddenStates) -> Head:

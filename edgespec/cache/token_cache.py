@@ -10,6 +10,8 @@ from ..backends.features import Features, States
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
 
+_RECENT = 64  # tokens: reading so many again, when a later request needs it, takes no time
+
 
 class TokenCache:
     """A model whose cache is kept equal to a prefix of some context, whatever the engine allows.
@@ -73,10 +75,15 @@ class TokenCache:
         except CannotTruncate:
             self._replay(n_past, abort)
 
-    def protect(self) -> None:
-        """Take a checkpoint if the engine needs one to drop the tokens that come next."""
-        if not self.model.capabilities.truncate:
-            self._checkpoint = (len(self.tokens), self.model.checkpoint())
+    def protect(self, n_next: int = 0) -> None:
+        """Take a checkpoint if the engine needs one to drop the tokens that come next: at most
+        `n_next` in one call, 0 for any number.
+        """
+        able, n = self.model.capabilities, len(self.tokens)
+        is_recent = self._checkpoint is not None and n - self._checkpoint[0] < _RECENT
+        if able.truncate or (0 < n_next <= able.rollback and is_recent):
+            return
+        self._checkpoint = (n, self.model.checkpoint())
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None

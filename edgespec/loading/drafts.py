@@ -19,7 +19,7 @@ from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, ModelError, VocabularyMismatch
 from .assembly import configured, uses_model
-from .models import Reference, is_head, is_installed, model_path, open_model
+from .models import Reference, has_own_head, is_head, is_installed, model_path, open_model
 
 __all__ = ["discard_copy_of", "draft_path", "load_draft", "open_draft", "pair"]
 
@@ -34,7 +34,9 @@ def draft_path(
     config: EngineConfig,
     speculative_config: SpeculativeConfig | None = None,
 ) -> Path | None:
-    """Return the file of the draft model that `load` takes for these; None for none."""
+    """Return the file of the draft model that `load` takes for these, the model's own if that has a
+    head in it; None for none.
+    """
     spec = configured(speculative_config, draft)
     if not uses_model(spec):
         return None
@@ -44,6 +46,8 @@ def draft_path(
     if not needs_model and draft != "auto":
         return None
     path = model_path(model)
+    if has_own_head(path):
+        return path
     there = _suggested(os.fspath(model), path)
     wants_gpu = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
     on_gpu = wants_gpu and backends.of(path).supports_gpu_offload()
@@ -117,7 +121,7 @@ def load_draft(
     settings["n_ctx"] = target.n_ctx
     settings["batch_invariant"] = False  # a guess may depend on how it was made
     config = build(EngineConfig, settings | dict(options))
-    if is_head(path):
+    if (path == target.path and has_own_head(path)) or is_head(path):
         return _open_head(path, config, target)
     copies = make_copy and config.requantize
     if copies and not known(path, config):  # no copy is made of what cannot draft

@@ -10,7 +10,7 @@ from ..backends import files
 from ..backends.base import FileModel, HeadBackend
 from ..config import EngineConfig
 from ..device import set_priority
-from ..errors import ConfigError, EngineMissing, ModelNotFound
+from ..errors import ConfigError, EngineMissing, ModelError, ModelNotFound
 
 Reference = str | os.PathLike[str]
 
@@ -48,6 +48,17 @@ def is_head(path: Path) -> bool:
     """Return True if a file is a trained head. Raises EngineMissing, ModelError and its kinds."""
     backend = backends.of(path)
     return isinstance(backend, HeadBackend) and backend.is_head(path)
+
+
+def has_own_head(path: Path) -> bool:
+    """Return True if a model's file has a head for it, which is used under the same path; False for
+    a file that cannot be read, as opening it says. Raises EngineMissing.
+    """
+    backend = backends.of(path)
+    try:
+        return isinstance(backend, HeadBackend) and backend.has_own_head(path)
+    except ModelError:
+        return False
 
 
 def refuse_head(path: Path) -> None:

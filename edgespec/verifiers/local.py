@@ -118,7 +118,7 @@ class LocalVerifier:
         """Do one pass over what is pending and the draft."""
         pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
         if n_drafted:
-            self._cache.protect()
+            self._cache.protect(n_drafted)
         evaluated = [*pending, *draft.tokens]
         rows, seconds = self._evaluate(evaluated, n_drafted + 1, draft.parents)
         if draft.parents:

@@ -63,6 +63,23 @@ class ToyHead(ToyModel):
         return {}
 
 
+class BlockToyHead(ToyHead):
+    """A head that guesses all depths at once: what its nodes are says nothing to it."""
+
+    kind = "dflash"
+
+    def __init__(self, probs, **options):
+        self._n_text = 0
+        super().__init__(lambda tokens: probs(self._masked(tokens)), **options)
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self._n_text = self.n_past + len(tokens)
+        return super().decode(tokens, n_logits, abort)
+
+    def _masked(self, tokens):
+        return [*tokens[: self._n_text], *[0] * (len(tokens) - self._n_text)]
+
+
 def complete(head):
     """Return whether all that a head has read went in with the target's hidden states."""
     assert len(head.read) == head.n_past - len(head._nodes)

@@ -25,7 +25,7 @@ from edgespec.sampling.base import Request
 from edgespec.types import Stats, Thresholds
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
-from tests.helpers.toy_head import ToyHead
+from tests.helpers.toy_head import BlockToyHead, ToyHead
 
 TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
 PROMPT = [0, 1, 0, 1]
@@ -60,7 +60,8 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
     target, head = toy(1), None
     if "head" in kind:
-        head = ToyHead(probs_of(2, zeros), vocab_size=3)
+        make, most = (BlockToyHead, 3) if "blocks" in kind else (ToyHead, 2 * ("layers" in kind))
+        head = make(probs_of(2, zeros), vocab_size=3, max_depth=most)
         shape = TreeOptions(2, 8) if truncate else TreeOptions(1, 1)
         model = HeadDrafter(head, 3, shape, **options)
     sources = {
@@ -81,9 +82,12 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         "head": [model],
         "head, merged": combined([tree], model)[1:2],
         "head, auto": combined([tree], model),
+        "head of layers": [model],
+        "head of blocks": [model],
+        "head of blocks, auto": combined([tree], model),
     }[kind]
     drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
-        kind, [model] if kind in ("model tree", "head") else [tree, lookup, model]
+        kind, [model] if kind in ALONE else [tree, lookup, model]
     )
     other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
     policy = Adaptive(costs) if costs else other
@@ -93,6 +97,7 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     return Session(verifier, drafters, policy, sources=sources, clock=clock)
 
 
+ALONE = ("model tree", "head", "head of layers", "head of blocks")
 CHEAP = Profile(Curve((1,), (1, 8), ((1e-3, 1.1e-3),)), Curve((1,), (1, 8), ((1e-4, 1.1e-4),)))
 
 
@@ -120,7 +125,8 @@ def loop_law(kind, params, **options):
 KINDS = [
     "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
     "tree", "trees, auto", "model tree", "model tree, auto", "merged", "merged, auto",
-    "head", "head, merged", "head, auto",
+    "head", "head, merged", "head, auto", "head of layers", "head of blocks",
+    "head of blocks, auto",
 ]  # fmt: skip
 
 

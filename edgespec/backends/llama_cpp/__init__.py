@@ -2,8 +2,8 @@
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .head import LlamaCppHead as LlamaCppHead
-from .head import open_head as open_head
 from .head_files import is_head as is_head
+from .heads import open_head as open_head
 from .inspection import entries as entries
 from .inspection import identity as identity
 from .inspection import inspect_metadata as inspect_metadata
@@ -18,6 +18,7 @@ from .library import versions as versions
 from .metadata import check_file as check_file
 from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
+from .nextn import has_own_head as has_own_head
 from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary
 from .weights import load_weights as load_weights

@@ -13,6 +13,7 @@ from ...types import Outputs
 from .library import lib
 
 MOST_SEQUENCES = 256  # llama.cpp keeps no more in one cache
+_MOST_POSITIONS = 4  # of a state without a token: some models have one for each axis of an image
 
 
 class Part(NamedTuple):
@@ -97,15 +98,21 @@ class StateBatch(Batch):
         for batch in (self._both, self._alone, self._parts):  # copies: they are never freed
             batch.embd = ctypes.cast(self.states.ctypes.data, type(batch.embd))
         self._alone.token = type(self._alone.token)()
+        self._rows_of_positions = np.zeros(_MOST_POSITIONS * size, np.int32)
+        address = self._rows_of_positions.ctypes.data
+        self._alone.pos = ctypes.cast(address, type(self._alone.pos))
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
         """Return the native batch, as `Batch.fill`."""
         self._both.n_tokens = super().fill(tokens, n_past, n_logits).n_tokens
         return self._both
 
-    def fill_states(self, n: int, n_past: int) -> Any:
-        """Return a native batch of `n` states without tokens; outputs are wanted of all."""
-        self._alone.n_tokens = super().fill([0] * n, n_past, n).n_tokens
+    def fill_states(self, n: int, n_past: int, n_outputs: int) -> Any:
+        """Return a native batch of `n` states without tokens; outputs are wanted of the last
+        `n_outputs`.
+        """
+        self._alone.n_tokens = super().fill([0] * n, n_past, n_outputs).n_tokens
+        self._rows_of_positions[: _MOST_POSITIONS * n] = np.tile(self._pos[:n], _MOST_POSITIONS)
         return self._alone
 
 

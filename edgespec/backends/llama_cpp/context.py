@@ -19,12 +19,14 @@ from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
 from .inspection import inspect_metadata
 from .library import lib, native_log, supports_gpu_offload
+from .nextn import has_own_head
 from .weights import load_weights
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
+ROLLBACK = 3  # tokens that a recurrent state can go back; each takes the memory of a state
 LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
 
 _KV_BYTES = {  # of 32 elements
@@ -81,7 +83,10 @@ def _layer_choices(path: Path, wanted: int) -> list[int]:
 
 def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
     model, log = load_weights(
-        path, n_gpu_layers=n_gpu_layers, use_extra_bufts=config.use_extra_bufts
+        path,
+        n_gpu_layers=n_gpu_layers,
+        use_extra_bufts=config.use_extra_bufts,
+        load_mtp=has_own_head(path),
     )
     try:
         if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
@@ -164,6 +169,8 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
+    if not can_truncate(model):
+        params.n_rs_seq = ROLLBACK
     if can_branch(model, config):
         params.n_seq_max, params.kv_unified = N_SEQUENCES, True
     params.n_threads, params.n_threads_batch = config.threads(cores)

@@ -224,6 +224,7 @@ REQUIRED: dict[str, _Signature] = {
     "llama_encode": (c_int32, [pointer, NativeBatch]),
     "llama_get_logits": (pointer, [pointer]),  # the address itself
     "llama_set_embeddings": (None, [pointer, c_bool]),
+    "llama_set_causal_attn": (None, [pointer, c_bool]),
     "llama_get_embeddings": (pointer, [pointer]),
 }  # fmt: skip
 
@@ -241,6 +242,8 @@ OPTIONAL: dict[str, _Signature] = {
     "ggml_backend_dev_type": (c_int, [pointer]),
     "ggml_backend_dev_memory": (None, [pointer, POINTER(c_size_t), POINTER(c_size_t)]),
 }
+
+ROLLING_BACK: dict[str, _Signature] = {"llama_n_rs_seq": (c_uint32, [pointer])}
 
 WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
     "ggml_get_name": (c_char_p, [pointer]),
@@ -265,7 +268,12 @@ _HEADS: dict[str, tuple[str, _Signature]] = {
         "_Z26llama_get_embeddings_nextnP13llama_context", (pointer, [pointer])
     ),
 }  # fmt: skip
-LAYER_INPUTS, HEADS = tuple(_LAYER_INPUTS), tuple(_HEADS)
+_CHAINS: dict[str, tuple[str, _Signature]] = {
+    "llama_set_nextn_layer_offset": (
+        "_Z28llama_set_nextn_layer_offsetP13llama_contexti", (None, [pointer, c_int32])
+    ),
+}  # fmt: skip
+LAYER_INPUTS, HEADS, CHAINS = tuple(_LAYER_INPUTS), tuple(_HEADS), tuple(_CHAINS)
 
 
 def missing(library: ctypes.CDLL, functions: Iterable[str]) -> list[str]:
@@ -278,11 +286,11 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
 
     context_params: its layout of llama_context_params, one of `LAYOUTS`.
     """
-    extensions = _LAYER_INPUTS | _HEADS
+    extensions = _LAYER_INPUTS | _HEADS | _CHAINS
     for name, (in_cpp, _) in extensions.items():
         if not hasattr(library, name) and hasattr(library, in_cpp):
             setattr(library, name, getattr(library, in_cpp))
-    functions = REQUIRED | REQUANTIZING | OPTIONAL | WATCHING
+    functions = REQUIRED | REQUANTIZING | OPTIONAL | ROLLING_BACK | WATCHING
     functions |= {name: signature for name, (_, signature) in extensions.items()}
     for name, (returned, taken) in functions.items():
         if hasattr(library, name):

@@ -17,6 +17,7 @@ from .abort import ABORTABLE, AbortableDecode
 from .batch import Batch, RowViews
 from .branches import N_SEQUENCES, Branches
 from .context import MAX_ROWS, Native, can_branch, can_truncate, limited_threads, placement
+from .declarations import ROLLING_BACK, missing
 from .inspection import identity
 from .library import lib
 from .tokenizer import LlamaCppTokenizer
@@ -45,7 +46,7 @@ class TextInContext:
         self.n_threads_batch: int = lib.llama_n_threads_batch(context)
         self.placement = placement(native.log)
         self.thread_limit = 0
-        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=can_truncate(model))
+        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=self._can_truncate())
         self.n_past = 0
         self._n_nodes = 0  # of a tree that waits for `keep`
         self._use(context)
@@ -54,6 +55,7 @@ class TextInContext:
         """Forget everything from `n_past` on."""
         if n_past >= self.n_past:
             return
+        self._check_rollback(n_past)
         if self._branches.reach > n_past:
             self._branches.truncate(n_past)
             self._n_nodes = 0
@@ -63,6 +65,18 @@ class TextInContext:
                 f"of {self.n_past} tokens"
             )
         self.n_past = n_past
+        self._n_last = 0  # the engine goes back once behind each evaluation
+
+    def _check_rollback(self, n_past: int) -> None:
+        """Raise CannotTruncate where the engine says that a recurrent state has gone back, and it
+        has not: beyond the first token of the last evaluation.
+        """
+        n_dropped, able = self.n_past - n_past, self.capabilities
+        if n_past and able.rollback and n_dropped > min(able.rollback, self._n_last - 1):
+            raise CannotTruncate(
+                f"{self.path.name}: {n_dropped} tokens cannot be dropped behind an evaluation of "
+                f"{self._n_last}, at most {able.rollback} and not its first"
+            )
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Set the threads for one token and for several, from the next evaluation on."""
@@ -99,21 +113,30 @@ class TextInContext:
 
     def _use(self, context: Any) -> None:
         """Take another context, which is empty."""
-        model = self.native.model
-        n_sequences = N_SEQUENCES if can_branch(model, self.config) else 1
         self._context, self._memory = context, lib.llama_get_memory(context)
         self.n_ctx: int = lib.llama_n_ctx(context)
         self._branches: Branches = Branches(
-            context, range(n_sequences), lib.llama_model_n_swa(model)
+            context, range(self._n_sequences()), lib.llama_model_n_swa(self.native.model)
         )
+        can_roll_back = not self._can_truncate() and not missing(lib, ROLLING_BACK)
+        self._n_last = 0  # tokens of the last evaluation, if it was not cut
         self.capabilities = replace(
             self.capabilities,
+            rollback=lib.llama_n_rs_seq(context) if can_roll_back else 0,
             max_batch=lib.llama_n_batch(context),
             max_leaves=self._branches.max_leaves,
         )
         self._batch: Batch = Batch(self.capabilities.max_batch)
         self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
         self._decode_abortable: AbortableDecode = AbortableDecode(context)
+
+    def _can_truncate(self) -> bool:
+        """Return True if the memory can drop its tail."""
+        return can_truncate(self.native.model)
+
+    def _n_sequences(self) -> int:
+        """Return how many sequences the context was made with."""
+        return N_SEQUENCES if can_branch(self.native.model, self.config) else 1
 
     def _drop_tree(self, start: int) -> None:
         """Forget what a tree that failed has left behind `start`: the engine has cleaned one
@@ -137,6 +160,7 @@ class TextInContext:
         except BaseException:  # Ctrl-C is raised when it is done: nobody knows how it went
             self.n_past = self._drop_partial()
             raise
+        self._n_last = n_tokens
         if code == 0 and not self._decode_abortable.ctrl_c:
             self.n_past += n_tokens
         else:
@@ -164,7 +188,8 @@ class TextInContext:
 
     def _drop_partial(self) -> int:
         """Drop what a failed call has appended; return how many tokens are left."""
-        if lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
+        rolls_back = self.capabilities.rollback > 0  # to a state that may be another
+        if not rolls_back and lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
             return self.n_past
         lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
         return 0

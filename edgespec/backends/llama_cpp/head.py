@@ -1,8 +1,5 @@
-"""Trained heads on llama.cpp: EAGLE-3 (arXiv 2503.01840).
-
-A head fuses the target's hidden states of three layers into one of its own width, which goes in
-together with the next token. Where the target has not evaluated yet, the head's own state of the
-token before takes the place of the fused one.
+"""The part that all trained heads on llama.cpp have: a context of their own beside the target, and
+a cache with a cell for every token of the text that they have read.
 """
 
 from __future__ import annotations
@@ -16,31 +13,23 @@ from typing import Any
 import numpy as np
 
 from ...config import EngineConfig
-from ...errors import Aborted, ConfigError, DecodeError
 from ...types import Abort, Outputs
 from ..base import HiddenStates
 from ..chunks import chunk_ends
 from ..features import Features, States
 from ..levels import decode_by_levels
 from .batch import Part, StateBatch
+from .branches import N_SEQUENCES
 from .context import LEAST_N_CTX, MAX_ROWS, Native, context_params, init_context
-from .declarations import HEADS, missing
 from .evaluation import TextInContext
-from .head_files import HeadFile, fitting
-from .library import engine, lib, supports_gpu_offload
+from .head_files import HeadFile
+from .library import lib, supports_gpu_offload
 from .model import LlamaCppModel
 from .weights import load_weights
 
 
-def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> LlamaCppHead:
-    """Load a head for a target. Raises ModelError and its kinds; ConfigError where they do not fit,
-    or where the library evaluates no heads.
-    """
-    return LlamaCppHead(path, config, target)
-
-
 class LlamaCppHead(TextInContext):
-    """A GGUF of an EAGLE-3 head under the `Head` contract.
+    """A head under the `Head` contract: what is the same for all kinds.
 
     It may use weights of its target: close it before the target. Its cache holds a token for every
     token of the text from `start` on.
@@ -48,26 +37,103 @@ class LlamaCppHead(TextInContext):
 
     max_depth = 0
 
-    def __init__(self, path: Path, config: EngineConfig, target: HiddenStates) -> None:
+    def __init__(
+        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
+    ) -> None:
         self.path = Path(path)
-        if lacks := missing(lib, HEADS):
-            raise ConfigError(
-                f"{self.path.name}: heads need {' and '.join(lacks)}, which {engine()} does not "
-                "have; install another libllama or draft with something else"
-            )
         self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
-        file = fitting(self.path, target)
-        self.kind, self.layers, self._width = file.kind, file.layers, file.width
-        self._fused = len(file.layers) * target.hidden_size
+        self.kind, self.layers = file.kind, file.layers
         self._target = target  # its weights stay as long as this head
         self.features, self.start = Features(), 0
-        self._own: States = np.empty((0, file.width), np.float32)
-        self._take(_open_native(self.path, self.config, file))
+        self._take(self._open(file))
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes; float32 [len(tokens), vocab_size]."""
+        raise NotImplementedError
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
+        raise NotImplementedError
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and grow a tree behind them; float32 [len(parents) + 1, vocab_size]."""
+        return decode_by_levels(self, tokens, parents, abort)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Forget all nodes. Raises ValueError for a path that is not empty."""
+        if path:
+            raise ValueError(f"the nodes of a head do not stay; keep () instead of {tuple(path)}")
+        self.truncate(self.n_past - self._n_nodes)
+
+    def checkpoint(self) -> int:
+        """Return n_past, all that is needed where the cache can be cut."""
+        return self.n_past - self._n_nodes
+
+    def restore(self, state: int) -> None:
+        """Return to a checkpoint."""
+        self.truncate(state)
+
+    def switches(self) -> dict[str, tuple[Any, Any]]:
+        """Return nothing: a head has no settings that are worth measuring."""
+        return {}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what the speed depends on, with the kind: a head may be in its target's file."""
+        return super().fingerprint() | {"head": self.kind}
+
+    def _open(self, file: HeadFile) -> Native:
+        """Load what the file has and make a context over it. Raises ModelError and its kinds."""
+        return open_native(self.path, self._params, self.config, file)
+
+    def _params(self, model: Any) -> Any:
+        """Return the native settings of the context over a native model."""
+        params = context_params(model, self.config)
+        params.n_ubatch = MAX_ROWS  # the engine reserves logits for so many tokens at once
+        params.n_seq_max, params.kv_unified = self._n_sequences(), True
+        params.n_rs_seq = 0
+        return params
+
+    def _can_truncate(self) -> bool:
+        """Return True: a head's own memory is that of attention, whatever its target has."""
+        return True
+
+    def _n_sequences(self) -> int:
+        return 1 if self.config.flash_attn == "off" else N_SEQUENCES
+
+    def _known(self, n_tokens: int) -> tuple[int, int, int]:
+        """Return the position of the state that the first of the next tokens goes in with, and
+        where the states of the target that are there begin and end.
+        """
+        first = self.start + self.n_past - 1  # a token goes in with the states before it
+        begin = min(max(first, self.features.start), first + n_tokens)
+        return first, begin, max(begin, min(first + n_tokens, self.features.end))
+
+
+class FedBackHead(LlamaCppHead):
+    """A head whose states take the place of the target's where the target has not evaluated yet.
+
+    width: of the states that go in, those of `_outputs`.
+    """
+
+    def __init__(
+        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
+    ) -> None:
+        self._width = file.width
+        self._own: States = np.empty((0, file.width), np.float32)  # of the root, then of the nodes
+        super().__init__(path, config, target, file)
+
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
+        if self._n_nodes:
+            self.keep(())
         ends, n_tokens = chunk_ends(self, len(tokens), n_logits), len(tokens)
         n_outputs = max(1, n_logits)  # nodes grow behind the state of the last token
         # in a call of their own: the engine's graph gives the first rows, whichever are wanted
@@ -75,10 +141,8 @@ class LlamaCppHead(TextInContext):
         self._own, done = self._own[:0], 0
         for end in ends:
             if end > done:
-                self._fuse(end - done, abort)
-                n_wanted = n_outputs if end == n_tokens else 0
-                batch = self._batch.fill(tokens[done:end], self.n_past, n_wanted)
-                self._evaluate(batch, end - done, abort)
+                self._write_states(end - done, abort)
+                self._append(tokens[done:end], n_outputs if end == n_tokens else 0, abort)
                 done = end
         self._own = self._outputs(n_outputs)[-1:].copy()
         return self._rows.first(n_logits)
@@ -88,8 +152,7 @@ class LlamaCppHead(TextInContext):
     ) -> Outputs:
         """Append nodes that go in with the head's own states; float32 [len(tokens), vocab_size]."""
         start, n = self.n_past - self._n_nodes, len(tokens)
-        if not len(self._own):
-            raise ValueError("nodes grow behind a token that `decode` has read last")
+        self._check_root()
         try:
             chunk_ends(self, n, n)
             sequences, positions = self._branches.grow(parents, start)
@@ -105,18 +168,6 @@ class LlamaCppHead(TextInContext):
         self._n_nodes += n
         return self._rows.first(n)
 
-    def decode_tree(
-        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
-    ) -> Outputs:
-        """Append tokens and grow a tree behind them; float32 [len(parents) + 1, vocab_size]."""
-        return decode_by_levels(self, tokens, parents, abort)
-
-    def keep(self, path: Sequence[int]) -> None:
-        """Forget all nodes. Raises ValueError for a path that is not empty."""
-        if path:
-            raise ValueError(f"the nodes of a head do not stay; keep () instead of {tuple(path)}")
-        self.truncate(self.n_past - self._n_nodes)
-
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
         if n_past < self.n_past:
@@ -124,48 +175,23 @@ class LlamaCppHead(TextInContext):
             self._own = self._own[: int(n_past >= text)]
         super().truncate(n_past)
 
-    def checkpoint(self) -> int:
-        """Return n_past, all that is needed where the cache can be cut."""
-        return self.n_past - self._n_nodes
+    def _write_states(self, n_tokens: int, abort: Abort | None) -> None:
+        """Write to `_states` what the next tokens go in with, zeros where it is not there."""
+        raise NotImplementedError
 
-    def restore(self, state: int) -> None:
-        """Return to a checkpoint."""
-        self.truncate(state)
+    def _append(self, tokens: Sequence[int], n_outputs: int, abort: Abort | None) -> None:
+        """Evaluate tokens of the text; outputs are wanted of the last `n_outputs`."""
+        self._evaluate(self._batch.fill(tokens, self.n_past, n_outputs), len(tokens), abort)
 
-    def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return nothing: a head has no settings that are worth measuring."""
-        return {}
+    def _check_root(self) -> None:
+        if not len(self._own):
+            raise ValueError("nodes grow behind a token that `decode` has read last")
 
     def _use(self, context: Any) -> None:
         super()._use(context)
         self._batch = batch = StateBatch(self.capabilities.max_batch, self._width)
         self._states = batch.states
-        self._encoded = StateBatch(MAX_ROWS, self._fused)
         lib.llama_set_embeddings_nextn(context, True, True)
-
-    def _fuse(self, n_tokens: int, abort: Abort | None) -> None:
-        """Write the fused states of the target that the next tokens go in with, zeros where there
-        are none.
-        """
-        first = self.start + self.n_past - 1  # a token goes in with the states before it
-        begin = min(max(first, self.features.start), first + n_tokens)
-        end = max(begin, min(first + n_tokens, self.features.end))
-        self._states[:n_tokens] = 0
-        for at in range(begin, end, MAX_ROWS):
-            if abort and abort():
-                raise Aborted(f"stopped after {self.n_past} tokens")
-            states = self.features.of(at, min(at + MAX_ROWS, end))
-            self._states[at - first : at - first + len(states)] = self._encode(states)
-
-    def _encode(self, states: States) -> States:
-        """Return the fused states of as many tokens as have outputs at most, a view."""
-        n = len(states)
-        self._encoded.states[:n] = states.reshape(n, self._fused)
-        with self.lock:
-            code = lib.llama_encode(self._context, self._encoded.fill_states(n, self.n_past))
-        if code:
-            raise DecodeError(f"{self.path.name}: llama_encode failed with code {code}")
-        return self._outputs(n)
 
     def _outputs(self, n: int) -> States:
         """Return the head's states of the last evaluation's first `n` outputs, a view."""
@@ -174,16 +200,20 @@ class LlamaCppHead(TextInContext):
         return np.ctypeslib.as_array(native).reshape(n, self._width)
 
 
-def _open_native(path: Path, config: EngineConfig, file: HeadFile) -> Native:
-    """Load a head's weights and make a context over them, with one of its lender's."""
+def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile) -> Native:
+    """Load a head's weights and make a context over them, with one of its lender's. params_of:
+    returns the native settings of the context.
+    """
     n_gpu_layers = config.n_gpu_layers if supports_gpu_offload() else 0
     model, log = load_weights(
-        path, n_gpu_layers=n_gpu_layers, use_extra_bufts=config.use_extra_bufts
+        path,
+        n_gpu_layers=n_gpu_layers,
+        use_extra_bufts=config.use_extra_bufts,
+        load_mtp=file.n_mtp > 0,
     )
     other = None
     try:
-        params = context_params(model, config)
-        params.n_ubatch = MAX_ROWS  # the engine reserves logits for so many tokens at once
+        params = params_of(model)
         if file.lender:
             other = params.ctx_other = _lent(file.lender)
         context, more = init_context(path, model, params)

@@ -4,7 +4,7 @@ engine opens them. Most of what is refused here would end the process there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,31 +12,40 @@ import numpy as np
 
 from ...errors import ConfigError, ModelError
 from ..base import HiddenStates
+from .context import MAX_ROWS
 from .damage import check
 from .metadata import Header
 from .model import LlamaCppModel
+from .nextn import GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
 
-KINDS = ("eagle3",)
-_ARCHITECTURES = (*KINDS, "dflash")  # which are no models of their own
+_ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
+_OTHER_DFLASH = (  # tensors, and keys of metadata
+    "markov_w1.weight", "selector_hidden.weight", "hyper_connection_count",
+)  # fmt: skip
 
 
 def is_head(path: Path) -> bool:
-    """Return True if a file is a head. Raises ModelError and its kinds."""
-    return check(path).text("general.architecture") in _ARCHITECTURES
+    """Return True if a file is a head and no model. Raises ModelError and its kinds."""
+    header = check(path)
+    return header.text("general.architecture") in _ARCHITECTURES or is_sidecar(path, header)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """A file that fits a target. layers: of the target. width: of the head's own states. lender:
-    the target if its embedding or output weights are used, else None.
+    the target if its embedding or output weights are used, else None. n_mtp: MTP layers. block: the
+    tokens that are guessed at once, with the one before them; mask: what stands for them.
     """
 
     kind: str
     layers: tuple[int, ...]
     width: int
-    lender: LlamaCppModel | None
+    lender: LlamaCppModel | None = None
+    n_mtp: int = 0
+    block: int = 0
+    mask: int = 0
 
 
 def fitting(path: Path, target: HiddenStates) -> HeadFile:
@@ -45,12 +54,15 @@ def fitting(path: Path, target: HiddenStates) -> HeadFile:
     """
     header = check(path)
     kind = header.text("general.architecture")
-    if kind not in KINDS:
-        raise ModelError(
-            f"{path.name} is of the architecture {kind!r}, and heads of {', '.join(KINDS)} can be "
-            "evaluated; give one of those"
-        )
-    return _Check(header, kind, target).file()
+    if kind in _CHECKS:
+        return _CHECKS[kind](header, kind, target).file()
+    if mtp := mtp_layers(path):
+        return _MtpCheck(header, kind, target).mtp_file(mtp)
+    raise ModelError(
+        f"{path.name} has no head that can be evaluated here: it is of the architecture {kind!r}, "
+        f"with {n_declared(header)} MTP layers; give an EAGLE-3 or DFlash head, or MTP layers of "
+        f"{', '.join(GRAPHS)}"
+    )
 
 
 class _Check:
@@ -91,9 +103,7 @@ class _Check:
         return layout.shape if layout else ()
 
     def _check_shape(self) -> None:
-        """Refuse more layers than one, and heads of attention that the engine cannot evaluate."""
-        if (n := self._number("block_count")) != 1:
-            self._damaged(f"it has {n} layers", "one")
+        """Refuse heads of attention that the engine cannot evaluate."""
         n_heads = self._number("attention.head_count")
         if n_heads % (n_kv := self._number("attention.head_count_kv", n_heads)):
             self._damaged(f"it has {n_heads} heads over {n_kv}", "a multiple")
@@ -107,7 +117,10 @@ class _Check:
             )
 
     def _check_states(self) -> None:
-        found = self._number("target_hidden_size")
+        """Refuse a head that reads states of another size."""
+        self._check_width(self._width)
+
+    def _check_width(self, found: int) -> None:
         if found != self._target.hidden_size:
             self._other_target(
                 f"it reads hidden states of {found} numbers", f"{self._target.hidden_size}"
@@ -115,8 +128,8 @@ class _Check:
 
     def _layers(self) -> tuple[int, ...]:
         found = self._metadata("target_layers")
-        if not isinstance(found, list) or len(found) != _N_LAYERS:
-            self._damaged(f"{self._kind}.target_layers is {found!r:.80}", f"{_N_LAYERS} layers")
+        if not isinstance(found, list) or not self._may_read(len(found)):
+            self._damaged(f"{self._kind}.target_layers is {found!r:.80}", self._reads)
         for layer in found:
             if layer not in range(self._target.n_layer + 1):
                 self._other_target(
@@ -124,6 +137,11 @@ class _Check:
                     f"the layers 0 to {self._target.n_layer - 1}",
                 )
         return tuple(found)
+
+    _reads = "some layers"
+
+    def _may_read(self, n_layers: int) -> bool:
+        return n_layers > 0
 
     def _check_vocabulary(self) -> None:
         n, wanted = self._header.vocab_size, self._target.vocab_size
@@ -184,3 +202,80 @@ class _Check:
                 "give a head with weights of its own",
             )
         return self._target
+
+
+class _EagleCheck(_Check):
+    _reads = f"{_N_LAYERS} layers"
+
+    def _check_shape(self) -> None:
+        if (n := self._number("block_count")) != 1:
+            self._damaged(f"it has {n} layers", "one")
+        super()._check_shape()
+
+    def _check_states(self) -> None:
+        self._check_width(self._number("target_hidden_size"))
+
+    def _may_read(self, n_layers: int) -> bool:
+        return n_layers == _N_LAYERS
+
+
+class _DFlashCheck(_Check):
+    def file(self) -> HeadFile:
+        """Return what the file says, if it is whole and fits."""
+        for name in ("d2t", *_OTHER_DFLASH):
+            if self._shape(name) or self._metadata(name) is not None:
+                self._refuse(
+                    f"it has {name}",
+                    "which is of another kind of DFlash than is evaluated here",
+                    "draft with something else",
+                )
+        if self._shape("token_embd.weight") and not self._shape("output.weight"):
+            # one version of the engine takes the target's, another one the embeddings
+            self._damaged("it has embeddings and no output weights", "both, or those of the target")
+        self._check_windows()
+        found = super().file()
+        joined = len(found.layers) * self._width
+        if self._shape("fc.weight") != (joined, self._width):
+            self._damaged(f"fc.weight is {self._shape('fc.weight')}", f"({joined}, {self._width})")
+        return replace(found, block=self._block(), mask=self._mask())
+
+    def _check_windows(self) -> None:
+        """Refuse positions that are not those of text, and windows of layers that are not there."""
+        sections = self._metadata("rope.dimension_sections", [0, 0, 0, 0])
+        if not isinstance(sections, list) or len(sections) != 4 or any(sections[1:]):
+            self._damaged(f"rope.dimension_sections is {sections!r:.80}", "one section of four")
+        if self._metadata("attention.sliding_window") is None:
+            return
+        self._number("attention.sliding_window")
+        pattern = self._metadata("attention.sliding_window_pattern")
+        if not isinstance(pattern, list) or len(pattern) != self._number("block_count"):
+            self._damaged(f"sliding_window_pattern is {pattern!r:.80}", "a value for each layer")
+
+    def _block(self) -> int:
+        block = self._number("block_size")
+        if not 1 < block <= MAX_ROWS:
+            self._damaged(f"a block has {block} tokens", f"2 to {MAX_ROWS}")
+        return block
+
+    def _mask(self) -> int:
+        found = self._header.metadata.get("tokenizer.ggml.mask_token_id")
+        if not isinstance(found, int) or found not in range(self._header.vocab_size):
+            self._damaged(f"tokenizer.ggml.mask_token_id is {found!r:.20}", "one of its tokens")
+        return found
+
+
+class _MtpCheck(_Check):
+    def mtp_file(self, mtp: MtpLayers) -> HeadFile:
+        """Return what the file says of its MTP layers, if they are whole and fit."""
+        if mtp.lacks:
+            self._damaged(f"it lacks {', '.join(mtp.lacks[:3])}", "MTP layers with all weights")
+        if mtp.n_layer != self._target.n_layer:
+            self._other_target(
+                f"its MTP layers follow {mtp.n_layer} layers", f"{self._target.n_layer}"
+            )
+        self._check_states()
+        self._check_vocabulary()
+        return HeadFile("mtp", (mtp.reads,), self._width, n_mtp=mtp.n)
+
+
+_CHECKS: dict[str, type[_Check]] = {"eagle3": _EagleCheck, "dflash": _DFlashCheck}

@@ -1,8 +1,9 @@
 """Hidden states out of llama.cpp, while it evaluates tokens.
 
-Some architectures give the inputs of their layers, all give the final states. For the rest every
-tensor of an evaluation is shown to a callback, which copies those that are wanted: about a thousand
-calls an evaluation, and so only in a context that is made for it.
+Some architectures give the inputs of their layers, and those with MTP layers what these read; all
+give the final states, with the logits of every token. For the rest every tensor of an evaluation is
+shown to a callback, which copies those that are wanted: about a thousand calls an evaluation, and
+so only in a context that is made for it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .declarations import LAYER_INPUTS, WATCHING, EvalCallback, missing
 from .evaluation import TextInContext
 from .inspection import inspect_metadata
 from .library import engine, lib
+from .nextn import reads
 
 # Architectures whose layers were seen to give their inputs. The engine has more of them, but ends
 # the process if it is asked for those of others; where in doubt a callback gives the same numbers.
@@ -100,22 +102,34 @@ class Taps:
 
 
 class GivenStates(Taps):
-    """States that a context gives of itself: inputs of layers, and the final ones."""
+    """States that a context gives of itself: inputs of layers, and the final ones. nextn: the layer
+    whose states it gives to MTP layers, None for none.
+    """
 
     _context: Any = None
+
+    def __init__(
+        self, layers: tuple[int, ...], hidden_size: int, of_outputs: bool, nextn: int | None
+    ) -> None:
+        super().__init__(layers, hidden_size, of_outputs)
+        self._nextn = nextn
 
     def switch(self, context: Any, on: bool) -> None:
         """Let a context give states, or no longer."""
         self._context = context
         for layer in self.layers:
-            if layer == FINAL:
+            if layer == self._nextn:
+                lib.llama_set_embeddings_nextn(context, on, False)
+            elif layer == FINAL:
                 lib.llama_set_embeddings(context, on)
             else:
                 lib.llama_set_embeddings_layer_inp(context, layer, on)
 
     def _read(self, states: States) -> None:
         for i, layer in enumerate(self.layers):
-            if layer == FINAL:
+            if layer == self._nextn:
+                address = lib.llama_get_embeddings_nextn(self._context)
+            elif layer == FINAL:
                 address = lib.llama_get_embeddings(self._context)
             else:
                 address = lib.llama_get_embeddings_layer_inp(self._context, layer)
@@ -227,8 +241,9 @@ class Tappable(TextInContext):
         """Let each evaluation give the hidden states of these layers, as `HiddenStates.tap`.
 
         FINAL and the number of layers make the engine compute the logits of every token, in pieces
-        of `max_rows`. A context that has to be made anew gets what the cache holds; the memory of
-        both is needed meanwhile. Raises ConfigError and OutOfMemory.
+        of `max_rows`, unless it is what MTP layers read. A context that has to be made anew gets
+        what the cache holds; the memory of both is needed meanwhile. Raises ConfigError and
+        OutOfMemory.
         """
         wanted = tuple(layers)
         taps, was = self._taps_for(wanted) if wanted else None, self._taps
@@ -253,18 +268,19 @@ class Tappable(TextInContext):
                     f"{n_layer - 1}, {n_layer} is what comes out of the last one, and {FINAL} the "
                     "final states: take a head that was made for this model"
                 )
-        of_outputs = FINAL in layers or n_layer in layers
-        inputs = {layer for layer in layers if layer != FINAL}
-        given = self._architecture in GIVE_INPUTS and not missing(lib, LAYER_INPUTS)
+        architecture, behind = self._architecture, {FINAL, n_layer}.intersection(layers)
+        nextn = reads(architecture, n_layer)
+        inputs = {layer for layer in layers if layer not in (FINAL, nextn)}
+        given = architecture in GIVE_INPUTS and not missing(lib, LAYER_INPUTS)
         if not inputs or (given and n_layer not in inputs):
-            return GivenStates(layers, self.hidden_size, of_outputs)
+            return GivenStates(layers, self.hidden_size, bool(behind - {nextn}), nextn)
         if lacks := missing(lib, WATCHING):
             raise ConfigError(
                 f"{name}: hidden states of its layers need {' and '.join(lacks)}, which "
                 f"{engine()} does not have; take a target of another architecture or install "
                 "another libllama"
             )
-        return WatchedStates(layers, self.hidden_size, of_outputs, self._names(layers))
+        return WatchedStates(layers, self.hidden_size, bool(behind), self._names(layers))
 
     @property
     def _architecture(self) -> str:

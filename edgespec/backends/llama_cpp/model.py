@@ -150,7 +150,7 @@ class LlamaCppModel(Tappable):
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
-        self.n_past = n_past
+        self.n_past, self._n_last = n_past, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return flash attention and repacked weights, unless batch_invariant has decided them."""

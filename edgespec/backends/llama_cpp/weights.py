@@ -28,15 +28,24 @@ _DAMAGED = (
 
 
 def load_weights(
-    path: Path, *, n_gpu_layers: int = 0, vocab_only: bool = False, use_extra_bufts: bool = True
+    path: Path,
+    *,
+    n_gpu_layers: int = 0,
+    vocab_only: bool = False,
+    use_extra_bufts: bool = True,
+    load_mtp: bool = False,
 ) -> tuple[Any, list[str]]:
-    """Return the native model and what was logged meanwhile. Raises ModelError and its kinds."""
+    """Return the native model and what was logged meanwhile. Raises ModelError and its kinds.
+
+    load_mtp: with the MTP layers that the file has.
+    """
     check(path)
     start()
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
     params.vocab_only = vocab_only
     params.use_extra_bufts = use_extra_bufts
+    params.load_mtp = load_mtp
     pressed = threading.Event()
     # A False from this callback ends the loading; the field keeps it alive.
     params.progress_callback = type(params.progress_callback)(lambda *_: not pressed.is_set())

@@ -2,6 +2,7 @@
 
 from .head import OnnxHead as OnnxHead
 from .head import open_head as open_head
+from .head_folder import has_own_head as has_own_head
 from .head_folder import is_head as is_head
 from .inspection import inspect_metadata as inspect_metadata
 from .model import OnnxModel as OnnxModel

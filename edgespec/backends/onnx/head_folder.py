@@ -46,6 +46,11 @@ def is_head(path: Path) -> bool:
     return "kind" in read(folder_of(path), NOTE)
 
 
+def has_own_head(path: Path) -> bool:
+    """Return False: graphs of models have no heads of their own."""
+    return False
+
+
 def read_note(folder: Path) -> Note:
     """Return what head.json says. Raises ModelNotFound, ModelError."""
     if not (folder / NOTE).is_file():

@@ -441,7 +441,7 @@ REFUSED = {
     "offsets": ({}, {"d2t": DRAFTED - np.arange(64)}, "d2t has tokens twice"),
     "float d2t": ({}, {"d2t": DRAFTED.astype(np.float32)}, "d2t is of type 0"),
     "another kind": (
-        {"general.architecture": (STRING, b"dflash")}, None, "of the architecture 'dflash'"
+        {"general.architecture": (STRING, b"gemma4-assistant")}, None, "architecture 'gemma4-assis"
     ),
 }  # fmt: skip
 
@@ -481,7 +481,7 @@ def test_a_file_without_some_weights_is_refused(opened, name):
 
 
 def test_a_library_without_the_functions_is_said(opened, monkeypatch):
-    monkeypatch.setattr("edgespec.backends.llama_cpp.head.HEADS", ("llama_no_such_function",))
+    monkeypatch.setattr("edgespec.backends.llama_cpp.heads.HEADS", ("llama_no_such_function",))
     with pytest.raises(ConfigError, match="heads need llama_no_such_function, which"):
         opened()
 

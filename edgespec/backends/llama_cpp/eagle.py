@@ -1,0 +1,55 @@
+"""EAGLE-3 on llama.cpp (arXiv 2503.01840).
+
+A head fuses the target's hidden states of three layers into one of its own width, which goes in
+together with the next token. Where the target has not evaluated yet, the head's own state of the
+token before takes the place of the fused one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...config import EngineConfig
+from ...errors import Aborted, DecodeError
+from ...types import Abort
+from ..base import HiddenStates
+from ..features import States
+from .batch import StateBatch
+from .context import MAX_ROWS
+from .head import FedBackHead
+from .head_files import HeadFile
+from .library import lib
+
+
+class LlamaCppEagle(FedBackHead):
+    """A GGUF of an EAGLE-3 head under the `Head` contract."""
+
+    def __init__(
+        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
+    ) -> None:
+        self._fused = len(file.layers) * target.hidden_size
+        super().__init__(path, config, target, file)
+
+    def _use(self, context: Any) -> None:
+        super()._use(context)
+        self._encoded = StateBatch(MAX_ROWS, self._fused)
+
+    def _write_states(self, n_tokens: int, abort: Abort | None) -> None:
+        first, begin, end = self._known(n_tokens)
+        self._states[:n_tokens] = 0
+        for at in range(begin, end, MAX_ROWS):
+            if abort and abort():
+                raise Aborted(f"stopped after {self.n_past} tokens")
+            states = self.features.of(at, min(at + MAX_ROWS, end))
+            self._states[at - first : at - first + len(states)] = self._encode(states)
+
+    def _encode(self, states: States) -> States:
+        """Return the fused states of as many tokens as have outputs at most, a view."""
+        n = len(states)
+        self._encoded.states[:n] = states.reshape(n, self._fused)
+        with self.lock:
+            code = lib.llama_encode(self._context, self._encoded.fill_states(n, self.n_past, n))
+        if code:
+            raise DecodeError(f"{self.path.name}: llama_encode failed with code {code}")
+        return self._outputs(n)

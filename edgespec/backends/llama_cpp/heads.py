@@ -1,0 +1,42 @@
+"""Trained heads on llama.cpp, by kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...config import EngineConfig
+from ...errors import ConfigError
+from ..base import HiddenStates
+from .declarations import CHAINS, HEADS, missing
+from .dflash import LlamaCppDFlash
+from .eagle import LlamaCppEagle
+from .head import LlamaCppHead
+from .head_files import fitting
+from .library import engine, lib
+from .mtp import LlamaCppMtp, LlamaCppMtpChain
+
+_CLASSES: dict[str, type[LlamaCppHead]] = {
+    "eagle3": LlamaCppEagle, "mtp": LlamaCppMtp, "dflash": LlamaCppDFlash
+}  # fmt: skip
+
+
+def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> LlamaCppHead:
+    """Load a head for a target, from a file of its own or, where `path` is the target's, from that.
+    Raises ModelError and its kinds; ConfigError where they do not fit, or where the library
+    evaluates no heads.
+    """
+    _check_library(Path(path), "heads", HEADS)
+    file = fitting(Path(path), target)
+    if file.n_mtp > 1:
+        _check_library(Path(path), "several MTP layers", CHAINS)
+        return LlamaCppMtpChain(Path(path), config, target, file)
+    return _CLASSES[file.kind](Path(path), config, target, file)
+
+
+def _check_library(path: Path, what: str, functions: tuple[str, ...]) -> None:
+    """Raise ConfigError if the library lacks one of these functions."""
+    if lacks := missing(lib, functions):
+        raise ConfigError(
+            f"{path.name}: {what} need {' and '.join(lacks)}, which {engine()} does not have; "
+            "install another libllama or draft with something else"
+        )

@@ -1,0 +1,139 @@
+"""MTP layers in a GGUF: layers behind a model's own that guess further tokens (multi-token
+prediction, arXiv 2412.19437; GGUF calls them nextn). A file has them beside its model, or alone.
+
+What is missing in a file, or of a shape that llama.cpp has no graph for, would end the process when
+the layers are first evaluated; so it is found out here, before the engine opens the file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..base import FINAL
+from ..files import split_parts
+from .damage import check
+from .declarations import HEADS, missing
+from .library import lib
+from .metadata import Header, read_header
+
+_EXPERTS = ("ffn_gate_inp", "ffn_down_exps")
+_SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+_GATED = (*_EXPERTS, *_SHARED, "ffn_gate_inp_shexp")
+_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
+
+
+class _Graph(NamedTuple):
+    """The needs of llama.cpp's graph for the MTP layers of an architecture. most: layers; more
+    would end the process. normed: they read the final states, not the output of the last layer.
+    feeds: the weights behind attention, one set of these. more: others that each layer has.
+    """
+
+    most: int
+    normed: bool
+    feeds: tuple[tuple[str, ...], ...]
+    more: tuple[str, ...] = ()
+
+
+# Architectures whose MTP layers were seen to run, here with random weights.
+GRAPHS = {
+    "glm4moe": _Graph(1, True, ((*_EXPERTS, *_SHARED),), ("post_attention_norm",)),
+    "hy_v3": _Graph(16, True, (_DENSE, (*_EXPERTS, *_SHARED)), ("ffn_norm",)),
+    "mimo2": _Graph(16, False, (_DENSE,), ("ffn_norm", "attn_qkv")),
+    "qwen35": _Graph(1, True, (_DENSE,), ("post_attention_norm",)),
+    "qwen35moe": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
+    "qwen3next": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
+}
+_EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayers:
+    """The MTP layers of a file. n: how many. n_layer: layers of the model before them. reads: the
+    layer of the target whose states they read, as in `HiddenStates.tap`. alone: the model itself is
+    in another file. lacks: weights that are missing.
+    """
+
+    n: int
+    n_layer: int
+    reads: int
+    alone: bool
+    lacks: tuple[str, ...]
+
+
+def reads(architecture: str, n_layer: int) -> int | None:
+    """Return the layer whose states an architecture gives to its MTP layers, for every token at no
+    cost: FINAL or n_layer. None for one that gives none.
+    """
+    graph = GRAPHS.get(architecture)
+    if graph is None or missing(lib, HEADS):
+        return None
+    return FINAL if graph.normed else n_layer
+
+
+def mtp_layers(path: Path) -> MtpLayers | None:
+    """Return the MTP layers in a file that can be evaluated here if nothing is lacking, None where
+    there are none. Raises ModelError and its kinds.
+    """
+    return _layers(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@functools.lru_cache(maxsize=8)
+def _layers(path: Path, changed: int) -> MtpLayers | None:
+    """Return the same for a file that was last changed at this time: a load asks several times, and
+    a long vocabulary takes a tenth of a second to read.
+    """
+    header = check(path)
+    architecture = header.text("general.architecture")
+    graph, n = GRAPHS.get(architecture), n_declared(header)
+    n_all = header.metadata.get(f"{architecture}.block_count", 0)
+    if graph is None or not 0 < n <= graph.most or not n < n_all or missing(lib, HEADS):
+        return None
+    layers = range(n_all - n, n_all)
+    names = set(_tensors(path, header))
+    if not any(f"blk.{layer}.nextn.eh_proj.weight" in names for layer in layers):
+        return None
+    lacks = tuple(name for layer in layers for name in _lacking(graph, layer, names))
+    read = FINAL if graph.normed else layers.start
+    return MtpLayers(n, layers.start, read, "blk.0.attn_norm.weight" not in names, lacks)
+
+
+def has_own_head(path: Path) -> bool:
+    """Return True if a file has a model and MTP layers for it that can be evaluated here. Raises
+    ModelError and its kinds.
+    """
+    found = mtp_layers(path)
+    return found is not None and not (found.alone or found.lacks)
+
+
+def is_sidecar(path: Path, header: Header) -> bool:
+    """Return True if a file has MTP layers alone."""
+    return n_declared(header) > 0 and "blk.0.attn_norm.weight" not in set(_tensors(path, header))
+
+
+def n_declared(header: Header) -> int:
+    """Return how many MTP layers a file's metadata speaks of."""
+    architecture = header.text("general.architecture")
+    found = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _tensors(path: Path, header: Header) -> Iterable[str]:
+    """Yield the names of all tensors of a model, those of its further files too."""
+    yield from header.tensors
+    for name in split_parts(path.name)[1:]:
+        yield from read_header(path.with_name(name)).tensors
+
+
+def _lacking(graph: _Graph, layer: int, names: set[str]) -> list[str]:
+    """Return the names of the weights that a layer needs and does not have."""
+
+    def lacking(parts: Iterable[str]) -> list[str]:
+        return [f"blk.{layer}.{p}.weight" for p in parts if f"blk.{layer}.{p}.weight" not in names]
+
+    attention = [] if not lacking(("attn_qkv",)) else lacking(("attn_q", "attn_k", "attn_v"))
+    feed = min((lacking(feed) for feed in graph.feeds), key=len)
+    return [*lacking((*_EACH, *graph.more)), *attention, *feed]

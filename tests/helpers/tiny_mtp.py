@@ -1,0 +1,255 @@
+"""Tiny random targets with MTP layers as GGUFs, of several architectures, and what the layers of
+the simplest compute, in NumPy.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
+from .tiny_models import EPSILON, HEAD, N_LAYER, VOCABULARY, metadata
+
+HYBRID = ("qwen35", "qwen35moe", "qwen3next")  # every other layer has a recurrent state
+CHAINED = ("hy_v3", "mimo2")  # those that may have several MTP layers
+BASE = 10000.0  # of the rotation
+_STATE, _GROUPS, _VALUES = 16, 1, 2  # of the recurrent layers of qwen35: size, keys, values
+_N_EXPERTS = 2
+_EXTRA: dict[str, dict[str, Field]] = {
+    "hy_v3": {"expert_feed_forward_length": (UINT32, FEED)},
+    "mimo2": {
+        "expert_feed_forward_length": (UINT32, FEED),
+        "attention.sliding_window": (UINT32, 4096),
+    },
+    "qwen35": {
+        "rope.dimension_sections": (ARRAY, (INT32, [2, 1, 1, 0])),
+        "ssm.conv_kernel": (UINT32, 4),
+        "ssm.inner_size": (UINT32, _STATE * _VALUES),
+        "ssm.state_size": (UINT32, _STATE),
+        "ssm.time_step_rank": (UINT32, _VALUES),
+        "ssm.group_count": (UINT32, _GROUPS),
+        "full_attention_interval": (UINT32, 2),
+    },
+    "glm4moe": {
+        "expert_count": (UINT32, _N_EXPERTS),
+        "expert_used_count": (UINT32, _N_EXPERTS),  # all: rounding decides nothing
+        "expert_shared_count": (UINT32, 1),
+        "expert_feed_forward_length": (UINT32, FEED),
+        "leading_dense_block_count": (UINT32, N_LAYER - 1),
+        "expert_weights_scale": (FLOAT32, 1.0),
+        "expert_weights_norm": (BOOL, True),
+    },
+}  # fmt: skip
+_MOE: dict[str, Field] = {
+    "expert_count": (UINT32, _N_EXPERTS),
+    "expert_used_count": (UINT32, _N_EXPERTS),
+    "expert_feed_forward_length": (UINT32, FEED),
+    "expert_shared_feed_forward_length": (UINT32, FEED),
+}
+_EXTRA["qwen35moe"] = _EXTRA["qwen3next"] = _EXTRA["qwen35"] | _MOE
+
+
+def mtp_metadata(architecture: str, n_mtp: int = 1, n_layer: int = N_LAYER) -> dict[str, Field]:
+    """Return the metadata of a target with so many MTP layers behind its own."""
+    found = metadata(architecture, n_layer + n_mtp)
+    found[f"{architecture}.nextn_predict_layers"] = (UINT32, n_mtp)
+    for key, content in _EXTRA[architecture].items():
+        found[f"{architecture}.{key}"] = content
+    if architecture == "mimo2":
+        pattern = [i % 2 for i in range(n_layer + n_mtp)]
+        found["mimo2.attention.sliding_window_pattern"] = (ARRAY, (BOOL, pattern))
+    return found
+
+
+class _Shapes:
+    """The shapes of a layer's weights, by name; norms are vectors around 1."""
+
+    def __init__(self, architecture: str) -> None:
+        self.architecture = architecture
+        self.matrices: dict[str, tuple[int, ...]] = {}
+        self.norms: dict[str, int] = {"attn_norm": WIDTH}
+
+    def attention(self) -> None:
+        """Add attention of the architecture's kind."""
+        gated = 2 if self.architecture in HYBRID else 1
+        if self.architecture == "mimo2":
+            self.matrices["attn_qkv"] = (3 * WIDTH, WIDTH)
+        else:
+            self.matrices["attn_q"] = (gated * WIDTH, WIDTH)
+            self.matrices |= {"attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH)}
+        self.matrices["attn_output"] = (WIDTH, WIDTH)
+        if self.architecture in ("hy_v3", *HYBRID):
+            self.norms |= {"attn_q_norm": HEAD, "attn_k_norm": HEAD}
+
+    def recurrence(self) -> None:
+        """Add a recurrent state."""
+        keys, values = _STATE * _GROUPS, _STATE * _VALUES
+        self.matrices |= {
+            "attn_qkv": (2 * keys + values, WIDTH), "attn_gate": (values, WIDTH),
+            "ssm_conv1d": (2 * keys + values, 4), "ssm_out": (WIDTH, values),
+        }  # fmt: skip
+        if self.architecture == "qwen3next":
+            self.matrices["ssm_ba"] = (2 * _VALUES, WIDTH)
+        else:
+            self.matrices |= {"ssm_beta": (_VALUES, WIDTH), "ssm_alpha": (_VALUES, WIDTH)}
+        self.norms["ssm_norm"] = _STATE
+
+    def feed(self, experts: bool) -> None:
+        """Add what comes behind attention."""
+        late = self.architecture in ("glm4moe", *HYBRID)
+        self.norms["post_attention_norm" if late else "ffn_norm"] = WIDTH
+        dense = {"ffn_gate": (FEED, WIDTH), "ffn_up": (FEED, WIDTH), "ffn_down": (WIDTH, FEED)}
+        if not experts:
+            self.matrices |= dense
+            return
+        self.matrices["ffn_gate_inp"] = (_N_EXPERTS, WIDTH)
+        for name, shape in dense.items():
+            self.matrices |= {f"{name}_exps": (_N_EXPERTS, *shape), f"{name}_shexp": shape}
+        if self.architecture in HYBRID:
+            self.matrices["ffn_gate_inp_shexp"] = (WIDTH,)
+
+    def mtp(self) -> None:
+        """Add what joins a token and a state."""
+        self.matrices["nextn.eh_proj"] = (WIDTH, 2 * WIDTH)
+        self.norms |= {f"nextn.{x}": WIDTH for x in ("enorm", "hnorm", "shared_head_norm")}
+
+
+def _is_moe(architecture: str, layer: int) -> bool:
+    return architecture in ("qwen35moe", "qwen3next") or (
+        architecture == "glm4moe" and layer >= N_LAYER - 1
+    )
+
+
+def _layer(architecture: str, i: int, n_layer: int, rng: np.random.Generator) -> dict:
+    """Return the weights of layer i, an MTP layer from n_layer on."""
+    shapes = _Shapes(architecture)
+    recurrent = architecture in HYBRID and i < n_layer and not i % 2
+    if recurrent:
+        shapes.recurrence()
+    else:
+        shapes.attention()
+    shapes.feed(_is_moe(architecture, i))
+    if i >= n_layer:
+        shapes.mtp()
+    found = {f"{name}.weight": rng.normal(size=shape) / shape[-1] ** 0.5
+             for name, shape in shapes.matrices.items()}  # fmt: skip
+    found |= {f"{name}.weight": 1 + 0.1 * rng.normal(size=n) for name, n in shapes.norms.items()}
+    if recurrent:
+        found |= {"ssm_dt.bias": np.ones(_VALUES), "ssm_a": -np.ones(_VALUES)}
+    if architecture == "glm4moe" and "ffn_gate_inp" in shapes.matrices:
+        found["exp_probs_b.bias"] = np.zeros(_N_EXPERTS)
+    return found
+
+
+def mtp_weights(
+    architecture: str, n_mtp: int = 1, n_layer: int = N_LAYER, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Return the weights of a target with so many MTP layers behind its own."""
+    rng = np.random.default_rng(seed)
+    found = {
+        "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
+        "output.weight": rng.normal(size=(VOCABULARY, WIDTH)) * 0.3,
+        "output_norm.weight": 1 + 0.1 * rng.normal(size=WIDTH),
+    }
+    for i in range(n_layer + n_mtp):
+        layer = _layer(architecture, i, n_layer, rng)
+        found |= {f"blk.{i}.{name}": value for name, value in layer.items()}
+    return {name: value.astype(np.float32) for name, value in found.items()}
+
+
+def guessing_weights(architecture: str, n_mtp: int = 1, noise: float = 0.0) -> dict:
+    """Return the weights of a target whose next token depends on the last one only, and is what the
+    MTP layers guess but for so much noise.
+    """
+    found, rng = mtp_weights(architecture, n_mtp), np.random.default_rng(9)
+    for name, value in found.items():
+        if name.split(".")[2:3] and name.split(".")[2].startswith(
+            ("attn_out", "ssm_out", "ffn_down")
+        ):
+            value[:] = 0
+        if name.endswith("eh_proj.weight"):
+            value[:] = noise * value
+            value[:, :WIDTH] += np.eye(WIDTH)
+        if name.endswith("shared_head_norm.weight"):
+            value[:] = found["output_norm.weight"] * (1 + noise * rng.normal(size=WIDTH))
+        if name.endswith("enorm.weight"):
+            value[:] = 1
+    return found
+
+
+def write(
+    folder: Path, architecture: str, n_mtp: int = 1, *, alone: bool = False,
+    weights: dict[str, np.ndarray] | None = None, **changed: Field | None,
+) -> Path:  # fmt: skip
+    """Write a target and return its path. alone: only its MTP layers, as a sidecar has them.
+    changed: metadata of the architecture's own, "__" for ".".
+    """
+    found: dict[str, Field | None] = dict(mtp_metadata(architecture, n_mtp))
+    for key, content in changed.items():
+        found[f"{architecture}.{key.replace('__', '.')}"] = content
+    made = mtp_weights(architecture, n_mtp) if weights is None else weights
+    if alone:
+        trunk = tuple(f"blk.{i}." for i in range(N_LAYER))
+        made = {name: value for name, value in made.items() if not name.startswith(trunk)}
+    path = folder / f"{'mtp-' if alone else ''}{architecture}-{n_mtp}.gguf"
+    path.write_bytes(gguf_bytes({k: v for k, v in found.items() if v is not None}, made))
+    return path
+
+
+def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
+
+
+def _rotated(x: np.ndarray, position: int) -> np.ndarray:
+    """Rotate the halves of each head, [heads, HEAD], by angles that grow with the position."""
+    angles = position * BASE ** (-np.arange(0, HEAD, 2) / HEAD)
+    cos, sin = np.cos(angles), np.sin(angles)
+    a, b = np.split(x, 2, -1)
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+class Reference:
+    """One MTP layer of hy_v3 or mimo2 in float64: tokens go in one by one, each with a state."""
+
+    def __init__(self, weights: dict[str, np.ndarray], layer: int = N_LAYER) -> None:
+        found = {name: value.astype(np.float64) for name, value in weights.items()}
+        prefix = f"blk.{layer}."
+        self._layer = {
+            name.removeprefix(prefix).removesuffix(".weight"): value
+            for name, value in found.items() if name.startswith(prefix)
+        }  # fmt: skip
+        self._embeddings, self._output = found["token_embd.weight"], found["output.weight"]
+        self._is_normed = "attn_q_norm" in self._layer
+        self.keys: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
+
+    def step(self, token: int, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Append a token; return its row and the layer's own state."""
+        w = self._layer
+        both = [_normed(self._embeddings[token], w["nextn.enorm"])]
+        x = w["nextn.eh_proj"] @ np.concatenate([*both, _normed(state, w["nextn.hnorm"])])
+        x = x + self._attention(_normed(x, w["attn_norm"]))
+        inner = _normed(x, w["ffn_norm"])
+        gate = w["ffn_gate"] @ inner
+        x = x + w["ffn_down"] @ (gate / (1 + np.exp(-gate)) * (w["ffn_up"] @ inner))
+        last = _normed(x, w["nextn.shared_head_norm"])
+        return self._output @ last, last if self._is_normed else x
+
+    def truncate(self, n: int) -> None:
+        """Forget all tokens but the first n."""
+        del self.keys[n:], self.values[n:]
+
+    def _attention(self, x: np.ndarray) -> np.ndarray:
+        w, position = self._layer, len(self.keys)
+        if "attn_qkv" in w:
+            query, key, value = np.split(w["attn_qkv"] @ x, 3)
+        else:
+            query, key, value = (w[f"attn_{name}"] @ x for name in "qkv")
+        query, key = query.reshape(HEADS, HEAD), key.reshape(HEADS, HEAD)
+        if self._is_normed:
+            query, key = _normed(query, w["attn_q_norm"]), _normed(key, w["attn_k_norm"])
+        self.keys.append(_rotated(key, position))
+        self.values.append(value.reshape(HEADS, HEAD))
+        scores = np.einsum("hd,nhd->hn", _rotated(query, position), np.array(self.keys))
+        probs = np.exp(scores / HEAD**0.5 - scores.max(-1, keepdims=True) / HEAD**0.5)
+        probs /= probs.sum(-1, keepdims=True)
+        return w["attn_output"] @ np.einsum("hn,nhd->hd", probs, np.array(self.values)).reshape(-1)

@@ -1,0 +1,398 @@
+"""DFlash heads on llama.cpp, tiny and random, against NumPy."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from edgespec import Aborted, ConfigError, ContextFull, EngineConfig, ModelError, TruncatedModel
+from edgespec.backends.base import Head
+from edgespec.backends.features import Features
+from tests.helpers import libllama, tiny_dflash, tiny_models
+from tests.helpers.gguf_files import ARRAY, BOOL, INT32, TOKENS, UINT32
+
+llama_cpp = libllama.require()
+
+from edgespec.backends.llama_cpp.library import lib  # noqa: E402
+
+N_CTX = 256
+TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
+LONG = [3 + (7 * i) % 250 for i in range(150)]
+SETTINGS = {"n_ctx": N_CTX, "n_batch": 64, "n_threads": 1}
+EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
+DEPTH = tiny_dflash.BLOCK - 1
+WIDTH = tiny_models.WIDTH
+
+
+class OtherEngine:
+    """What a head needs to know of a target that another engine evaluates."""
+
+    hidden_size, n_layer, vocab_size = WIDTH, tiny_models.N_LAYER, len(TOKENS)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    path = tiny_models.write(tmp_path_factory.mktemp("target"), "llama")
+    model = llama_cpp.LlamaCppModel(path, EXACT)
+    model.tap(tiny_dflash.LAYERS)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def states(target):
+    """Return the target's states of LONG."""
+    target.truncate(0)
+    return target.decode(LONG).hidden.copy()
+
+
+def features_of(states, start=0):
+    found = Features()
+    found.append(start, states)
+    return found
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open heads, and close them at the end."""
+    made = []
+
+    def open_head(target=None, weights=None, config=EXACT, **changed):
+        path = tiny_dflash.write(tmp_path / f"head-{len(made)}.gguf", weights, **changed)
+        made.append(llama_cpp.open_head(path, config, target or OtherEngine()))
+        return made[-1]
+
+    yield open_head
+    for head in made:
+        head.close()
+
+
+@pytest.fixture
+def head(opened, states):
+    made = opened()
+    made.features = features_of(states)
+    return made
+
+
+def near(found, expected, most=1e-4):
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < most * np.abs(expected).max()
+    return True
+
+
+def block(states, n, token, start=0, known=0, reference=None):
+    """Return the rows of all depths behind a text of n tokens, the last of which is `token`."""
+    reference = reference or tiny_dflash.Reference(tiny_dflash.dflash_weights())
+    first = max(start - 1, known, 0)
+    positions = np.arange(first, n - 1)
+    return reference.rows(states[first : n - 1], positions, token, n - 1)[1:]
+
+
+def rows_of(head, tokens):
+    """Read tokens and return the rows of all depths behind them."""
+    rows = [head.decode(tokens).logits[0].copy()]
+    for depth in range(DEPTH - 1):
+        rows.append(head.grow([5], [depth - 1]).logits[0].copy())
+    head.keep(())
+    return np.array(rows)
+
+
+def test_the_contract(head):
+    assert isinstance(head, Head)
+    assert (head.kind, head.layers, head.max_depth) == ("dflash", tiny_dflash.LAYERS, DEPTH)
+    assert head.vocab_size == len(TOKENS)
+    assert head.n_ctx >= N_CTX - 1
+    assert head.capabilities.truncate
+    assert llama_cpp.is_head(head.path)
+    assert not llama_cpp.has_own_head(head.path)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40, 150])
+def test_rows_are_those_of_numpy(head, states, n):
+    expected = block(states, n, LONG[n - 1])
+    for _ in range(2):  # the block leaves nothing behind
+        assert near(rows_of(head, LONG[:n]), expected)
+        assert head.n_past == n
+        head.truncate(n - 1)
+        assert near(rows_of(head, LONG[n - 1 : n]), expected)
+        head.truncate(0)
+
+
+def test_one_by_one_equals_at_once(head, states):
+    for n in range(1, 50):
+        found = head.decode([LONG[n - 1]]).logits[0]
+        assert near(found, block(states, n, LONG[n - 1])[0])
+
+
+@pytest.mark.parametrize("n", [1, 5, 40, 150])
+def test_windows_are_those_of_numpy(opened, states, n):
+    head = opened(**windowed([True, False]))
+    head.features = features_of(states)
+    reference = tiny_dflash.Reference(tiny_dflash.dflash_weights(), windows=(9, 0))
+    expected = block(states, n, LONG[n - 1], reference=reference)
+    for _ in range(2):
+        assert near(rows_of(head, LONG[:n]), expected)
+        head.truncate(n // 2)
+        assert near(rows_of(head, LONG[n // 2 : n]), expected)
+        head.truncate(0)
+
+
+def test_heads_for_targets_of_pictures_have_the_positions_of_text(opened, states):
+    head = opened(rope__dimension_sections=(ARRAY, (INT32, [4, 0, 0, 0])))
+    head.features = features_of(states)
+    assert near(rows_of(head, LONG), block(states, len(LONG), LONG[-1]))
+
+
+@pytest.mark.parametrize("start", [1, 37])
+def test_a_cache_may_begin_later_in_the_text(head, states, start):
+    head.start = start
+    assert near(rows_of(head, LONG[start:90]), block(states, 90, LONG[89], start))
+
+
+@pytest.mark.parametrize("known", [1, 30, 88, 89, 130])
+def test_states_that_are_missing_at_first_take_no_cells(opened, states, known):
+    head = opened()
+    head.features = features_of(states[known:], known)
+    assert near(rows_of(head, LONG[:90]), block(states, 90, LONG[89], known=min(known, 89)))
+    assert head.n_past == 90
+
+
+def test_states_that_are_missing_later_are_zeros(opened, states):
+    head = opened()
+    head.features = features_of(states[:40])
+    head.decode(LONG[:60])
+    gone = states.copy()
+    gone[40:] = 0
+    head.features = features_of(states[70:], 70)
+    gone[70:] = states[70:]
+    assert near(rows_of(head, LONG[60:90]), block(gone, 90, LONG[89]))
+
+
+@pytest.mark.parametrize("accepted", range(DEPTH + 1))
+def test_after_accepting_a_of_k_it_is_a_fresh_head(opened, target, accepted):
+    target.truncate(0)
+    head = opened()
+    head.features = features_of(target.decode(TEXT).hidden)
+    tokens = [int(row.argmax()) for row in rows_of(head, TEXT)]
+    more = [*tokens[:accepted], 99]  # accepted, and the target's own
+    head.features.append(len(TEXT), target.decode(more).hidden)
+    found = rows_of(head, more)
+    fresh = opened()
+    fresh.features = head.features
+    assert near(found, rows_of(fresh, [*TEXT, *more]))
+    target.truncate(0)
+
+
+def test_nodes_have_the_row_of_their_depth(head, states):
+    expected = block(states, len(TEXT), TEXT[-1])
+    head.decode(TEXT, 0)
+    parents = [[-1, -1], [0, 1, 0], [3]]
+    depths = [[1, 1], [2, 2, 2], [3]]
+    for call, found in zip(parents, depths, strict=True):
+        assert near(head.grow([7] * len(call), call).logits, expected[found])
+    assert head.n_past == len(TEXT) + 6
+    rows = head.decode_tree([LONG[0], 4, 5, 6], (-1, 0, -1)).logits  # forgets the others
+    assert rows.shape == (4, head.vocab_size)
+    assert np.array_equal(rows[1], rows[3])
+    assert head.n_past == len(TEXT) + 4
+    head.keep(())
+    assert head.n_past == len(TEXT) + 1
+
+
+def test_nodes_deeper_than_the_block_are_refused(head):
+    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
+        head.grow([5], [-1])
+    expected = rows_of(head, TEXT)
+    for depth in range(DEPTH - 1):
+        head.grow([5], [depth - 1])
+    with pytest.raises(ValueError, match=f"at depth {DEPTH}; the head guesses {DEPTH} tokens"):
+        head.grow([5], [DEPTH - 2])
+    assert head.n_past == len(TEXT)
+    assert near(head.grow([5], [-1]).logits[0], expected[1])
+    with pytest.raises(ValueError, match=r"do not stay; keep \(\) instead of \(0,\)"):
+        head.keep((0,))
+
+
+def test_truncated_and_gone_on(head, states):
+    head.decode(LONG[:60])
+    head.grow([5], [-1])
+    head.truncate(50)
+    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
+        head.grow([5], [-1])
+    assert near(rows_of(head, LONG[50:60]), block(states, 60, LONG[59]))
+    state = head.checkpoint()
+    head.decode([1, 2])
+    head.restore(state)
+    assert head.n_past == 60
+
+
+def test_the_block_fits_behind_a_full_context(head, states):
+    longer = np.tile(states, (4, 1, 1))[: head.n_ctx]
+    head.features = features_of(longer)
+    text = (LONG * 4)[: head.n_ctx]
+    with pytest.raises(ContextFull):
+        head.decode([*text, 1])
+    assert head.n_past == 0
+    assert near(head.decode(text).logits[0], block(longer, head.n_ctx, text[-1])[0])
+    with pytest.raises(ContextFull):
+        head.grow([5], [-1])
+    assert head.n_past == head.n_ctx
+
+
+def test_an_abort_leaves_a_usable_head(head, states):
+    expected = block(states, len(LONG), LONG[-1])
+    for n_calls in (0, 1, 3, 30):
+        head.truncate(0)
+        calls = iter([None] * n_calls)
+        with pytest.raises(Aborted):
+            head.decode(LONG, abort=lambda calls=calls: next(calls, "cancelled"))
+        assert head.n_past < len(LONG)
+        assert near(rows_of(head, LONG[head.n_past :]), expected)
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_ctrl_c_leaves_a_usable_head(head, states, n, monkeypatch):
+    call, n_calls = lib.llama_decode, []
+
+    def pressed(*args):
+        n_calls.append(n)
+        code = call(*args)
+        if len(n_calls) == n:
+            signal.raise_signal(signal.SIGINT)
+        return code
+
+    monkeypatch.setattr(lib, "llama_decode", pressed)
+    with pytest.raises(KeyboardInterrupt):  # the sixth call is the block's
+        head.decode(LONG)
+    monkeypatch.undo()
+    head.truncate(len(LONG) - 1)
+    assert near(rows_of(head, LONG[head.n_past :]), block(states, len(LONG), LONG[-1]))
+
+
+@pytest.mark.parametrize("n_before", [0, 1])
+def test_a_failure_of_the_engine_leaves_a_usable_head(head, states, n_before, monkeypatch):
+    call, codes = lib.llama_decode, iter([0] * n_before)
+    monkeypatch.setattr(lib, "llama_decode", lambda *a: next(codes, -3) or call(*a))
+    with pytest.raises(Exception, match="llama_decode failed with code -3"):
+        head.decode(TEXT)
+    monkeypatch.undo()
+    assert head.n_past == 0
+    assert near(rows_of(head, LONG), block(states, len(LONG), LONG[-1]))
+
+
+def without(*names):
+    weights = tiny_dflash.dflash_weights()
+    return {name: value for name, value in weights.items() if name not in names}
+
+
+def test_weights_of_the_target_are_used_where_a_head_has_none(opened, target, states):
+    found = tiny_models.weights("llama")
+    names = {"token_embd.weight": "embeddings", "output.weight": "output"}
+    for lacking in (names, ["token_embd.weight"]):
+        head = opened(target, without(*lacking))
+        head.features = features_of(states)
+        given = {names[name]: found[name] for name in lacking}
+        weights = {"token_embd.weight": np.zeros(1), "output.weight": np.zeros(1)}
+        reference = tiny_dflash.Reference(weights | without(*lacking), **given)
+        expected = block(states, len(TEXT), TEXT[-1], reference=reference)
+        target.tap([2])  # whatever becomes of the target's own context
+        target.tap(tiny_dflash.LAYERS)
+        assert near(rows_of(head, TEXT), expected)
+    with pytest.raises(ConfigError, match="weights of its target, which runs on another engine"):
+        opened(weights=without("token_embd.weight"))
+
+
+def layers(*numbers):
+    return {"target_layers": (ARRAY, (INT32, list(numbers)))}
+
+
+def windowed(pattern, size=9):
+    """Return the metadata of a head whose layers see so many tokens, where the pattern says so."""
+    return {
+        "attention__sliding_window": (UINT32, size),
+        "attention__sliding_window_pattern": (ARRAY, (BOOL, pattern)),
+    }
+
+
+def more(**changed):
+    return tiny_dflash.dflash_weights() | {n.replace("__", "."): v for n, v in changed.items()}
+
+
+REFUSED = {
+    "width": ({"embedding_length": (UINT32, 64)}, None, "64 numbers, the target has 32;"),
+    "layer": (layers(1, 3, 4, 7), None, "layer 7, the target has the layers 0 to 5"),
+    "no layers": (layers(), None, r"target_layers is \[\], expected some layers"),
+    "fewer layers": (layers(1, 3), None, r"fc.weight is \(128, 32\), expected \(64, 32\)"),
+    "heads": ({"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3"),
+    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 of them rotated"),
+    "no block": ({"block_size": None}, None, "block_size is 0, expected a number"),
+    "block of one": ({"block_size": (UINT32, 1)}, None, "a block has 1 tokens, expected 2 to 32"),
+    "long block": ({"block_size": (UINT32, 33)}, None, "a block has 33 tokens, expected 2 to 32"),
+    "no mask": ({"tokenizer.ggml.mask_token_id": None}, None, "mask_token_id is None"),
+    "mask": ({"tokenizer.ggml.mask_token_id": (UINT32, 259)}, None, "mask_token_id is 259"),
+    "embedding": (
+        {}, more(token_embd__weight=np.zeros((100, 32), np.float32)), r"embeddings are \(32, 100\)"
+    ),
+    "markov": ({}, more(markov_w1__weight=np.zeros((4, 32), np.float32)), "has markov_w1.weight"),
+    "sections": (
+        {"rope__dimension_sections": (ARRAY, (INT32, [2, 1, 1, 0]))}, None, "one section of four"
+    ),
+    "window": ({"attention__sliding_window": (UINT32, 64)}, None, "pattern is None, expected"),
+    "pattern": (windowed([True], 64), None, r"pattern is \[True\], expected a value for"),
+    "no window": (windowed([True, False], 0), None, "sliding_window is 0, expected a number"),
+    "half of its own": ({}, without("output.weight"), "embeddings and no output weights, expected"),
+    "no norm": ({}, without("enc.output_norm.weight"), "enc.output_norm"),
+    "no keys": ({}, without("blk.1.attn_k.weight"), "blk.1.attn_k"),
+    "shape": ({}, more(output_norm__weight=np.ones(16, np.float32)), "output_norm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(opened, case):
+    metadata, weights, message = REFUSED[case]
+    with pytest.raises((ConfigError, ModelError), match=message):
+        opened(None, weights, **metadata)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_truncated_file_is_refused(tmp_path, part):
+    path = tiny_dflash.write(tmp_path / "head.gguf")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(part * len(data))])
+    with pytest.raises(TruncatedModel):
+        llama_cpp.open_head(path, EXACT, OtherEngine())
+
+
+def test_nothing_ends_the_process(tmp_path):
+    """Some of these files would, if they came to the engine, and so would long texts at once."""
+    program = f"""
+        from pathlib import Path
+        from edgespec import ConfigError, ModelError
+        from tests.unit.backends import test_dflash as t
+        for case, (metadata, weights, _) in t.REFUSED.items():
+            path = t.tiny_dflash.write(Path({str(tmp_path)!r}) / "head.gguf", weights, **metadata)
+            try:
+                t.llama_cpp.open_head(path, t.EXACT, t.OtherEngine()).decode(t.TEXT)
+                print("opened", case)
+            except (ConfigError, ModelError):
+                pass
+        path = t.tiny_dflash.write(Path({str(tmp_path)!r}) / "head.gguf")
+        for settings in ({{"n_batch": 512}}, {{"n_batch": 32}}, {{"flash_attn": "on"}}):
+            config = t.EngineConfig(**(t.SETTINGS | settings))
+            head = t.llama_cpp.open_head(path, config, t.OtherEngine())
+            head.features = t.features_of(t.np.ones((150, 4, t.WIDTH), t.np.float32))
+            for tokens in (t.LONG, t.LONG[:40]):
+                head.decode(tokens)
+        print("lives")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "lives\n"

@@ -1,0 +1,170 @@
+"""Hybrid models, whose recurrent state llama.cpp can take back a few tokens: only where that is
+the state of the text that is left.
+"""
+
+import numpy as np
+import pytest
+
+from edgespec import Aborted, CannotTruncate, EngineConfig
+from edgespec.cache.token_cache import TokenCache
+from tests.helpers import libllama, tiny_mtp
+
+libllama.require()
+
+from edgespec.backends.llama_cpp import LlamaCppModel  # noqa: E402
+from edgespec.backends.llama_cpp.context import ROLLBACK  # noqa: E402
+
+CONFIG = EngineConfig(n_ctx=256, n_batch=64, n_threads=1, flash_attn="on")
+TEXT = [3 + (7 * i) % 250 for i in range(40)]
+
+
+@pytest.fixture(scope="module", params=["qwen35", "qwen35moe"])
+def path(request, tmp_path_factory):
+    return tiny_mtp.write(tmp_path_factory.mktemp("hybrid"), request.param)
+
+
+@pytest.fixture(scope="module")
+def models(path):
+    made = [LlamaCppModel(path, CONFIG) for _ in range(2)]
+    yield made
+    for model in made:
+        model.close()
+
+
+@pytest.fixture
+def model(models):
+    models[0].truncate(0)
+    return models[0]
+
+
+@pytest.fixture
+def expected(models):
+    """Return the row behind a text, evaluated at once."""
+
+    def row(tokens):
+        models[1].truncate(0)
+        return models[1].decode(tokens).logits[0].copy()
+
+    return row
+
+
+def near(found, row):
+    assert np.abs(found - row).max() < 0.02 * np.abs(row).max()
+    return True
+
+
+def test_its_capabilities(model):
+    assert not model.capabilities.truncate
+    assert model.capabilities.rollback == ROLLBACK
+    assert model.capabilities.max_leaves == 1
+
+
+@pytest.mark.parametrize("n_drafted", [1, 2, 3, 6])
+@pytest.mark.parametrize("n_dropped", range(ROLLBACK + 1))
+def test_rejected_tokens_are_dropped_step_after_step(model, expected, n_drafted, n_dropped):
+    if n_dropped > n_drafted:
+        return
+    model.decode(TEXT)
+    text = list(TEXT)
+    for step in range(4):
+        tokens = [50 + step, *range(60, 60 + n_drafted)]
+        model.decode(tokens, len(tokens))
+        text += tokens[: len(tokens) - n_dropped]
+        model.truncate(len(text))
+    assert model.n_past == len(text)
+    assert near(model.decode([99]).logits[0], expected([*text, 99]))
+
+
+@pytest.mark.parametrize(
+    ("calls", "n_past"),
+    [([40], 36), ([40, 1], 40), ([38, 3], 38), ([40, 1], 39), ([36, 5], 37)],
+    ids=["more", "a whole call", "a whole longer call", "more than a call", "more than ever"],
+)
+def test_what_is_gone_is_not_taken_back(model, expected, calls, n_past):
+    """The engine says of most of these that it can do them, and gives the state of another text."""
+    text = []
+    for n in calls:
+        tokens = [(7 * len(text) + i) % 250 + 3 for i in range(n)]
+        model.decode(tokens)
+        text += tokens
+    with pytest.raises(CannotTruncate, match="tokens cannot be dropped behind an evaluation of"):
+        model.truncate(n_past)
+    assert near(model.decode([9]).logits[0], expected([*text, 9]))
+
+
+def test_it_goes_back_once_behind_an_evaluation(model, expected):
+    model.decode(TEXT)
+    model.truncate(39)
+    with pytest.raises(CannotTruncate):
+        model.truncate(38)
+    assert near(model.decode([9]).logits[0], expected([*TEXT[:39], 9]))
+    model.truncate(0)
+    assert near(model.decode(TEXT).logits[0], expected(TEXT))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_calls_leaves_the_state_of_the_text(model, expected, seed):
+    rng, text, kept = np.random.default_rng(seed), [], None
+    for _ in range(60):
+        action = rng.integers(5)
+        if action < 2 and len(text) < 200:
+            tokens = [int(token) for token in rng.integers(3, 250, rng.integers(1, 7))]
+            row = model.decode(tokens).logits[0].copy()
+            text += tokens
+            assert near(row, expected(text))
+        elif action == 2:
+            kept = list(text), model.checkpoint()
+        elif action == 3 and kept and kept[0] == text[: len(kept[0])]:
+            text = list(kept[0])
+            model.restore(kept[1])
+        elif n_dropped := min(int(rng.integers(1, 5)), len(text)):
+            try:
+                model.truncate(len(text) - n_dropped)
+                del text[len(text) - n_dropped :]
+            except CannotTruncate:
+                pass
+        assert model.n_past == len(text)
+
+
+@pytest.mark.parametrize("layers", [[-1], [2], [6], []])
+def test_tapped_in_between(model, expected, layers):
+    model.decode(TEXT)
+    model.truncate(38)
+    model.tap(layers)
+    with pytest.raises(CannotTruncate):
+        model.truncate(37)
+    assert near(model.decode([9, 10, 11], 3).logits[0], expected([*TEXT[:38], 9]))
+    model.truncate(39)
+    assert near(model.decode([12]).logits[0], expected([*TEXT[:38], 9, 12]))
+    model.tap(())
+
+
+def test_behind_an_abort_nothing_is_left(model, expected):
+    model.decode(TEXT)
+    calls = iter([None] * 5)
+    with pytest.raises(Aborted):
+        model.decode(TEXT, abort=lambda: next(calls, "cancelled"))
+    assert model.n_past in (0, len(TEXT))
+    model.truncate(0)
+    assert near(model.decode(TEXT).logits[0], expected(TEXT))
+
+
+def test_short_drafts_take_few_checkpoints(model, expected, monkeypatch):
+    taken = []
+    checkpoint = model.checkpoint
+    monkeypatch.setattr(model, "checkpoint", lambda: taken.append(1) or checkpoint())
+    cache, text = TokenCache(model), list(TEXT)
+    cache.decode(text, 1)
+    for step in range(20):
+        cache.protect(3)
+        cache.decode([50 + step, 60, 61, 62], 4)
+        text += [50 + step, 60]
+        cache.truncate(len(text))
+    assert len(taken) == 1
+    assert cache.tokens == text
+    cache.truncate(len(text) - 1)  # again: goes back to the checkpoint
+    assert cache.tokens == text[:-1]
+    assert near(cache.decode([9]).logits[0], expected([*text[:-1], 9]))
+    cache.protect(ROLLBACK + 1)
+    cache.protect()
+    assert len(taken) == 3
