@@ -83,6 +83,10 @@ class Reference:
         self.kind, self.config, self.d2t = made.kind, made.config, made.d2t
         if made.kind.startswith("eagle"):
             self.head = heads.Eagle(made.kind, made.weights, made.config, target_weights())
+        elif made.kind == "mtp":
+            self.head = heads.Mtp(made.weights, made.config, target_weights())
+        elif made.kind == "dflash":
+            self.head = heads.Dflash(made.weights, made.config, target_weights())
         elif made.kind == "medusa":
             self.head = heads.Medusa(made.weights, made.config)
         else:
@@ -96,6 +100,9 @@ class Reference:
         taps = taps.reshape(len(text), -1)
         if self.kind == "medusa":
             return self.head.run(taps[-1])[: 1 + len(path)]
+        if self.kind == "dflash":
+            rows = self.head.rows(text[-1], taps)[: 1 + len(path)]
+            return np.stack([self._spread(row) for row in rows])
         if self.kind == "mlp_speculator":
             state, found = taps[-1], []
             for i, token in enumerate([text[-1], *path]):

@@ -22,13 +22,16 @@ from ..levels import decode_by_levels
 from .abort import watched
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
+from .head_blocks import Blocks
 from .head_folder import check_target, folder_of, read_ids, read_note
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .model import ABORTABLE
 from .session import check_packages, identity, ort, plainly
 
 _CHUNK = 128  # tokens a call
-_STEPS: dict[str, Any] = {"medusa": Medusa, "mlp_speculator": MlpSpeculator}
+_STEPS: dict[str, Any] = {
+    "medusa": Medusa, "mlp_speculator": MlpSpeculator, "dflash": Blocks,
+}  # fmt: skip
 
 
 def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> OnnxHead:

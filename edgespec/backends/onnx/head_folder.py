@@ -23,7 +23,7 @@ class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The contents of head.json; hidden_size, n_layer and vocab_size are the target's."""
 
     format: int
-    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator"]
+    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp"]
     layers: list[int]
     hidden_size: int
     n_layer: int

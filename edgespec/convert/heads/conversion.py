@@ -67,7 +67,8 @@ def convert_head(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> HeadConversion:
-    """Make an ONNX folder of a trained draft (EAGLE 1 to 3, Medusa, an MLP speculator).
+    """Make an ONNX folder of a trained draft: EAGLE 1 to 3, Medusa, an MLP speculator, DFlash, or
+    the layer for multi-token prediction (MTP) in a target's own checkpoint.
 
     source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
@@ -155,11 +156,16 @@ def _name(head: HeadCheckpoint) -> str:
 
 
 def _check_attention(head: HeadCheckpoint) -> None:
-    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take."""
-    if head.decoder and head.decoder.head_dim % 16:
+    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take. DFlash has
+    its own.
+    """
+    if head.decoder is None or head.kind == "dflash":
+        return
+    size, rotated = head.decoder.head_dim, 2 * len(head.decoder.rotation)
+    if size % 16 or rotated % 16:
         raise UnknownArchitecture(
-            f"{head.path} has attention heads of {head.decoder.head_dim} numbers; onnxruntime "
-            "takes multiples of 16"
+            f"{head.path} has attention heads of {size} numbers, {rotated} of them rotated; "
+            "onnxruntime takes multiples of 16"
         )
 
 

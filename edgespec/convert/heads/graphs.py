@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,19 @@ import numpy.typing as npt
 KEEP = "num_logits_to_keep"
 _BLOCK = 32  # numbers with a scale of their own
 _MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
+# A program cannot import what lies beside it when it runs in isolation.
+_IN_OTHER_FILES = {
+    kind: Path(__file__).with_name(f"{kind}_graphs.py") for kind in ("dflash", "mtp")
+}
 
 
 def main() -> None:
     """Write the graphs that the argument describes."""
     job = json.loads(sys.argv[1])
     print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
+    if job["kind"] in _IN_OTHER_FILES:
+        runpy.run_path(str(_IN_OTHER_FILES[job["kind"]]))["write"](job, Graph)
+        return
     writers = {"medusa": write_medusa, "mlp_speculator": write_mlp_speculator}
     writers.get(job["kind"], write_eagle)(job)
 
@@ -119,6 +127,48 @@ class Graph:
         """Return x · σ(x)."""
         return self.op("Mul", x, self.op("Sigmoid", x))
 
+    def feed_forward(self, state: str, eps: float, prefix: str = "") -> str:
+        """Return what the second half of a layer adds to its state."""
+        inner = self.norm(f"{prefix}post_attention_layernorm", state, eps)
+        gate, up = (self.linear(f"{prefix}{name}", inner) for name in ("gate", "up"))
+        return self.linear(f"{prefix}down", self.op("Mul", self.silu(gate), up))
+
+    def attention(self, read: str) -> str:
+        """Return what attention mixes; it appends to the cache in place if past and present are
+        one.
+        """
+        layer = self.job["decoder"]
+        mask = self.input("attention_mask", 1, "total", integer=True)
+        positions = self.input("position_ids", 1, "n", integer=True)
+        bias = self.input("attention_bias", 1, 1, "n", "total")
+        shape = (1, layer["n_kv_heads"], "past", layer["head_dim"])
+        past = [self.input(f"past_key_values.0.{kind}", *shape) for kind in ("key", "value")]
+        present = [f"present.0.{kind}" for kind in ("key", "value")]
+        total = self.op("Gather", self.op("Shape", mask), self.const(np.array(1)))
+        before = self.op("Sub", self.op("Reshape", total, self.const(np.array([1]))),
+                         self.const(np.array([1])))  # fmt: skip
+        angles = np.arange(self.job["n_ctx"])[:, None] * np.array(layer["rotation"])
+        cos, sin = (self.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+        mixed = self.op(
+            "GroupQueryAttention", *(self._projected(name, read) for name in "qkv"), *past,
+            self.op("Cast", before, to=6), self.op("Cast", total, to=6), cos, sin, positions, bias,
+            outputs=["mixed", *present], num_heads=layer["n_heads"],
+            kv_num_heads=layer["n_kv_heads"], do_rotary=1,
+        )  # fmt: skip
+        for name in present:
+            self.output(name, name, 1, layer["n_kv_heads"], "total", layer["head_dim"])
+        return mixed
+
+    def _projected(self, name: str, read: str) -> str:
+        """Return queries, keys or values, each attention head normed where it has a norm."""
+        made = self.linear(name, read)
+        if not self.has(f"{name}_norm.weight"):
+            return made
+        layer = self.job["decoder"]
+        heads = self.op("Reshape", made, self.const(np.array([0, 0, -1, layer["head_dim"]])))
+        normed = self.norm(f"{name}_norm", heads, layer["eps"])
+        return self.op("Reshape", normed, self.const(np.array([0, 0, -1])))
+
     def last(self, x: str) -> str:
         """Return the last rows of [1, n, d], as many as the optional input KEEP says, by default
         all.
@@ -130,16 +180,18 @@ class Graph:
         end, axis = self.const(np.array([np.iinfo(np.int64).max])), self.const(np.array([1]))
         return self.op("Slice", x, self.op("Neg", KEEP), end, axis)
 
-    def save(self, name: str, n_ctx: int = 0) -> None:
-        """Write the graph, its weights beside it if they are too many for one file."""
+    def save(self, name: str, **known: int) -> None:
+        """Write the graph, its weights beside it if they are too many for one file. known: numbers
+        that its metadata tell as edgespec.NAME.
+        """
         import onnx
         from onnx import helper
 
         graph = helper.make_graph(self._nodes, "head", self._inputs, self._outputs, self._weights)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        if n_ctx:
-            model.metadata_props.add(key="edgespec.n_ctx", value=str(n_ctx))
+        for key, value in known.items():
+            model.metadata_props.add(key=f"edgespec.{key}", value=str(value))
         outside = sum(len(each.raw_data) for each in self._weights) > _MOST_INLINE
         onnx.save(
             model, Path(self.job["out"]) / name, save_as_external_data=outside,
@@ -180,10 +232,8 @@ def write_eagle(job: dict[str, Any]) -> None:
         residual = normed if job["norm_before_residual"] else states
         embedded = graph.norm("input_layernorm", embedded, eps)
         read = graph.op("Concat", embedded, normed, axis=-1)
-    state = graph.op("Add", residual, graph.linear("o", _attention(graph, read)))
-    inner = graph.norm("post_attention_layernorm", state, eps)
-    inner = graph.op("Mul", graph.silu(graph.linear("gate", inner)), graph.linear("up", inner))
-    state = graph.op("Add", state, graph.linear("down", inner))
+    state = graph.op("Add", residual, graph.linear("o", graph.attention(read)))
+    state = graph.op("Add", state, graph.feed_forward(state, eps))
     guessing = fed_back = state
     if job["kind"] == "eagle3":
         guessing = graph.norm("norm", state, eps)
@@ -191,7 +241,7 @@ def write_eagle(job: dict[str, Any]) -> None:
     graph.output("logits", graph.linear("lm_head", graph.last(guessing)), 1, "rows",
                  job["head_vocab_size"])  # fmt: skip
     graph.output("next_states", fed_back, 1, "n", width)
-    graph.save("head.onnx", job["n_ctx"])
+    graph.save("head.onnx", n_ctx=job["n_ctx"])
 
 
 def _write_fuse(job: dict[str, Any]) -> None:
@@ -208,31 +258,6 @@ def _write_fuse(job: dict[str, Any]) -> None:
         taps = graph.norm("input_norm", taps, eps)
     graph.output("states", graph.linear("fc", taps), 1, "n", job["decoder"]["width"])
     graph.save("fuse.onnx")
-
-
-def _attention(graph: Graph, read: str) -> str:
-    """Return what attention mixes; it appends to the cache in place if past and present are one."""
-    job, layer = graph.job, graph.job["decoder"]
-    mask = graph.input("attention_mask", 1, "total", integer=True)
-    positions = graph.input("position_ids", 1, "n", integer=True)
-    bias = graph.input("attention_bias", 1, 1, "n", "total")
-    shape = (1, layer["n_kv_heads"], "past", layer["head_dim"])
-    past = [graph.input(f"past_key_values.0.{kind}", *shape) for kind in ("key", "value")]
-    present = [f"present.0.{kind}" for kind in ("key", "value")]
-    total = graph.op("Gather", graph.op("Shape", mask), graph.const(np.array(1)))
-    before = graph.op("Sub", graph.op("Reshape", total, graph.const(np.array([1]))),
-                      graph.const(np.array([1])))  # fmt: skip
-    angles = np.arange(job["n_ctx"])[:, None] * np.array(layer["rotation"])
-    cos, sin = (graph.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
-    mixed = graph.op(
-        "GroupQueryAttention", *(graph.linear(name, read) for name in "qkv"), *past,
-        graph.op("Cast", before, to=6), graph.op("Cast", total, to=6), cos, sin, positions, bias,
-        outputs=["mixed", *present], num_heads=layer["n_heads"],
-        kv_num_heads=layer["n_kv_heads"], do_rotary=1,
-    )  # fmt: skip
-    for name in present:
-        graph.output(name, name, 1, layer["n_kv_heads"], "total", layer["head_dim"])
-    return mixed
 
 
 def write_medusa(job: dict[str, Any]) -> None:

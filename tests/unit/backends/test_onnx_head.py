@@ -19,6 +19,7 @@ from edgespec import (
 from edgespec.backends.base import Head, HeadBackend
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files as files
+from tests.helpers import mtp_files
 
 pytest.importorskip("onnx")
 pytest.importorskip("gguf")
@@ -38,7 +39,20 @@ KINDS = {
     "medusa, two blocks": lambda: files.medusa(n_blocks=2),
     "mlp speculator": lambda: files.mlp_speculator(),
     "mlp speculator, tied": lambda: files.mlp_speculator(tied=True, scale_input=True),
-}
+    "dflash": lambda: files.dflash(),
+    "dflash of speculators": lambda: files.dflash(speculators=True, bias=True),
+    "dflash with windows": lambda: files.dflash(
+        layer_types=["sliding_attention", "full_attention"], sliding_window=4,
+        input_embedding_scale=2.5, output_multiplier=0.5, final_logit_softcapping=1.5,
+    ),
+    "dflash with windows to both sides": lambda: files.dflash(
+        use_swa=True, swa_window_size=3, is_causal=False
+    ),
+    "mtp of Qwen3.5": lambda: mtp_files.qwen(),
+    "mtp of Qwen3.5, untied": lambda: mtp_files.qwen(tied=False),
+    "mtp of Qwen3.5, the target's matrices": lambda: mtp_files.qwen(own=False),
+    "mtp of MiMo": lambda: mtp_files.mimo(),
+}  # fmt: skip
 
 
 class Opened:
@@ -101,8 +115,9 @@ def test_contracts(opened):
     assert isinstance(backend, HeadBackend)
     assert opened.head.kind == opened.made.kind
     assert opened.head.tokenizer == "the target's"
-    assert opened.head.layers == ((2, 4, 5) if opened.made.kind == "eagle3" else (-1,))
-    guessing = opened.made.kind in ("medusa", "mlp_speculator")
+    taps = opened.made.kind in ("eagle3", "dflash")
+    assert opened.head.layers == ((2, 4, 5) if taps else (-1,))
+    guessing = opened.made.kind in ("medusa", "mlp_speculator", "dflash")
     assert opened.head.max_depth == (files.N_GUESSES if guessing else 0)
     assert json.dumps(opened.head.fingerprint())
 
