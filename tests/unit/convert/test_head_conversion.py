@@ -20,6 +20,7 @@ from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
 from tests.helpers import head_files as files
+from tests.helpers import mtp_files
 
 onnx = pytest.importorskip("onnx")
 gguf = pytest.importorskip("gguf")
@@ -78,7 +79,10 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     assert np.allclose(found[finite], expected.rows(TEXT, before, [9])[finite], atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [files.eagle3, files.eagle, files.medusa, files.mlp_speculator])
+@pytest.mark.parametrize("make", [
+    files.eagle3, files.eagle, files.medusa, files.mlp_speculator, files.dflash, mtp_files.qwen,
+    mtp_files.mimo,
+])  # fmt: skip
 @pytest.mark.parametrize(("precision", "most"), [("int8", 0.03), ("int4", 0.4)])
 def test_quantised_heads_are_near(tmp_path, make, precision, most):
     exact = rows(folders.converted(tmp_path / "exact", make()))
@@ -226,6 +230,10 @@ def test_refusals_leave_nothing(tmp_path, source, target, monkeypatch):
         narrow.weights[f"{name}.weight"] = weight[:, :32] if name == "o" else weight[::2]
     refused(UnknownArchitecture, "multiples of 16",
             files.write(tmp_path / "narrow", narrow, "specforge"))  # fmt: skip
+    turned = mtp_files.qwen()
+    turned.config["text_config"]["rope_parameters"]["partial_rotary_factor"] = 0.25
+    refused(UnknownArchitecture, "32 numbers, 8 of them rotated",
+            files.write(tmp_path / "turned", turned, "mtp"))  # fmt: skip
     broken = files.eagle3()
     broken.weights["norm.weight"][:] = np.nan
     refused(ConversionError, "rows that are no numbers",
