@@ -50,10 +50,10 @@ def run_here(python, job, folder, progress, times, program):
     return ()
 
 
-def converted(tmp_path: Path, made: files.Made, **options) -> Path:
+def converted(tmp_path: Path, made: files.Made, target: Path | None = None, **options) -> Path:
     """Return the folder of a head that was written as a checkpoint and converted."""
     source = files.write(tmp_path / "source", made, NAMINGS.get(made.kind, made.kind))
-    target = gguf_target(tmp_path / "target.gguf")
+    target = target or gguf_target(tmp_path / "target.gguf")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tools, "run_worker", run_here)
         return convert_head(source, target, tmp_path / "head", **options).path

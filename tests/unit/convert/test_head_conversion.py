@@ -19,8 +19,8 @@ from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
+from tests.helpers import gguf_files, mtp_files
 from tests.helpers import head_files as files
-from tests.helpers import mtp_files
 
 onnx = pytest.importorskip("onnx")
 gguf = pytest.importorskip("gguf")
@@ -269,8 +269,18 @@ def test_the_folder_of_a_target_says_its_width(tmp_path):
         json.dumps({"model": {"decoder": {"hidden_size": 32}}})
     )
     assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2)
-    (path.parent / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 48}}))
-    assert fitting.target_sizes(path).hidden_size == 48
+    sizes = {"hidden_size": 48, "num_hidden_layers": 6}  # some layers may have no cache
+    (path.parent / "config.json").write_text(json.dumps({"text_config": sizes}))
+    assert fitting.target_sizes(path) == fitting.TargetSizes(48, onnx_models.VOCAB, 6)
+
+
+def test_layers_for_multi_token_prediction_are_no_layers_of_the_target(tmp_path):
+    known = gguf_files.fields()
+    known["llama.block_count"] = (gguf_files.UINT32, 9)
+    known["llama.nextn_predict_layers"] = (gguf_files.UINT32, 1)
+    path = tmp_path / "target.gguf"
+    path.write_bytes(gguf_files.gguf_bytes(known, {}))
+    assert fitting.target_sizes(path).n_layer == 8
 
 
 class Counting:
