@@ -68,7 +68,7 @@ def outcome(chance, pair, drafted, params):
     head.truncate(0)
     head.start = 0
     head.features.truncate(0)
-    drafters = [HeadDrafter(head, 3, TreeOptions(2, 8))] if drafts else []
+    drafters = [HeadDrafter(head, 3, TreeOptions(1, 1))] if drafts else []
     verifier = LocalVerifier(target, head=head if drafts else None)
     made = Session(verifier, drafters, FixedDepth(3))
     output, stats = Output(TOKENIZER, params), Stats()
