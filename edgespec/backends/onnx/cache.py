@@ -25,6 +25,11 @@ class Cache(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
 
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer, [heads, n, size]: of each layer
+        the keys, then the values. Views where the buffers lie in this computer's memory.
+        """
+
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
         behind these. Returns how many of them are there now; the others have to be read again.
@@ -65,6 +70,10 @@ class SharedCache:
 
     def truncate(self, n_past: int) -> None:
         """Do nothing: the next call writes over what is behind its past."""
+
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer."""
+        return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the rows of these tokens to where they belong, in this computer's memory; on other
@@ -109,6 +118,10 @@ class GrownCache:
         else:
             empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
             self._take([empty] * len(graph.past))
+
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer."""
+        return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the first `n_past` tokens and these of every buffer."""

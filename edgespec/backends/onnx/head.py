@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from ...config import NOT_SPEED, EngineConfig
 from ...device import physical_cores, thread_counts
 from ...errors import Aborted, ContextFull, DecodeError, ModelError
 from ...types import Abort, Ids, Outputs
-from ..base import Capabilities, HiddenStates, Tokenizer
+from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
+from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
 from ..levels import decode_by_levels
@@ -23,14 +24,15 @@ from .abort import watched
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
 from .head_blocks import Blocks
-from .head_folder import check_target, folder_of, read_ids, read_note
+from .head_folder import Note, check_target, folder_of, read_ids, read_note
+from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .model import ABORTABLE
 from .session import check_packages, identity, ort, plainly
 
 _CHUNK = 128  # tokens a call
 _STEPS: dict[str, Any] = {
-    "medusa": Medusa, "mlp_speculator": MlpSpeculator, "dflash": Blocks,
+    "medusa": Medusa, "mlp_speculator": MlpSpeculator, "dflash": Blocks, "moa": Mixture,
 }  # fmt: skip
 
 
@@ -63,8 +65,9 @@ class OnnxHead:
         self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
         self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
-        self._taps = np.zeros((_CHUNK, len(self.layers) * note.hidden_size), np.float32)
-        self.features = Features()
+        n_numbers = len(self.layers) * note.hidden_size or note.n_layer * note.cached_size
+        self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
+        self.features = _features(note, target)
         self.start = 0
         self._n_read = 0  # tokens that `decode` has read
         self._depths: list[int] = []  # of the nodes behind them
@@ -220,6 +223,11 @@ class OnnxHead:
             if options and options.terminate:
                 raise Aborted(f"stopped after {self.n_past} tokens") from None
             raise DecodeError(f"{self.path}: {plainly(str(error))}") from error
+
+
+def _features(note: Note, target: HiddenStates) -> Features:
+    """Return the features of a head: what the target gives with every evaluation, or its cache."""
+    return CachedFeatures(cast(CachedStates, target)) if note.cached_size else Features()
 
 
 class _Rows:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...config import NOT_SPEED, EngineConfig
 from ...device import physical_cores, thread_counts
@@ -76,6 +77,7 @@ class OnnxModel:
         chunk = self._chunk()
         self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=bool(self.graph.hidden))
         self.n_layer, self.hidden_size = self.graph.n_layer, self.graph.hidden_size
+        self.cached_size = 2 * self.graph.heads * self.graph.head_size
         self._n_past = 0  # tokens in the cache
         self._nodes: Sequence[int] = ()  # of the tree just evaluated
         self._unread: list[int] = []  # behind them: tokens that go before the next ones
@@ -155,6 +157,18 @@ class OnnxModel:
         """
         check_layers(self.path, self.graph, layers)
         self._buffers.tap(layers)
+
+    @property
+    def n_cached(self) -> int:
+        """Number of tokens whose keys and values are there."""
+        return self._n_past
+
+    def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
+        """Return keys and values of tokens, [end - start, layers, cached_size], a copy."""
+        found = self._cache.rows(start, end)
+        both = np.stack([np.concatenate(pair, -1) for pair in zip(*[iter(found)] * 2, strict=True)])
+        rows = both.transpose(2, 0, 1, 3).reshape(end - start, len(both), self.cached_size)
+        return np.ascontiguousarray(rows, np.float32)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""

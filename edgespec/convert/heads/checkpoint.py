@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from ...errors import ConfigError, ModelError
 from ...types import Ids
 from .tensors import Tensor, Tensors
 
-Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp"]
+Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp", "moa"]
 LayerIds = Literal["inputs", "outputs", ""]
 """What the layer ids of a config count: the inputs of layers, their outputs; "": it is not said."""
 
@@ -49,9 +50,11 @@ class HeadCheckpoint:
     is the normed one. tied: one set of weights for all depths but the first projection.
     scale_input: the target's state is normed first.
 
-    states_first: MTP's fc reads a state before the token's embedding. mask_token: stands for the
-    tokens that DFlash guesses. windows: of each of its layers, the distance from which on places
-    are out of sight, 0 for none. causal: of each, whether it sees nothing behind a token.
+    parts: the layers of a Mixture of Attentions: "layers", over the target's keys and values of one
+    token, "text" and "cross". states_first: MTP's fc reads a state before the token's embedding.
+    mask_token: stands for the tokens that DFlash guesses. windows: of each of its layers, the
+    distance from which on places are out of sight, 0 for none. causal: of each, whether it sees
+    nothing behind a token.
     embedding_scale, logit_scale: embeddings and logits are multiplied by them; then logits are cut
     softly at `softcap`, 0 for not.
 
@@ -65,6 +68,9 @@ class HeadCheckpoint:
         DFlash            fc, hidden_norm, norm, embed_tokens, lm_head, and for layer I
                           I.input_layernorm, I.post_attention_layernorm, I.q_norm, I.k_norm,
                           I.q, I.k, I.v, I.o, I.gate, I.up, I.down
+        MoA               embed_tokens, lm_head, project, and for each of its parts P
+                          P.input_layernorm, P.post_attention_layernorm, P.q, P.k, P.v, P.o,
+                          P.gate, P.up, P.down
         MTP               embed_tokens, token_norm, hidden_norm, fc, input_layernorm, q_norm,
                           k_norm, q, k, v, attention_gate, o, post_attention_layernorm, gate, up,
                           down, norm, lm_head
@@ -88,6 +94,7 @@ class HeadCheckpoint:
     norm_output: bool = False
     tied: bool = False
     scale_input: bool = False
+    parts: Mapping[str, DecoderLayer] = field(default_factory=dict)
     states_first: bool = False
     mask_token: int = 0
     windows: tuple[int, ...] = ()
@@ -112,6 +119,8 @@ class HeadCheckpoint:
         """Return the inputs of which layers of a target it reads, as `HiddenStates.tap` counts
         them; both readings, the likelier first, where the ids may be of inputs or of outputs.
         """
+        if self.kind == "moa":
+            return [()]
         if self.kind not in ("eagle3", "dflash"):
             return [(FINAL,)]
         usual = usual_layers(n_layer)
@@ -137,7 +146,7 @@ def check_target(head: HeadCheckpoint, hidden_size: int, vocab_size: int, n_laye
         _refuse(head, f"a vocabulary of {head.vocab_size} tokens", f"one of {vocab_size}")
     if head.n_layer and head.n_layer != n_layer:
         _refuse(head, f"{head.n_layer} layers", f"{n_layer}")
-    if (most := max(head.layers(n_layer)[0])) > n_layer:
+    if (most := max(head.layers(n_layer)[0], default=0)) > n_layer:
         _refuse(head, f"at least {most} layers", f"{n_layer}")
     if head.d2t is not None and len(head.d2t) and int(head.d2t.max()) >= vocab_size:
         _refuse(head, f"a vocabulary with the token {int(head.d2t.max())}", f"{vocab_size} tokens")

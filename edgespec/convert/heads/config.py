@@ -77,6 +77,7 @@ class Config(msgspec.Struct):
     use_swa: bool = False
     swa_window_size: int | None = None
     sample_from_anchor: bool = False
+    target_layer_inference: int = 0
     input_embedding_scale: float = 1.0
     output_multiplier: float = 1.0
     final_logit_softcapping: float | None = None

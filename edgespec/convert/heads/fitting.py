@@ -19,16 +19,25 @@ from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
 
 N_TOKENS = 33  # one more than the rows of a call
+_OF_CACHE = ("head_count_kv", "key_length", "value_length")
 _PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSizes:
-    """The sizes of a target, as a HiddenStates model has them: all that checks ask of one."""
+    """The sizes of a target, as HiddenStates and CachedStates have them: all that checks ask of
+    one. cached_size: 0 for one that does not lend its cache. n_cached: no tokens.
+    """
 
     hidden_size: int
     vocab_size: int
     n_layer: int
+    cached_size: int = 0
+
+    @property
+    def n_cached(self) -> int:
+        """Return 0: nothing was evaluated."""
+        return 0
 
 
 def target_sizes(path: Path) -> TargetSizes:
@@ -39,16 +48,18 @@ def target_sizes(path: Path) -> TargetSizes:
     """
     known = backends.of(path).inspect_metadata(path)
     hidden, blocks = known.get("embedding_length"), known.get("block_count")
-    n_layer = int(blocks or 0) - int(known.get("nextn_predict_layers", 0))
+    n_layer, cached = int(blocks or 0) - int(known.get("nextn_predict_layers", 0)), 0
     if not hidden:
         hidden = _configured(path, "hidden_size")
         n_layer = int(_configured(path, "num_hidden_layers") or n_layer)
+        heads, keys, values = (int(known[f"attention.{name}"]) for name in _OF_CACHE)
+        cached = heads * (keys + values)
     if not hidden or not n_layer:
         raise ModelError(
             f"{path} does not say how wide its states are; a config.json with hidden_size beside "
             "the graph would"
         )
-    return TargetSizes(int(hidden), int(known["vocab_size"]), n_layer)
+    return TargetSizes(int(hidden), int(known["vocab_size"]), n_layer, cached)
 
 
 def check_runs(folder: Path, sizes: TargetSizes) -> None:

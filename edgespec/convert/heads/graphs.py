@@ -23,7 +23,7 @@ _BLOCK = 32  # numbers with a scale of their own
 _MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
 # A program cannot import what lies beside it when it runs in isolation.
 _IN_OTHER_FILES = {
-    kind: Path(__file__).with_name(f"{kind}_graphs.py") for kind in ("dflash", "mtp")
+    kind: Path(__file__).with_name(f"{kind}_graphs.py") for kind in ("dflash", "mtp", "moa")
 }
 
 
@@ -169,14 +169,56 @@ class Graph:
         normed = self.norm(f"{name}_norm", heads, layer["eps"])
         return self.op("Reshape", normed, self.const(np.array([0, 0, -1])))
 
+    def heads(self, x: str, n_heads: int, size: int) -> str:
+        """Return [b, n, heads * size] as [b, n, heads, size]; n may be 0."""
+        return self.op("Reshape", x, self.const(np.array([0, 0, n_heads, size])))
+
+    def angles(self, inverse: list[float], positions: str, longest: int) -> tuple[str, str]:
+        """Return cosines and sines of positions [n] below `longest`, [n, 1, size / 2]."""
+        angles = np.arange(longest)[:, None, None] * np.array(inverse)
+        tables = [self.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
+        cos, sin = (self.op("Gather", table, positions) for table in tables)
+        return cos, sin
+
+    def turned(self, x: str, angles: tuple[str, str]) -> str:
+        """Return [b, n, heads, size] with each pair of numbers rotated; a pair is a number of the
+        first half and one of the second.
+        """
+        first, second = f"{x}/first", f"{x}/second"
+        self.op("Split", x, outputs=[first, second], axis=-1)
+        cos, sin = angles
+        both = [
+            self.op(kind, self.op("Mul", a, cos), self.op("Mul", b, sin))
+            for kind, a, b in (("Sub", first, second), ("Add", second, first))
+        ]
+        return self.op("Concat", *both, axis=-1)
+
+    def mixed(self, queries: str, keys: str, values: str, layer: dict[str, Any], bias: str) -> str:
+        """Return what queries [b, n, heads, size] mix of values [b, total, kv heads, size], one
+        beside the other, [b, n, heads * size]. bias: is added to scores, [n, total]; "" for none.
+        """
+        n_kv, size = layer["n_kv_heads"], layer["head_dim"]
+        groups = self.const(np.array([0, 0, n_kv, layer["n_heads"] // n_kv, size]))
+        queries = self.op("Transpose", self.op("Reshape", queries, groups), perm=[0, 2, 3, 1, 4])
+        queries = self.op("Mul", queries, self.const(np.float32(size**-0.5)))
+        axis = self.const(np.array([2]))
+        keys = self.op("Unsqueeze", self.op("Transpose", keys, perm=[0, 2, 3, 1]), axis)
+        values = self.op("Unsqueeze", self.op("Transpose", values, perm=[0, 2, 1, 3]), axis)
+        scores = self.op("MatMul", queries, keys)
+        scores = self.op("Add", scores, bias) if bias else scores
+        mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), values)
+        mixed = self.op("Transpose", mixed, perm=[0, 3, 1, 2, 4])
+        return self.op("Reshape", mixed, self.const(np.array([0, 0, -1])))
+
     def last(self, x: str) -> str:
         """Return the last rows of [1, n, d], as many as the optional input KEEP says, by default
         all.
         """
         from onnx import TensorProto, helper
 
-        self.const(np.array([1 << 31]), KEEP)
-        self._inputs.append(helper.make_tensor_value_info(KEEP, TensorProto.INT64, [1]))
+        if KEEP not in (each.name for each in self._inputs):
+            self.const(np.array([1 << 31]), KEEP)
+            self._inputs.append(helper.make_tensor_value_info(KEEP, TensorProto.INT64, [1]))
         end, axis = self.const(np.array([np.iinfo(np.int64).max])), self.const(np.array([1]))
         return self.op("Slice", x, self.op("Neg", KEEP), end, axis)
 

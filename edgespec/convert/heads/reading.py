@@ -15,6 +15,7 @@ from .dflash import read_dflash
 from .eagle import read_eagle, read_eagle3
 from .medusa import read_medusa
 from .mlp_speculator import read_mlp_speculator
+from .moa import read_moa
 from .mtp import has_mtp, read_mtp
 from .tensors import Tensor, Tensors, read_safetensors
 
@@ -31,6 +32,7 @@ _READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
     "mlp_speculator": read_mlp_speculator,
     "dflash": read_dflash,
     "mtp": read_mtp,
+    "moa": read_moa,
 }
 
 
@@ -95,6 +97,8 @@ def _kind(path: Path, config: Config, tensors: Tensors) -> str:
         return "medusa"
     if "proj.0.weight" in tensors and "emb.0.weight" in tensors:
         return "mlp_speculator"
+    if "Ekv2E.weight" in tensors:
+        return "moa"
     if has_mtp(tensors):
         return "mtp"
     if any(name.startswith(("midlayer.", "layers.0.hidden_norm")) for name in tensors):
@@ -104,5 +108,6 @@ def _kind(path: Path, config: Config, tensors: Tensors) -> str:
     shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
     raise UnknownArchitecture(
         f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator, "
-        f"DFlash, MTP): its config names {named.strip() or 'nothing'}, and it holds {shown}"
+        f"DFlash, MTP, Mixture of Attentions): its config names {named.strip() or 'nothing'}, and "
+        f"it holds {shown}"
     )
