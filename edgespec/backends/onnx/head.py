@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from ...config import NOT_SPEED, EngineConfig
-from ...device import physical_cores, thread_counts
+from ...config import EngineConfig
+from ...device import physical_cores
 from ...errors import Aborted, ContextFull, DecodeError, ModelError
 from ...types import Abort, Ids, Outputs
 from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
@@ -28,7 +27,7 @@ from .head_folder import Note, check_target, folder_of, read_ids, read_note
 from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .model import ABORTABLE
-from .session import check_packages, identity, ort, plainly
+from .session import check_packages, fingerprint, ort, plainly, switches
 
 _CHUNK = 128  # tokens a call
 _STEPS: dict[str, Any] = {
@@ -145,16 +144,11 @@ class OnnxHead:
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
-        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
-        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+        return switches(self.config, self.n_threads)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the speed of this head depends on: device, build, file, settings."""
-        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
-        return identity(self.path) | {
-            "placement": self.placement,
-            "settings": settings | {"n_threads": self.n_threads},
-        }
+        return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def close(self) -> None:
         """Free weights and cache."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...config import NOT_SPEED, EngineConfig
-from ...device import physical_cores, thread_counts
+from ...config import EngineConfig
+from ...device import physical_cores
 from ...errors import Aborted, DecodeError, OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Capabilities
@@ -25,7 +25,7 @@ from .cache import Cache, GrownCache, SharedCache
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
-from .session import check_packages, identity, open_session, ort, plainly
+from .session import check_packages, fingerprint, open_session, ort, plainly, switches
 from .taps import check_layers, copied, joined
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
@@ -187,8 +187,7 @@ class OnnxModel:
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
-        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
-        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+        return switches(self.config, self.n_threads)
 
     def expect_drafts(self, expected: bool) -> None:
         """Evaluate single tokens as this graph needs it beside drafts, or without any."""
@@ -205,14 +204,8 @@ class OnnxModel:
         self._buffers.fetch_top(self._top if n_top else None, n_top)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed of this model depends on: device, build, file, settings. How long
-        the context may become is not among it.
-        """
-        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
-        return identity(self.path) | {
-            "placement": self.placement,
-            "settings": settings | {"n_threads": self.n_threads},
-        }
+        """Return what the speed of this model depends on: device, build, file, settings."""
+        return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def batched(self, n_slots: int, n_ctx: int) -> SeparateModels:
         """Return a cache of `n_ctx` tokens for each of so many slots over the same session. Raises
