@@ -21,7 +21,7 @@ from ..chunks import chunk_ends
 from ..separate import SeparateModels
 from .abort import watched
 from .buffers import MAX_ROWS, Buffers
-from .cache import Cache, GrownCache, SharedCache
+from .cache import Cache, GrownCache, SharedCache, keys_and_values
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
@@ -165,10 +165,7 @@ class OnnxModel:
 
     def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
         """Return keys and values of tokens, [end - start, layers, cached_size], a copy."""
-        found = self._cache.rows(start, end)
-        both = np.stack([np.concatenate(pair, -1) for pair in zip(*[iter(found)] * 2, strict=True)])
-        rows = both.transpose(2, 0, 1, 3).reshape(end - start, len(both), self.cached_size)
-        return np.ascontiguousarray(rows, np.float32)
+        return keys_and_values(self._cache, start, end)
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
