@@ -50,7 +50,9 @@ class Reference(Linear):
         self.theta = made.config["rope_theta"]
 
     def rows(self, text: Sequence[int], kept: np.ndarray, path: Sequence[int]) -> np.ndarray:
-        """Return a row behind each token of the text and of the path. kept: [n, layers, KEPT]."""
+        """Return a row behind each token of the text and of the path. kept: [n, layers, KEPT],
+        zeros where there is nothing before the first.
+        """
         n, tokens = len(text), [*text, *path]
         at = np.arange(len(tokens))
         context = np.stack([self._of_layers(each.astype(np.float64)) for each in kept])
@@ -63,7 +65,9 @@ class Reference(Linear):
         state = self._layer("text", embedded, attention(q, k, v, sees))
         q, k, v = self._split("cross", self.norm("cross.input_layernorm", state), context)
         q, k = rotated(q, at + 1, self.theta), rotated(k, at[:n], self.theta)
-        state = self._layer("cross", state, attention(q, k, v, sees[:, :n]))
+        sees = sees[:, :n].copy()
+        sees[1:, 0] &= kept[0].any()  # no state is before the first token of a text
+        state = self._layer("cross", state, attention(q, k, v, sees))
         return self.linear("lm_head", state)
 
     def _of_layers(self, state: np.ndarray) -> np.ndarray:

@@ -60,16 +60,20 @@ class Mixture:
         self._n_rows = np.ones(1, np.int64)
         self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
         self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
+        self._n_blind = 0  # first tokens, 1 or none, before which the target has no state
 
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
         """Append tokens and the states before them to the caches."""
         total, places = n_past + len(tokens), self._places
+        if n_past == 0:
+            self._n_blind = int(not taps[0].any())
         self._append(taps, n_past, run)
         rows = places[total - max(1, n_rows) : total, None]
-        bias = _bias(places[:total] <= rows)
-        self._evaluate(tokens, places[n_past:total], bias, bias, run)
+        sees = places[:total] <= rows
+        of_states = sees & ((places[:total] >= self._n_blind) | (rows == 0))
+        self._evaluate(tokens, places[n_past:total], _bias(sees), _bias(of_states), run)
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
@@ -82,8 +86,9 @@ class Mixture:
             path[first + i] = True
             sees[i, n_past:] = path[: first + n]
         positions = n_past + np.array(nodes.depths, np.int64)
-        nothing = np.zeros((n, n_past), np.float32)
-        self._evaluate(nodes.tokens, positions, _bias(sees), nothing, run)
+        of_states = np.ones((n, n_past), bool)
+        of_states[:, : self._n_blind] = n_past <= self._n_blind
+        self._evaluate(nodes.tokens, positions, _bias(sees), _bias(of_states), run)
         return self._logits[:n]
 
     def _append(self, taps: Floats, n_past: int, run: Run) -> None:

@@ -154,6 +154,15 @@ def test_a_text_is_read_from_its_second_token_on(target, head, reference):
     close(found, expected(reference, target, TEXT[1:], start=1)[-1])
 
 
+def test_the_first_token_alone(target, head, reference):
+    evaluated(target, [5])
+    found = head.decode(TEXT[:1]).logits[0].copy()
+    zeros = np.zeros((1, 2, moa_files.KEPT))
+    close(found, reference.rows(TEXT[:1], zeros, ())[0])
+    after = head.grow([4], [-1]).logits[0]
+    assert np.isfinite(after).all()
+
+
 def test_guesses_along_a_chain(target, head, reference):
     evaluated(target, TEXT[:-1])
     path = [9, 8, 41, 2, 30]
@@ -233,6 +242,7 @@ def test_text_is_the_targets(graph, folder, sampling):
         with assemble(opened, opened.tokenizer, head, method) as engine:
             found = engine.generate(TEXT, max_tokens=40, ignore_eos=True, **sampling)
             texts.append(found.token_ids)
+            assert not head or head.start == 0  # its own attention sees the first token, too
             assert found.stats.drafts_by_source.keys() == ({"moa"} if drafts else set())
     assert texts[0] == texts[1]
 
