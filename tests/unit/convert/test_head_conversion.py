@@ -268,10 +268,10 @@ def test_the_folder_of_a_target_says_its_width(tmp_path):
     (path.parent / "genai_config.json").write_text(
         json.dumps({"model": {"decoder": {"hidden_size": 32}}})
     )
-    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2)
+    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2, 64)
     sizes = {"hidden_size": 48, "num_hidden_layers": 6}  # some layers may have no cache
     (path.parent / "config.json").write_text(json.dumps({"text_config": sizes}))
-    assert fitting.target_sizes(path) == fitting.TargetSizes(48, onnx_models.VOCAB, 6)
+    assert fitting.target_sizes(path) == fitting.TargetSizes(48, onnx_models.VOCAB, 6, 64)
 
 
 def test_layers_for_multi_token_prediction_are_no_layers_of_the_target(tmp_path):
