@@ -79,6 +79,16 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     assert np.allclose(found[finite], expected.rows(TEXT, before, [9])[finite], atol=1e-5)
 
 
+@pytest.mark.parametrize(("make", "naming"), [
+    (files.dflash, "dflash"), (mtp_files.qwen, "mtp"),
+])  # fmt: skip
+def test_graphs_with_a_file_of_their_own_are_made_there_as_well(tmp_path, target, make, naming):
+    source = files.write(tmp_path / "source", make(), naming)
+    made = edgespec.convert_head(source, target, tmp_path / "head")
+    assert (made.kind, made.warnings) == (naming, ())
+    assert np.isfinite(rows(made.path)).all()
+
+
 @pytest.mark.parametrize("make", [
     files.eagle3, files.eagle, files.medusa, files.mlp_speculator, files.dflash, mtp_files.qwen,
     mtp_files.mimo,
