@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     option(
         "--head",
         is_flag=True,
-        help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa or an MLP "
-        "speculator. Its precision is fp32 unless one is given.",
+        help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa, an MLP "
+        "speculator, DFlash or a Mixture of Attentions, or the target's own with a layer for "
+        "multi-token prediction (MTP). Its precision is fp32 unless one is given.",
     ),
     option(
         "--target",

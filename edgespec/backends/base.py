@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from ..config import EngineConfig
 from ..types import Abort, Outputs
 from .features import Features
@@ -241,6 +244,26 @@ class HiddenStates(Model, Protocol):
 
 
 @runtime_checkable
+class CachedStates(Protocol):
+    """A model that lends the keys and values of its cache. n_layer: how many layers it has, each
+    with a cache. cached_size: how many numbers there are of a token in one of them.
+    """
+
+    n_layer: int
+    cached_size: int
+
+    @property
+    def n_cached(self) -> int:
+        """The number of tokens whose keys and values are there."""
+
+    def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
+        """Return keys and values of the tokens at these positions, [end - start, n_layer,
+        cached_size], a copy: attention head by head, a head's keys before its values. Keys are
+        rotated by their positions, where the model does so.
+        """
+
+
+@runtime_checkable
 class Head(FileModel, GrowingModel, Protocol):
     """A trained draft as a model: it reads tokens together with the target's hidden states.
 
@@ -249,10 +272,11 @@ class Head(FileModel, GrowingModel, Protocol):
     that the target has evaluated. `grow` guesses on: its nodes go in with the head's own states,
     and never stay; `keep` takes an empty path only, and leaves the tokens that `decode` read.
 
-    kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp" or "dflash". layers: of the target,
-    whose hidden states it reads. max_depth: most tokens on a path that it guesses, 0 for any
-    number. features: where the hidden states are found, by position in the text. start: position
-    of its cache's first token in the text; set where the cache is empty.
+    kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash" or "moa". layers: of the
+    target, whose hidden states it reads; none where it reads keys and values (`CachedStates`) in
+    their place. max_depth: most tokens on a path that it guesses, 0 for any number. features: where
+    the hidden states are found, by position in the text. start: position of its cache's first token
+    in the text; set where the cache is empty.
     """
 
     kind: str

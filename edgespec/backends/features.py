@@ -22,10 +22,20 @@ class Features:
     wanted = True
 
     def __init__(self, most: int = MOST) -> None:
-        self.start = self.end = 0
+        self._start = self._end = 0
         self._most = most
         self._states: States = np.empty((0, 0, 0), np.float32)
         self._first = 0  # row of `start`
+
+    @property
+    def start(self) -> int:
+        """The first position whose states are there."""
+        return self._start
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one whose states are there."""
+        return self._end
 
     def append(self, position: int, states: States | None) -> None:
         """Add the states of tokens from a position on. What is before a gap is forgotten, and None
@@ -33,43 +43,46 @@ class Features:
         """
         if states is None:
             return
-        if position != self.end:
-            self.start = self.end = position
+        if position != self._end:
+            self._start = self._end = position
         if (left_out := len(states) - self._most) > 0:
-            self.start = self.end = position + left_out
+            self._start = self._end = position + left_out
             states = states[left_out:]
         self._make_room(states)
-        at = self._first + self.end - self.start
+        at = self._first + self._end - self._start
         self._states[at : at + len(states)] = states
-        self.end += len(states)
+        self._end += len(states)
 
     def truncate(self, n_past: int) -> None:
         """Forget the states from a position on."""
-        self.end = min(self.end, n_past)
-        self.start = min(self.start, self.end)
+        self._end = min(self._end, n_past)
+        self._start = min(self._start, self._end)
 
     def of(self, start: int, end: int) -> States:
         """Return the states of the positions from `start` to `end`, a view. Raises ValueError
         where some are not there.
         """
+        self._check(start, end)
+        at = self._first + start - self._start
+        return self._states[at : at + end - start]
+
+    def _check(self, start: int, end: int) -> None:
         if not self.start <= start <= end <= self.end:
             raise ValueError(
                 f"hidden states of the tokens {start} to {end} were asked for, and there are those "
                 f"of {self.start} to {self.end}"
             )
-        at = self._first + start - self.start
-        return self._states[at : at + end - start]
 
     def _make_room(self, states: States) -> None:
         """Let as many more rows follow, and the oldest go where there are too many."""
         if self._states.shape[1:] != states.shape[1:]:
             self._states = np.empty((2 * self._most, *states.shape[1:]), np.float32)
-            self.start = self.end
-        if self.start == self.end:
+            self._start = self._end
+        if self._start == self._end:
             self._first = 0
-        n = self.end - self.start
+        n = self._end - self._start
         if self._first + n + len(states) > len(self._states):
             n_kept = min(n, self._most - len(states))
             end = self._first + n
             self._states[:n_kept] = self._states[end - n_kept : end]
-            self._first, self.start = 0, self.end - n_kept
+            self._first, self._start = 0, self._end - n_kept

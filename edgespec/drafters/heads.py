@@ -16,6 +16,7 @@ from ..types import DraftEstimate, Extension, Thresholds, Verified
 from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
 
 _ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
+_WITHOUT_STATE = ("moa",)  # kinds that read a text's first token, though no state is before it
 _PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
 _REST = 8  # answers for which it is left alone then
 
@@ -25,9 +26,10 @@ class HeadDrafter(ModelTreeDrafter):
     first. Where only one choice can pay, the trees are chains.
 
     It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. It
-    reads a text from its second token on, the first that has a state before it; if the target's
-    states of tokens that it has not read are gone, it begins behind them. Where a long answer had
-    no use for it, some answers do without the target's states, which may take time.
+    reads a text from its second token on, the first that has a state before it, but for kinds that
+    look at tokens by themselves as well; if the target's states of tokens that it has not read are
+    gone, it begins behind them. Where a long answer had no use for it, some answers do without the
+    target's states, which may take time.
     """
 
     def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
@@ -36,6 +38,7 @@ class HeadDrafter(ModelTreeDrafter):
         self._trained = head
         self._grows = True
         self._max_depth = head.max_depth
+        self._n_skipped = 0 if head.kind in _WITHOUT_STATE else 1
         self._choices = tree.top_k
         self._before: list[int] = []  # tokens of the text before those in the cache
         self._n_unused = 0  # steps of this answer with states, -1 once the head has drafted
@@ -99,7 +102,7 @@ class HeadDrafter(ModelTreeDrafter):
             start = n - self._trained.n_ctx // 2
         n_read = self._start + self._known
         if not self._known or n_read - 1 < features.start or start > self._start:
-            start = max(start, features.start + 1)
+            start = max(start, features.start + self._n_skipped)
         if start != self._start:
             self._begin_at(start, context)
         return features.end >= n - 1 and n > start

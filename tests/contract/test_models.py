@@ -1,16 +1,25 @@
 """The promises of models, run against each of them."""
 
 import contextlib
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
-from edgespec import Aborted, CannotTruncate, ConfigError, ContextFull, EngineConfig, ToyModel
-from edgespec.backends.base import GrowingModel, HiddenStates
+from edgespec import (
+    Aborted,
+    CannotTruncate,
+    ConfigError,
+    ContextFull,
+    EngineConfig,
+    EngineMissing,
+    ToyModel,
+)
+from edgespec.backends.base import GrowingModel, Head, HiddenStates
 from edgespec.cache.token_cache import TokenCache
 from edgespec.sampling.trees import path_to
-from tests.helpers import libllama
+from tests.helpers import head_files, libllama, mtp_files
 
 N_CTX = 128
 TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]
@@ -46,9 +55,35 @@ ONNX = {
 }
 
 
-@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp", *ONNX])
+HEADS = {
+    "head, eagle3": head_files.eagle3, "head, medusa": head_files.medusa,
+    "head, mlp speculator": head_files.mlp_speculator, "head, dflash": head_files.dflash,
+    "head, mtp": mtp_files.qwen,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def head_folders(tmp_path_factory):
+    """Return a function that returns the folder of a head, which is converted once."""
+    folders = pytest.importorskip("tests.helpers.head_folders")
+
+    @functools.cache
+    def folder(name):
+        return folders.converted(tmp_path_factory.mktemp("head"), HEADS[name]())
+
+    return folder
+
+
+@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp", *ONNX, *HEADS])
 def model(request, tmp_path):
-    if request.param in ONNX:
+    if request.param in HEADS:
+        pytest.importorskip("gguf")
+        folders = pytest.importorskip("tests.helpers.head_folders")
+        onnx = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+        libllama.require()  # a GGUF is what the head is converted for
+        folder = request.getfixturevalue("head_folders")(request.param)
+        made = onnx.open_head(folder, EngineConfig(n_ctx=2 * N_CTX, n_threads=1), folders.target())
+    elif request.param in ONNX:
         onnx_models = pytest.importorskip("tests.helpers.onnx_models")
         from edgespec.backends.onnx import OnnxModel
 
@@ -188,8 +223,17 @@ def test_token_cache_aligns(model):
 TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4), (-1, 0, 1)]
 
 
+def skip_heads(model):
+    """Skip what is not promised of a head: its guesses go in with its own states, and never stay,
+    so rows of nodes are no rows of a chain that was read (see tests/unit/backends).
+    """
+    if isinstance(model, Head):
+        pytest.skip("a head's guesses are not the chain that it would read")
+
+
 def in_tree(model, parents):
     """Return the tokens of the nodes of a tree, a model behind two pending tokens, and its rows."""
+    skip_heads(model)
     if model.capabilities.max_leaves == 1:
         pytest.skip("it evaluates chains only")
     nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
@@ -251,6 +295,7 @@ def grown(model, *calls):
     """Return the path and the row of each node of a tree grown behind a text in several calls, each
     a list of parents.
     """
+    skip_heads(model)
     if not isinstance(model, GrowingModel) or model.capabilities.max_leaves == 1:
         pytest.skip("it grows no trees")
     model.decode(TEXT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zipfile
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy as np
 
 HIDDEN, VOCAB, TARGET_LAYERS = 32, 259, 8
 N_HEADS, KV_HEADS, HEAD_DIM, FEED, LONGEST = 4, 2, 16, 48, 256
-INNER, N_GUESSES = 24, 3
+INNER, N_GUESSES, BLOCK_LAYERS, MASK_TOKEN = 24, 3, 2, 250
 D2T = np.array([0, 1, 2, 3, 5, 8, 9, 13, 17, 18, 20, 31, 40, 41, 42, 50, 57, 58, 61, 63])
 
 EAGLE3 = {
@@ -24,17 +25,21 @@ _OF_LAYER = {
     "o": "self_attn.o_proj", "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
     "input_layernorm": "input_layernorm", "hidden_norm": "hidden_norm",
     "post_attention_layernorm": "post_attention_layernorm",
+    "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
 }  # fmt: skip
 
 
 @dataclass
 class Made:
-    """A head: its weights by the names of HeadCheckpoint, float32, and its config."""
+    """A head: its weights by the names of HeadCheckpoint, float32, and its config. published: as
+    they stand in a file, where they are not these.
+    """
 
     kind: str
     weights: dict[str, np.ndarray]
     config: dict = field(default_factory=dict)
     d2t: np.ndarray | None = None
+    published: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class _Random:
@@ -57,14 +62,14 @@ class _Random:
         return (mean + 0.2 * self._random.normal(size=size)).astype(np.float32)
 
 
-def _layer(random, n_in, bias):
+def _layer(random, n_in, bias, to="", size=HEAD_DIM):
     for name, rows, columns in (
-        ("q", N_HEADS * HEAD_DIM, n_in), ("k", KV_HEADS * HEAD_DIM, n_in),
-        ("v", KV_HEADS * HEAD_DIM, n_in), ("o", HIDDEN, N_HEADS * HEAD_DIM),
+        ("q", N_HEADS * size, n_in), ("k", KV_HEADS * size, n_in),
+        ("v", KV_HEADS * size, n_in), ("o", HIDDEN, N_HEADS * size),
         ("gate", FEED, HIDDEN), ("up", FEED, HIDDEN), ("down", HIDDEN, FEED),
     ):  # fmt: skip
-        random.matrix(name, rows, columns, bias and name in "qkv")
-    random.norm("post_attention_layernorm", HIDDEN)
+        random.matrix(f"{to}{name}", rows, columns, bias and name in "qkv")
+    random.norm(f"{to}post_attention_layernorm", HIDDEN)
 
 
 def _config(**more):
@@ -143,16 +148,45 @@ def mlp_speculator(*, seed=0, tied=False, scale_input=False) -> Made:
     return Made("mlp_speculator", random.weights, config)
 
 
+def dflash(*, seed=0, speculators=False, bias=False, **config) -> Made:
+    """Return a DFlash head of z-lab, or of vLLM's speculators, which count layers by inputs, guess
+    a part of the vocabulary and have an embedding of their own. config: more of it.
+    """
+    random = _Random(seed)
+    random.matrix("fc", HIDDEN, 3 * HIDDEN)
+    for name in ("hidden_norm", "norm"):
+        random.norm(name, HIDDEN)
+    for i in range(BLOCK_LAYERS):
+        _layer(random, HIDDEN, bias, f"{i}.")
+        random.norm(f"{i}.input_layernorm", HIDDEN)
+        for name in ("q_norm", "k_norm"):
+            random.norm(f"{i}.{name}", HEAD_DIM)
+    own = {"block_size": N_GUESSES + 1, "mask_token_id": MASK_TOKEN}
+    known = _config(num_hidden_layers=BLOCK_LAYERS) | config
+    if not speculators:
+        own["target_layer_ids"] = [1, 3, 4]
+        known |= {"architectures": ["DFlashDraftModel"], "num_target_layers": TARGET_LAYERS}
+        return Made("dflash", random.weights, known | {"dflash_config": own})
+    random.matrix("embed_tokens", VOCAB, HIDDEN)
+    random.matrix("lm_head", len(D2T), HIDDEN)
+    known = {"speculators_model_type": "dflash", "transformer_layer_config": known, **own}
+    known |= {"aux_hidden_state_layer_ids": [2, 4, 5], "draft_vocab_size": len(D2T)}
+    return Made("dflash", random.weights, known, D2T)
+
+
 def write(folder: Path, made: Made, naming: str, dtype="F32", absolute=False, t2d=True) -> Path:
     """Write a head as these people do and return its folder.
 
     naming: a name of EAGLE3, "eagle bin", "eagle safetensors", "medusa pt", "medusa safetensors",
-    "mlp_speculator" or "mlp_speculator bin". absolute: d2t holds ids, not distances.
+    "mlp_speculator", "mlp_speculator bin", "dflash", "dflash bin", "mtp" or "mtp bin".
+    absolute: d2t holds ids, not distances.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config, name = dict(made.config), "model"
     prefix, kind = EAGLE3.get(naming) or ("layers.0.", naming.partition(" ")[2] or "safetensors")
-    tensors = {_named(each, prefix, made): array for each, array in made.weights.items()}
+    tensors = made.published or {
+        _named(each, prefix, made): array for each, array in made.weights.items()
+    }
     if made.kind == "medusa":
         name = "medusa_lm_head"
     elif made.kind == "mlp_speculator" and config["tie_weights"]:
@@ -182,6 +216,10 @@ def _named(name: str, prefix: str, made: Made) -> str:
     if made.kind == "medusa":
         return name.replace("lm_head", str(made.config["medusa_num_layers"]))
     part, _, end = name.rpartition(".")
+    if numbered := re.fullmatch(r"(\d+)\.(\w+)", part):  # of one of DFlash's layers
+        return f"layers.{numbered[1]}.{_OF_LAYER[numbered[2]]}.{end}"
+    if made.kind == "dflash":
+        return name
     return f"{prefix}{_OF_LAYER[part]}.{end}" if part in _OF_LAYER else name
 
 

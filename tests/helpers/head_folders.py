@@ -50,10 +50,10 @@ def run_here(python, job, folder, progress, times, program):
     return ()
 
 
-def converted(tmp_path: Path, made: files.Made, **options) -> Path:
+def converted(tmp_path: Path, made: files.Made, target: Path | None = None, **options) -> Path:
     """Return the folder of a head that was written as a checkpoint and converted."""
     source = files.write(tmp_path / "source", made, NAMINGS.get(made.kind, made.kind))
-    target = gguf_target(tmp_path / "target.gguf")
+    target = target or gguf_target(tmp_path / "target.gguf")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tools, "run_worker", run_here)
         return convert_head(source, target, tmp_path / "head", **options).path
@@ -83,6 +83,10 @@ class Reference:
         self.kind, self.config, self.d2t = made.kind, made.config, made.d2t
         if made.kind.startswith("eagle"):
             self.head = heads.Eagle(made.kind, made.weights, made.config, target_weights())
+        elif made.kind == "mtp":
+            self.head = heads.Mtp(made.weights, made.config, target_weights())
+        elif made.kind == "dflash":
+            self.head = heads.Dflash(made.weights, made.config, target_weights())
         elif made.kind == "medusa":
             self.head = heads.Medusa(made.weights, made.config)
         else:
@@ -96,6 +100,9 @@ class Reference:
         taps = taps.reshape(len(text), -1)
         if self.kind == "medusa":
             return self.head.run(taps[-1])[: 1 + len(path)]
+        if self.kind == "dflash":
+            rows = self.head.rows(text[-1], taps)[: 1 + len(path)]
+            return np.stack([self._spread(row) for row in rows])
         if self.kind == "mlp_speculator":
             state, found = taps[-1], []
             for i, token in enumerate([text[-1], *path]):

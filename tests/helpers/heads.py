@@ -40,6 +40,30 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * np.vectorize(lambda each: 0.5 * (1 + math.erf(each / math.sqrt(2))))(x)
 
 
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, sees: np.ndarray) -> np.ndarray:
+    """Return what queries [n, heads, size] mix of values, [n, heads * size]. sees: [n, keys]."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, groups, axis=1) for x in (k, v))
+    scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
+    scores = np.where(sees, scores, -np.inf)
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    return np.einsum("hij,jhd->ihd", probs, v).reshape(len(q), -1)
+
+
+def rotated(
+    x: np.ndarray, positions: Sequence[int], theta: float, share: float = 1.0
+) -> np.ndarray:
+    """Return [n, heads, size] rotated; share: of the numbers of a head, the first of them."""
+    size = int(x.shape[-1] * share)
+    inverse = theta ** (-np.arange(0, size, 2) / size)
+    angles = np.asarray(positions)[:, None, None] * inverse
+    first, second = np.split(x[..., :size], 2, axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    turned = [first * cos - second * sin, second * cos + first * sin, x[..., size:]]
+    return np.concatenate(turned, -1)
+
+
 class Eagle(Linear):
     """An EAGLE head of any of the three papers.
 
@@ -98,22 +122,104 @@ class Eagle(Linear):
     def _attention(self, read, positions, sees):
         n, size = len(read), self.config["head_dim"]
         q, k, v = (self.linear(name, read).reshape(n, -1, size) for name in "qkv")
-        q, k = (self._rotated(x, positions) for x in (q, k))
-        groups = q.shape[1] // k.shape[1]
-        k, v = (np.repeat(x, groups, axis=1) for x in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(size)
-        scores = np.where(sees, scores, -np.inf)
-        probs = np.exp(scores - scores.max(-1, keepdims=True))
-        probs /= probs.sum(-1, keepdims=True)
-        return np.einsum("hij,jhd->ihd", probs, v).reshape(n, -1)
+        q, k = (rotated(x, positions, self.config["rope_theta"]) for x in (q, k))
+        return attention(q, k, v, sees)
 
-    def _rotated(self, x, positions):
-        size = x.shape[-1]
-        inverse = self.config["rope_theta"] ** (-np.arange(0, size, 2) / size)
-        angles = np.asarray(positions)[:, None, None] * inverse
-        first, second = np.split(x, 2, axis=-1)
-        cos, sin = np.cos(angles), np.sin(angles)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+class Mtp(Linear):
+    """A target's layer for multi-token prediction, Qwen3.5's or MiMo's. target: as for Eagle."""
+
+    def __init__(self, weights: Weights, config: Mapping, target: Weights | None = None) -> None:
+        self.states_first = config["model_type"] == "mimo"
+        self.config = config.get("text_config", config)
+        super().__init__(dict(target or {}) | dict(weights), self.config["rms_norm_eps"])
+        embedding = self.weights["embed_tokens.weight"]
+        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+
+    def fuse(self, taps: np.ndarray) -> np.ndarray:
+        """Return what the layer reads of the target's states: these."""
+        return taps.astype(np.float64)
+
+    def chain(self, tokens: Sequence[int], states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (logits, next states) of tokens one after another."""
+        token = self.norm("token_norm", self.weights["embed_tokens.weight"][list(tokens)])
+        both = [token, self.norm("hidden_norm", states)]
+        state = self.linear("fc", np.concatenate(both[::-1] if self.states_first else both, 1))
+        read = self.norm("input_layernorm", state)
+        mixed = self._attention(read)
+        if "attention_gate.weight" in self.weights:
+            mixed = mixed / (1 + np.exp(-self.linear("attention_gate", read)))
+        state = state + self.linear("o", mixed)
+        inner = self.norm("post_attention_layernorm", state)
+        inner = silu(self.linear("gate", inner)) * self.linear("up", inner)
+        state = self.norm("norm", state + self.linear("down", inner))
+        return self.linear("lm_head", state), state
+
+    def _attention(self, read):
+        n, size = len(read), self.config["head_dim"]
+        q, k, v = (self.linear(name, read).reshape(n, -1, size) for name in "qkv")
+        if "q_norm.weight" in self.weights:
+            q, k = self.norm("q_norm", q), self.norm("k_norm", k)
+        share = self.config.get("rope_parameters", {}).get("partial_rotary_factor", 1)
+        q, k = (rotated(x, range(n), self.config["rope_theta"], share) for x in (q, k))
+        return attention(q, k, v, np.tri(n, dtype=bool))
+
+
+class Dflash(Linear):
+    """A block of masked places that is guessed at once, float64. target: as for Eagle."""
+
+    def __init__(self, weights: Weights, config: Mapping, target: Weights | None = None) -> None:
+        config = config.get("transformer_layer_config", {}) | config
+        config = config | config.get("dflash_config", {})
+        super().__init__(dict(target or {}) | dict(weights), config["rms_norm_eps"])
+        embedding = self.weights["embed_tokens.weight"]
+        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        self.config = config
+
+    def rows(self, token: int, taps: np.ndarray) -> np.ndarray:
+        """Return the logits of the places behind a token, [block - 1, V]. taps: the target's states
+        before it, [n, layers * hidden].
+        """
+        config, n = self.config, len(taps)
+        block = [token] + [config["mask_token_id"]] * (config["block_size"] - 1)
+        context = self.norm("hidden_norm", self.linear("fc", taps.astype(np.float64)))
+        state = self.weights["embed_tokens.weight"][block] * config.get("input_embedding_scale", 1)
+        at = np.arange(n + len(block))
+        for i in range(config["num_hidden_layers"]):
+            read = self.norm(f"{i}.input_layernorm", state)
+            sees = self._sees(i, at[n:, None], at)
+            state = state + self.linear(f"{i}.o", self._attention(i, context, read, at, sees))
+            inner = self.norm(f"{i}.post_attention_layernorm", state)
+            inner = silu(self.linear(f"{i}.gate", inner)) * self.linear(f"{i}.up", inner)
+            state = state + self.linear(f"{i}.down", inner)
+        logits = self.linear("lm_head", self.norm("norm", state[1:]))
+        logits = logits * config.get("output_multiplier", 1)
+        cap = config.get("final_logit_softcapping")
+        return np.tanh(logits / cap) * cap if cap else logits
+
+    def _sees(self, i, query, key):
+        kinds, said = self.config.get("layer_types"), self.config.get("is_causal")
+        slides = bool(kinds) and kinds[i] == "sliding_attention"
+        sees = np.ones(np.broadcast_shapes(query.shape, key.shape), bool)
+        if slides if said is None else said:
+            sees &= key <= query
+        if slides or self.config.get("use_swa"):
+            window = self.config.get("swa_window_size") or self.config["sliding_window"]
+            sees &= abs(query - key) < window
+        return sees
+
+    def _attention(self, i, context, read, positions, sees):
+        size = self.config["head_dim"]
+
+        def split(name, x):
+            return self.linear(f"{i}.{name}", x).reshape(len(x), -1, size)
+
+        both = np.concatenate([context, read])
+        q, k = (self.norm(f"{i}.{name}_norm", split(name, x)) for name, x in
+                (("q", read), ("k", both)))  # fmt: skip
+        q = rotated(q, positions[len(context) :], self.config["rope_theta"])
+        k = rotated(k, positions, self.config["rope_theta"])
+        return attention(q, k, split("v", both), sees)
 
 
 class Medusa(Linear):

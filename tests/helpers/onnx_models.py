@@ -169,11 +169,13 @@ def _add_layer(b, residual, read, attention):
     residual.add(added)
 
 
-def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
+def table(
+    probs: np.ndarray, alone: float = 0, hidden_states: tuple[int, ...] = ()
+) -> onnx.ModelProto:
     """Return a decoder that is a table of next-token probabilities; its cache means nothing.
 
     alone: added to the logits of token 0 where one token is evaluated alone, as some kernels
-    give other rows then.
+    give other rows then. hidden_states: layers whose states are outputs, of a table as well.
     """
     b = _Builder(0)
     inputs = [
@@ -182,6 +184,10 @@ def table(probs: np.ndarray, alone: float = 0) -> onnx.ModelProto:
     ]
     outputs = [_value("logits", TensorProto.FLOAT, ["batch", "sequence", len(probs)])]
     _add_cache(inputs, outputs, 0, 1, 1, b.kind)
+    for layer in hidden_states:
+        name = "hidden_states" if layer == -1 else f"hidden_states.{layer}"
+        b.op("Gather", b.weight(len(probs), WIDTH), "input_ids", outputs=[name])
+        outputs.append(_value(name, b.kind, ["batch", "sequence", WIDTH]))
     rows = b.op("Gather", b.const(np.log(probs).astype(np.float32)), "input_ids")
     n = b.op("Gather", b.op("Shape", "input_ids"), b.const(np.array(1)))
     single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=TensorProto.FLOAT)

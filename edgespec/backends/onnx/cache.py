@@ -25,6 +25,11 @@ class Cache(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
 
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer, [heads, n, size]: of each layer
+        the keys, then the values. Views where the buffers lie in this computer's memory.
+        """
+
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
         behind these. Returns how many of them are there now; the others have to be read again.
@@ -65,6 +70,10 @@ class SharedCache:
 
     def truncate(self, n_past: int) -> None:
         """Do nothing: the next call writes over what is behind its past."""
+
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer."""
+        return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the rows of these tokens to where they belong, in this computer's memory; on other
@@ -110,6 +119,10 @@ class GrownCache:
             empty: npt.NDArray[Any] = np.empty((1, graph.heads, 0, graph.head_size), graph.dtype)
             self._take([empty] * len(graph.past))
 
+    def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
+        """Return the tokens from `start` to `end` of each buffer."""
+        return [value.numpy()[0, :, start:end] for value in self._values]
+
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the first `n_past` tokens and these of every buffer."""
         kept = [*range(n_past), *positions]
@@ -118,3 +131,15 @@ class GrownCache:
 
     def _take(self, arrays: list[npt.NDArray[Any]]) -> None:
         self._values = [ort.OrtValue.ortvalue_from_numpy(v, self._device, 0) for v in arrays]
+
+
+def keys_and_values(cache: Cache, start: int, end: int) -> npt.NDArray[np.float32]:
+    """Return what a cache has of the tokens from `start` to `end`, [n, layers, numbers], a copy:
+    attention head by head, its keys before its values.
+    """
+    found = cache.rows(start, end)
+    layers = [np.concatenate(pair, axis=-1) for pair in zip(found[::2], found[1::2], strict=True)]
+    both = np.stack(layers)  # [layers, heads, n, numbers of a head]
+    n_layers, n_heads, n, size = both.shape
+    rows = both.transpose(2, 0, 1, 3).reshape(n, n_layers, n_heads * size)
+    return np.ascontiguousarray(rows, np.float32)

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ...config import NOT_SPEED, EngineConfig
-from ...device import physical_cores, thread_counts
+from ...config import EngineConfig
+from ...device import physical_cores
 from ...errors import Aborted, ContextFull, DecodeError, ModelError
 from ...types import Abort, Ids, Outputs
-from ..base import Capabilities, HiddenStates, Tokenizer
+from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
+from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
 from ..levels import decode_by_levels
 from .abort import watched
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
-from .head_folder import check_target, folder_of, read_ids, read_note
+from .head_blocks import Blocks
+from .head_folder import Note, check_target, folder_of, read_ids, read_note
+from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .model import ABORTABLE
-from .session import check_packages, identity, ort, plainly
+from .session import check_packages, fingerprint, ort, plainly, switches
 
 _CHUNK = 128  # tokens a call
-_STEPS: dict[str, Any] = {"medusa": Medusa, "mlp_speculator": MlpSpeculator}
+_STEPS: dict[str, Any] = {
+    "medusa": Medusa, "mlp_speculator": MlpSpeculator, "dflash": Blocks, "moa": Mixture,
+}  # fmt: skip
 
 
 def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> OnnxHead:
@@ -60,8 +64,9 @@ class OnnxHead:
         self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
         self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
-        self._taps = np.zeros((_CHUNK, len(self.layers) * note.hidden_size), np.float32)
-        self.features = Features()
+        n_numbers = len(self.layers) * note.hidden_size or note.n_layer * note.cached_size
+        self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
+        self.features = _features(note, target)
         self.start = 0
         self._n_read = 0  # tokens that `decode` has read
         self._depths: list[int] = []  # of the nodes behind them
@@ -139,16 +144,11 @@ class OnnxHead:
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
-        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
-        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+        return switches(self.config, self.n_threads)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the speed of this head depends on: device, build, file, settings."""
-        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
-        return identity(self.path) | {
-            "placement": self.placement,
-            "settings": settings | {"n_threads": self.n_threads},
-        }
+        return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def close(self) -> None:
         """Free weights and cache."""
@@ -217,6 +217,11 @@ class OnnxHead:
             if options and options.terminate:
                 raise Aborted(f"stopped after {self.n_past} tokens") from None
             raise DecodeError(f"{self.path}: {plainly(str(error))}") from error
+
+
+def _features(note: Note, target: HiddenStates) -> Features:
+    """Return the features of a head: what the target gives with every evaluation, or its cache."""
+    return CachedFeatures(cast(CachedStates, target)) if note.cached_size else Features()
 
 
 class _Rows:

@@ -20,14 +20,17 @@ _KNOWN_FORMAT = 1
 
 
 class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The contents of head.json; hidden_size, n_layer and vocab_size are the target's."""
+    """The contents of head.json; hidden_size, n_layer, vocab_size and cached_size are the target's,
+    the last of one whose cache is read.
+    """
 
     format: int
-    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator"]
+    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp", "moa"]
     layers: list[int]
     hidden_size: int
     n_layer: int
     vocab_size: int
+    cached_size: int = 0
     max_depth: int = 0
     n_ctx_train: int = 0
     source: str = ""
@@ -85,7 +88,9 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
 
 
 def check_target(folder: Path, note: Note, target: HiddenStates) -> None:
-    """Raise ConfigError if a head was made for a target of other sizes."""
+    """Raise ConfigError if a head was made for a target of other sizes, or reads a cache that this
+    one does not lend.
+    """
     for field, thing in (
         ("hidden_size", "numbers a state"),
         ("vocab_size", "tokens of vocabulary"),
@@ -97,3 +102,14 @@ def check_target(folder: Path, note: Note, target: HiddenStates) -> None:
                 f"{folder} was made for another target: for one with {wanted} {thing}, and this "
                 f"one has {found}; convert the head for this target"
             )
+    found = getattr(target, "cached_size", 0)
+    if note.cached_size and not found:
+        raise ConfigError(
+            f"{folder} reads the keys and values of its target, and only ONNX models lend theirs; "
+            "convert the target with edgespec convert"
+        )
+    if note.cached_size not in (0, found):
+        raise ConfigError(
+            f"{folder} was made for another target: for one with {note.cached_size} numbers of "
+            f"keys and values a layer, and this one has {found}; convert the head for this target"
+        )

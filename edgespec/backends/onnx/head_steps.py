@@ -53,7 +53,7 @@ class Steps(Protocol):
 
 
 class Layered:
-    """A head with a layer and a cache of its own: EAGLE.
+    """A head with a layer and a cache of its own: EAGLE, MTP.
 
     chunk: most tokens a call. size: most tokens of the cache.
     """
@@ -66,8 +66,8 @@ class Layered:
         inputs = {node.name: node for node in self._head.get_inputs()}
         outputs = {node.name: node for node in self._head.get_outputs()}
         try:
-            heads, size = (inputs["past_key_values.0.key"].shape[i] for i in (1, 3))
             self._d = int(inputs["states"].shape[-1])
+            heads, size = (inputs["past_key_values.0.key"].shape[i] for i in (1, 3))
             self.width = int(outputs["logits"].shape[-1])
             known = self._head.get_modelmeta().custom_metadata_map
             self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ...config import NOT_SPEED, EngineConfig
-from ...device import physical_cores, thread_counts
+from ...config import EngineConfig
+from ...device import physical_cores
 from ...errors import Aborted, DecodeError, OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Capabilities
@@ -20,11 +21,11 @@ from ..chunks import chunk_ends
 from ..separate import SeparateModels
 from .abort import watched
 from .buffers import MAX_ROWS, Buffers
-from .cache import Cache, GrownCache, SharedCache
+from .cache import Cache, GrownCache, SharedCache, keys_and_values
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
-from .session import check_packages, identity, open_session, ort, plainly
+from .session import check_packages, fingerprint, open_session, ort, plainly, switches
 from .taps import check_layers, copied, joined
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
@@ -76,6 +77,7 @@ class OnnxModel:
         chunk = self._chunk()
         self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=bool(self.graph.hidden))
         self.n_layer, self.hidden_size = self.graph.n_layer, self.graph.hidden_size
+        self.cached_size = 2 * self.graph.heads * self.graph.head_size
         self._n_past = 0  # tokens in the cache
         self._nodes: Sequence[int] = ()  # of the tree just evaluated
         self._unread: list[int] = []  # behind them: tokens that go before the next ones
@@ -156,6 +158,15 @@ class OnnxModel:
         check_layers(self.path, self.graph, layers)
         self._buffers.tap(layers)
 
+    @property
+    def n_cached(self) -> int:
+        """Number of tokens whose keys and values are there."""
+        return self._n_past
+
+    def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
+        """Return keys and values of tokens, [end - start, layers, cached_size], a copy."""
+        return keys_and_values(self._cache, start, end)
+
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
         del self._unread[max(0, n_past - self._n_past) :]
@@ -173,8 +184,7 @@ class OnnxModel:
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
-        others = [n for n in thread_counts(self.config.max_cores) if n != self.n_threads]
-        return {"n_threads": (self.n_threads, others[-1])} if others else {}
+        return switches(self.config, self.n_threads)
 
     def expect_drafts(self, expected: bool) -> None:
         """Evaluate single tokens as this graph needs it beside drafts, or without any."""
@@ -191,14 +201,8 @@ class OnnxModel:
         self._buffers.fetch_top(self._top if n_top else None, n_top)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed of this model depends on: device, build, file, settings. How long
-        the context may become is not among it.
-        """
-        settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
-        return identity(self.path) | {
-            "placement": self.placement,
-            "settings": settings | {"n_threads": self.n_threads},
-        }
+        """Return what the speed of this model depends on: device, build, file, settings."""
+        return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def batched(self, n_slots: int, n_ctx: int) -> SeparateModels:
         """Return a cache of `n_ctx` tokens for each of so many slots over the same session. Raises

@@ -7,12 +7,14 @@ import hashlib
 import logging
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ...config import EngineConfig
-from ...device import processor
+from ...config import NOT_SPEED, EngineConfig
+from ...device import processor, thread_counts
 from ...errors import (
     ConfigError,
     EngineMissing,
@@ -93,6 +95,25 @@ def identity(path: Path) -> dict[str, Any]:
         "processor": processor(),
         "file": [label(path), size_of(path), head],
     }
+
+
+def fingerprint(
+    path: Path, config: EngineConfig, n_threads: int, placement: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what the speed of a graph depends on: device, build, file, settings. How long the
+    context may become is not among it.
+    """
+    settings = {k: v for k, v in asdict(config).items() if k not in NOT_SPEED}
+    return identity(path) | {
+        "placement": dict(placement),
+        "settings": settings | {"n_threads": n_threads},
+    }
+
+
+def switches(config: EngineConfig, n_threads: int) -> dict[str, tuple[Any, Any]]:
+    """Return the threads and another number of them: a session is made for one."""
+    others = [n for n in thread_counts(config.max_cores) if n != n_threads]
+    return {"n_threads": (n_threads, others[-1])} if others else {}
 
 
 def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:

@@ -26,7 +26,8 @@ class EagleConfig(msgspec.Struct):
 class Config(msgspec.Struct):
     """The values of a config.json that are read; the others are for training.
 
-    The values of `transformer_layer_config`, where speculators nests them, count as its own.
+    The values of `transformer_layer_config`, where speculators nests them, count as its own, and so
+    do those of `text_config`, in models that also see, and of `dflash_config`.
     """
 
     architectures: list[str] = []
@@ -59,10 +60,27 @@ class Config(msgspec.Struct):
     inner_dim: int = 0
     n_predict: int = 0
     tie_weights: bool = False
+    tie_word_embeddings: bool = False
     scale_input: bool = False
     medusa_num_heads: int | None = None
     medusa_num_layers: int | None = None
     license: str | None = None
+    block_size: int = 0
+    mask_token_id: int | None = None
+    target_layer_ids: list[int] | None = None
+    aux_hidden_state_layer_ids: list[int] | None = None
+    num_target_layers: int | None = None
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    is_causal: bool | None = None
+    causal: bool | None = None
+    use_swa: bool = False
+    swa_window_size: int | None = None
+    sample_from_anchor: bool = False
+    target_layer_inference: int = 0
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
 
     def layer_ids(self) -> tuple[tuple[int, ...], LayerIds]:
         """Return the layer ids of the config and what they count.
@@ -88,26 +106,31 @@ def read_config(folder: Path) -> Config:
         raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
     if not isinstance(found, dict):
         raise ModelError(f"{path} holds no JSON object; fetch it again")
-    nested = found.get("transformer_layer_config")
+    nested = found.get("transformer_layer_config", found.get("text_config"))
     if isinstance(nested, dict):
         ours = {k: v for k, v in found.items() if k not in ("architectures", "model_type")}
         found = nested | ours | {"architectures": found.get("architectures", [])}
+    if isinstance(block := found.get("dflash_config"), dict):
+        found = found | block
     known = {k: v for k, v in found.items() if v is not None}
     return convert(known, Config, str(path), ModelError)
 
 
-def rotation_of(path: Path, config: Config, head_dim: int) -> tuple[float, ...]:
-    """Return the angle that a position adds to each pair of numbers. Raises ModelError for a kind
-    of rotation that is not known.
+def rotation_of(
+    path: Path, config: Config, head_dim: int, *, partial: bool = False
+) -> tuple[float, ...]:
+    """Return the angle that a position adds to each pair of numbers. partial: not all numbers of a
+    head may be rotated. Raises ModelError for a kind of rotation that is not known.
     """
     given = (config.rope_parameters or {}) | (config.rope_scaling or {})
     kind = str(given.get("rope_type") or given.get("type") or "default")
     theta = float(given.get("rope_theta") or config.rope_theta or 10000.0)
-    partial = given.get("partial_rotary_factor") or config.partial_rotary_factor or 1
-    if kind not in ("default", "linear", "llama3") or partial != 1:
-        what = f"{kind!r} rotations" if partial == 1 else "rotations of a part of each head"
+    share = float(given.get("partial_rotary_factor") or config.partial_rotary_factor or 1)
+    if kind not in ("default", "linear", "llama3") or (share != 1 and not partial):
+        what = f"{kind!r} rotations" if share == 1 else "rotations of a part of each head"
         raise ModelError(f"{path}: {what} are not known here; known: default, linear, llama3")
-    inverse = [theta ** (-2 * i / head_dim) for i in range(head_dim // 2)]
+    n = int(head_dim * share)
+    inverse = [theta ** (-2 * i / n) for i in range(n // 2)]
     try:
         if kind == "linear":
             inverse = [each / float(given["factor"]) for each in inverse]

@@ -67,7 +67,9 @@ def convert_head(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> HeadConversion:
-    """Make an ONNX folder of a trained draft (EAGLE 1 to 3, Medusa, an MLP speculator).
+    """Make an ONNX folder of a trained draft: EAGLE 1 to 3, Medusa, an MLP speculator, DFlash,
+    Mixture of Attentions, or the layer for multi-token prediction (MTP) in a target's own
+    checkpoint.
 
     source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
@@ -96,7 +98,7 @@ def convert_head(
         work.weights.mkdir(parents=True)
         work.python = _interpreter(python, head, model, progress, offline)
         _write_weights(head, model, work)
-        work.run(_job(head, chosen, precision, work), _GRAPHS)
+        work.run(_job(head, chosen, precision, work) | {"n_layer": sizes.n_layer}, _GRAPHS)
         shutil.rmtree(work.weights)
         _write_note(head, chosen, sizes, work.folder)
         progress("checking that it runs")
@@ -141,6 +143,12 @@ def _candidates(
 ) -> list[tuple[int, ...]]:
     """Return the layers that a head may read, after checking that it fits its target."""
     check_target(head, sizes.hidden_size, sizes.vocab_size, sizes.n_layer)
+    if head.parts and head.parts["layers"].width != sizes.cached_size:
+        raise ConfigError(
+            f"{head.path} reads {head.parts['layers'].width} numbers of each layer's keys and "
+            f"values, and this target lends {sizes.cached_size}: give the ONNX model of the one "
+            "that its card names"
+        )
     _check_attention(head)
     found = head.layers(sizes.n_layer)
     if layers is None:
@@ -155,11 +163,16 @@ def _name(head: HeadCheckpoint) -> str:
 
 
 def _check_attention(head: HeadCheckpoint) -> None:
-    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take."""
-    if head.decoder and head.decoder.head_dim % 16:
+    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take. DFlash and
+    Mixtures of Attentions have their own.
+    """
+    if head.decoder is None or head.kind in ("dflash", "moa"):
+        return
+    size, rotated = head.decoder.head_dim, 2 * len(head.decoder.rotation)
+    if size % 16 or rotated % 16:
         raise UnknownArchitecture(
-            f"{head.path} has attention heads of {head.decoder.head_dim} numbers; onnxruntime "
-            "takes multiples of 16"
+            f"{head.path} has attention heads of {size} numbers, {rotated} of them rotated; "
+            "onnxruntime takes multiples of 16"
         )
 
 
@@ -213,6 +226,7 @@ def _job(
     known = {f.name: getattr(head, f.name) for f in fields(head) if f.name not in left_out}
     return known | {
         "decoder": asdict(head.decoder) if head.decoder else None,
+        "parts": {name: asdict(layer) for name, layer in head.parts.items()},
         "head_vocab_size": head.head_vocab_size,
         "layers": layers,
         "out": str(work.folder.resolve()),
@@ -226,8 +240,11 @@ def _write_note(
     head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path
 ) -> None:
     """Write head.json, and d2t.npy for a head of a part of the vocabulary."""
+    known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
+    if head.kind == "moa":
+        known["cached_size"] = sizes.cached_size
     note = {
-        "format": 1, "kind": head.kind, "layers": layers, **asdict(sizes),
+        "format": 1, "kind": head.kind, "layers": layers, **known,
         "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
         "license": head.license,
     }  # fmt: skip

@@ -19,28 +19,47 @@ from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
 
 N_TOKENS = 33  # one more than the rows of a call
+_OF_CACHE = ("head_count_kv", "key_length", "value_length")
 _PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSizes:
-    """The sizes of a target, as a HiddenStates model has them: all that checks ask of one."""
+    """The sizes of a target, as HiddenStates and CachedStates have them: all that checks ask of
+    one. cached_size: 0 for one that does not lend its cache. n_cached: no tokens.
+    """
 
     hidden_size: int
     vocab_size: int
     n_layer: int
+    cached_size: int = 0
+
+    @property
+    def n_cached(self) -> int:
+        """Return 0: nothing was evaluated."""
+        return 0
 
 
 def target_sizes(path: Path) -> TargetSizes:
-    """Return the sizes of a target. Raises ModelError and its kinds."""
+    """Return the sizes of a target. Raises ModelError and its kinds.
+
+    A GGUF counts layers for multi-token prediction among its blocks, and a graph has caches of some
+    layers only where others are recurrent.
+    """
     known = backends.of(path).inspect_metadata(path)
-    hidden = known.get("embedding_length") or _configured_width(path)
-    if not hidden or not known.get("block_count"):
+    hidden, blocks = known.get("embedding_length"), known.get("block_count")
+    n_layer, cached = int(blocks or 0) - int(known.get("nextn_predict_layers", 0)), 0
+    if not hidden:
+        hidden = _configured(path, "hidden_size")
+        n_layer = int(_configured(path, "num_hidden_layers") or n_layer)
+        heads, keys, values = (int(known[f"attention.{name}"]) for name in _OF_CACHE)
+        cached = heads * (keys + values)
+    if not hidden or not n_layer:
         raise ModelError(
             f"{path} does not say how wide its states are; a config.json with hidden_size beside "
             "the graph would"
         )
-    return TargetSizes(int(hidden), int(known["vocab_size"]), int(known["block_count"]))
+    return TargetSizes(int(hidden), int(known["vocab_size"]), n_layer, cached)
 
 
 def check_runs(folder: Path, sizes: TargetSizes) -> None:
@@ -52,7 +71,7 @@ def check_runs(folder: Path, sizes: TargetSizes) -> None:
     with contextlib.closing(head):
         rows = [head.decode([0, 1, 2], 1).logits[0].copy()]
         if head.max_depth != 1:
-            rows.append(head.grow([3], [-1]).logits[0].copy())
+            rows.append(head.grow([0], [-1]).logits[0].copy())
         for row in rows:
             if np.isnan(row).any() or not np.isfinite(row).any():
                 raise ConversionError(f"{folder.name} gives rows that are no numbers")
@@ -138,13 +157,13 @@ def _greedy(
         target.tap(())
 
 
-def _configured_width(path: Path) -> Any:
-    """Return the width of states as a file beside a graph says, None where none does."""
+def _configured(path: Path, field: str) -> Any:
+    """Return a size as a file beside a graph says it, None where none does."""
     for name in ("config.json", "genai_config.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             found = json.loads((path.parent / name).read_text("utf-8"))
             found = found | found.get("text_config", {})
             decoder = found.get("model", {}).get("decoder", {})
-            if width := found.get("hidden_size") or decoder.get("hidden_size"):
-                return width
+            if size := found.get(field) or decoder.get(field):
+                return size
     return None

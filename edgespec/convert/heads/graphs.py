@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,19 @@ import numpy.typing as npt
 KEEP = "num_logits_to_keep"
 _BLOCK = 32  # numbers with a scale of their own
 _MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
+# A program cannot import what lies beside it when it runs in isolation.
+_IN_OTHER_FILES = {
+    kind: Path(__file__).with_name(f"{kind}_graphs.py") for kind in ("dflash", "mtp", "moa")
+}
 
 
 def main() -> None:
     """Write the graphs that the argument describes."""
     job = json.loads(sys.argv[1])
     print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
+    if job["kind"] in _IN_OTHER_FILES:
+        runpy.run_path(str(_IN_OTHER_FILES[job["kind"]]))["write"](job, Graph)
+        return
     writers = {"medusa": write_medusa, "mlp_speculator": write_mlp_speculator}
     writers.get(job["kind"], write_eagle)(job)
 
@@ -119,27 +127,113 @@ class Graph:
         """Return x · σ(x)."""
         return self.op("Mul", x, self.op("Sigmoid", x))
 
+    def feed_forward(self, state: str, eps: float, prefix: str = "") -> str:
+        """Return what the second half of a layer adds to its state."""
+        inner = self.norm(f"{prefix}post_attention_layernorm", state, eps)
+        gate, up = (self.linear(f"{prefix}{name}", inner) for name in ("gate", "up"))
+        return self.linear(f"{prefix}down", self.op("Mul", self.silu(gate), up))
+
+    def attention(self, read: str) -> str:
+        """Return what attention mixes; it appends to the cache in place if past and present are
+        one.
+        """
+        layer = self.job["decoder"]
+        mask = self.input("attention_mask", 1, "total", integer=True)
+        positions = self.input("position_ids", 1, "n", integer=True)
+        bias = self.input("attention_bias", 1, 1, "n", "total")
+        shape = (1, layer["n_kv_heads"], "past", layer["head_dim"])
+        past = [self.input(f"past_key_values.0.{kind}", *shape) for kind in ("key", "value")]
+        present = [f"present.0.{kind}" for kind in ("key", "value")]
+        total = self.op("Gather", self.op("Shape", mask), self.const(np.array(1)))
+        before = self.op("Sub", self.op("Reshape", total, self.const(np.array([1]))),
+                         self.const(np.array([1])))  # fmt: skip
+        angles = np.arange(self.job["n_ctx"])[:, None] * np.array(layer["rotation"])
+        cos, sin = (self.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+        mixed = self.op(
+            "GroupQueryAttention", *(self._projected(name, read) for name in "qkv"), *past,
+            self.op("Cast", before, to=6), self.op("Cast", total, to=6), cos, sin, positions, bias,
+            outputs=["mixed", *present], num_heads=layer["n_heads"],
+            kv_num_heads=layer["n_kv_heads"], do_rotary=1,
+        )  # fmt: skip
+        for name in present:
+            self.output(name, name, 1, layer["n_kv_heads"], "total", layer["head_dim"])
+        return mixed
+
+    def _projected(self, name: str, read: str) -> str:
+        """Return queries, keys or values, each attention head normed where it has a norm."""
+        made = self.linear(name, read)
+        if not self.has(f"{name}_norm.weight"):
+            return made
+        layer = self.job["decoder"]
+        heads = self.op("Reshape", made, self.const(np.array([0, 0, -1, layer["head_dim"]])))
+        normed = self.norm(f"{name}_norm", heads, layer["eps"])
+        return self.op("Reshape", normed, self.const(np.array([0, 0, -1])))
+
+    def heads(self, x: str, n_heads: int, size: int) -> str:
+        """Return [b, n, heads * size] as [b, n, heads, size]; n may be 0."""
+        return self.op("Reshape", x, self.const(np.array([0, 0, n_heads, size])))
+
+    def angles(self, inverse: list[float], positions: str, longest: int) -> tuple[str, str]:
+        """Return cosines and sines of positions [n] below `longest`, [n, 1, size / 2]."""
+        angles = np.arange(longest)[:, None, None] * np.array(inverse)
+        tables = [self.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
+        cos, sin = (self.op("Gather", table, positions) for table in tables)
+        return cos, sin
+
+    def turned(self, x: str, angles: tuple[str, str]) -> str:
+        """Return [b, n, heads, size] with each pair of numbers rotated; a pair is a number of the
+        first half and one of the second.
+        """
+        first, second = f"{x}/first", f"{x}/second"
+        self.op("Split", x, outputs=[first, second], axis=-1)
+        cos, sin = angles
+        both = [
+            self.op(kind, self.op("Mul", a, cos), self.op("Mul", b, sin))
+            for kind, a, b in (("Sub", first, second), ("Add", second, first))
+        ]
+        return self.op("Concat", *both, axis=-1)
+
+    def mixed(self, queries: str, keys: str, values: str, layer: dict[str, Any], bias: str) -> str:
+        """Return what queries [b, n, heads, size] mix of values [b, total, kv heads, size], one
+        beside the other, [b, n, heads * size]. bias: is added to scores, [n, total]; "" for none.
+        """
+        n_kv, size = layer["n_kv_heads"], layer["head_dim"]
+        groups = self.const(np.array([0, 0, n_kv, layer["n_heads"] // n_kv, size]))
+        queries = self.op("Transpose", self.op("Reshape", queries, groups), perm=[0, 2, 3, 1, 4])
+        queries = self.op("Mul", queries, self.const(np.float32(size**-0.5)))
+        axis = self.const(np.array([2]))
+        keys = self.op("Unsqueeze", self.op("Transpose", keys, perm=[0, 2, 3, 1]), axis)
+        values = self.op("Unsqueeze", self.op("Transpose", values, perm=[0, 2, 1, 3]), axis)
+        scores = self.op("MatMul", queries, keys)
+        scores = self.op("Add", scores, bias) if bias else scores
+        mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), values)
+        mixed = self.op("Transpose", mixed, perm=[0, 3, 1, 2, 4])
+        return self.op("Reshape", mixed, self.const(np.array([0, 0, -1])))
+
     def last(self, x: str) -> str:
         """Return the last rows of [1, n, d], as many as the optional input KEEP says, by default
         all.
         """
         from onnx import TensorProto, helper
 
-        self.const(np.array([1 << 31]), KEEP)
-        self._inputs.append(helper.make_tensor_value_info(KEEP, TensorProto.INT64, [1]))
+        if KEEP not in (each.name for each in self._inputs):
+            self.const(np.array([1 << 31]), KEEP)
+            self._inputs.append(helper.make_tensor_value_info(KEEP, TensorProto.INT64, [1]))
         end, axis = self.const(np.array([np.iinfo(np.int64).max])), self.const(np.array([1]))
         return self.op("Slice", x, self.op("Neg", KEEP), end, axis)
 
-    def save(self, name: str, n_ctx: int = 0) -> None:
-        """Write the graph, its weights beside it if they are too many for one file."""
+    def save(self, name: str, **known: int) -> None:
+        """Write the graph, its weights beside it if they are too many for one file. known: numbers
+        that its metadata tell as edgespec.NAME.
+        """
         import onnx
         from onnx import helper
 
         graph = helper.make_graph(self._nodes, "head", self._inputs, self._outputs, self._weights)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        if n_ctx:
-            model.metadata_props.add(key="edgespec.n_ctx", value=str(n_ctx))
+        for key, value in known.items():
+            model.metadata_props.add(key=f"edgespec.{key}", value=str(value))
         outside = sum(len(each.raw_data) for each in self._weights) > _MOST_INLINE
         onnx.save(
             model, Path(self.job["out"]) / name, save_as_external_data=outside,
@@ -180,10 +274,8 @@ def write_eagle(job: dict[str, Any]) -> None:
         residual = normed if job["norm_before_residual"] else states
         embedded = graph.norm("input_layernorm", embedded, eps)
         read = graph.op("Concat", embedded, normed, axis=-1)
-    state = graph.op("Add", residual, graph.linear("o", _attention(graph, read)))
-    inner = graph.norm("post_attention_layernorm", state, eps)
-    inner = graph.op("Mul", graph.silu(graph.linear("gate", inner)), graph.linear("up", inner))
-    state = graph.op("Add", state, graph.linear("down", inner))
+    state = graph.op("Add", residual, graph.linear("o", graph.attention(read)))
+    state = graph.op("Add", state, graph.feed_forward(state, eps))
     guessing = fed_back = state
     if job["kind"] == "eagle3":
         guessing = graph.norm("norm", state, eps)
@@ -191,7 +283,7 @@ def write_eagle(job: dict[str, Any]) -> None:
     graph.output("logits", graph.linear("lm_head", graph.last(guessing)), 1, "rows",
                  job["head_vocab_size"])  # fmt: skip
     graph.output("next_states", fed_back, 1, "n", width)
-    graph.save("head.onnx", job["n_ctx"])
+    graph.save("head.onnx", n_ctx=job["n_ctx"])
 
 
 def _write_fuse(job: dict[str, Any]) -> None:
@@ -208,31 +300,6 @@ def _write_fuse(job: dict[str, Any]) -> None:
         taps = graph.norm("input_norm", taps, eps)
     graph.output("states", graph.linear("fc", taps), 1, "n", job["decoder"]["width"])
     graph.save("fuse.onnx")
-
-
-def _attention(graph: Graph, read: str) -> str:
-    """Return what attention mixes; it appends to the cache in place if past and present are one."""
-    job, layer = graph.job, graph.job["decoder"]
-    mask = graph.input("attention_mask", 1, "total", integer=True)
-    positions = graph.input("position_ids", 1, "n", integer=True)
-    bias = graph.input("attention_bias", 1, 1, "n", "total")
-    shape = (1, layer["n_kv_heads"], "past", layer["head_dim"])
-    past = [graph.input(f"past_key_values.0.{kind}", *shape) for kind in ("key", "value")]
-    present = [f"present.0.{kind}" for kind in ("key", "value")]
-    total = graph.op("Gather", graph.op("Shape", mask), graph.const(np.array(1)))
-    before = graph.op("Sub", graph.op("Reshape", total, graph.const(np.array([1]))),
-                      graph.const(np.array([1])))  # fmt: skip
-    angles = np.arange(job["n_ctx"])[:, None] * np.array(layer["rotation"])
-    cos, sin = (graph.const(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
-    mixed = graph.op(
-        "GroupQueryAttention", *(graph.linear(name, read) for name in "qkv"), *past,
-        graph.op("Cast", before, to=6), graph.op("Cast", total, to=6), cos, sin, positions, bias,
-        outputs=["mixed", *present], num_heads=layer["n_heads"],
-        kv_num_heads=layer["n_kv_heads"], do_rotary=1,
-    )  # fmt: skip
-    for name in present:
-        graph.output(name, name, 1, layer["n_kv_heads"], "total", layer["head_dim"])
-    return mixed
 
 
 def write_medusa(job: dict[str, Any]) -> None:

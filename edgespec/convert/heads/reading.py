@@ -11,9 +11,12 @@ from pathlib import Path
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
 from .checkpoint import HeadCheckpoint
 from .config import Config, read_config
+from .dflash import read_dflash
 from .eagle import read_eagle, read_eagle3
 from .medusa import read_medusa
 from .mlp_speculator import read_mlp_speculator
+from .moa import read_moa
+from .mtp import has_mtp, read_mtp
 from .tensors import Tensor, Tensors, read_safetensors
 
 _NAMES = (
@@ -27,6 +30,9 @@ _READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
     "eagle": read_eagle,
     "medusa": read_medusa,
     "mlp_speculator": read_mlp_speculator,
+    "dflash": read_dflash,
+    "mtp": read_mtp,
+    "moa": read_moa,
 }
 
 
@@ -85,20 +91,23 @@ def _plain(name: str) -> str:
 def _kind(path: Path, config: Config, tensors: Tensors) -> str:
     """Return the kind, which the tensors tell best. Raises UnknownArchitecture."""
     named = " ".join([*config.architectures, config.model_type, config.speculators_model_type])
-    if "dflash" in named.lower() or re.search(r"\bmtp\b|nextn", named.lower()):
-        raise UnknownArchitecture(
-            f"{path} is a {named.strip()}; of its kind only GGUF files run, with llama.cpp"
-        )
+    if "dflash" in named.lower() or {"fc.weight", "hidden_norm.weight"} <= tensors.keys():
+        return "dflash"
     if any(re.fullmatch(r"\d+\.0\.linear\.weight", name) for name in tensors):
         return "medusa"
     if "proj.0.weight" in tensors and "emb.0.weight" in tensors:
         return "mlp_speculator"
+    if "Ekv2E.weight" in tensors:
+        return "moa"
+    if has_mtp(tensors):
+        return "mtp"
     if any(name.startswith(("midlayer.", "layers.0.hidden_norm")) for name in tensors):
         return "eagle3"
     if "fc.weight" in tensors and any(name.startswith("layers.0.") for name in tensors):
         return "eagle"
     shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
     raise UnknownArchitecture(
-        f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator): its "
-        f"config names {named.strip() or 'nothing'}, and it holds {shown}"
+        f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator, "
+        f"DFlash, MTP, Mixture of Attentions): its config names {named.strip() or 'nothing'}, and "
+        f"it holds {shown}"
     )

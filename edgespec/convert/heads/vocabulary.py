@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,20 @@ import numpy.typing as npt
 
 from ...errors import ModelError
 from ...types import Ids
+from .checkpoint import HeadCheckpoint, take
+from .tensors import Tensors
+
+
+def with_vocabulary(head: HeadCheckpoint, tensors: Tensors) -> HeadCheckpoint:
+    """Return a head with the target's ids of its tokens, where it guesses a part of them. Raises
+    ModelError.
+    """
+    d2t = take(head.path, tensors, "d2t", None, optional=True)
+    if d2t is None:
+        return head
+    t2d = take(head.path, tensors, "t2d", head.vocab_size, optional=True)
+    mask = t2d.array() if t2d else None
+    return replace(head, d2t=absolute_ids(head.path, d2t.array(), mask, head.vocab_size))
 
 
 def absolute_ids(path: Path, d2t: Ids, t2d: npt.NDArray[np.int64] | None, vocab_size: int) -> Ids:

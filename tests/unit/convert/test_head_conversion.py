@@ -19,6 +19,7 @@ from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
+from tests.helpers import gguf_files, mtp_files
 from tests.helpers import head_files as files
 
 onnx = pytest.importorskip("onnx")
@@ -78,7 +79,20 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     assert np.allclose(found[finite], expected.rows(TEXT, before, [9])[finite], atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [files.eagle3, files.eagle, files.medusa, files.mlp_speculator])
+@pytest.mark.parametrize(("make", "naming"), [
+    (files.dflash, "dflash"), (mtp_files.qwen, "mtp"),
+])  # fmt: skip
+def test_graphs_with_a_file_of_their_own_are_made_there_as_well(tmp_path, target, make, naming):
+    source = files.write(tmp_path / "source", make(), naming)
+    made = edgespec.convert_head(source, target, tmp_path / "head")
+    assert (made.kind, made.warnings) == (naming, ())
+    assert np.isfinite(rows(made.path)).all()
+
+
+@pytest.mark.parametrize("make", [
+    files.eagle3, files.eagle, files.medusa, files.mlp_speculator, files.dflash, mtp_files.qwen,
+    mtp_files.mimo,
+])  # fmt: skip
 @pytest.mark.parametrize(("precision", "most"), [("int8", 0.03), ("int4", 0.4)])
 def test_quantised_heads_are_near(tmp_path, make, precision, most):
     exact = rows(folders.converted(tmp_path / "exact", make()))
@@ -226,6 +240,10 @@ def test_refusals_leave_nothing(tmp_path, source, target, monkeypatch):
         narrow.weights[f"{name}.weight"] = weight[:, :32] if name == "o" else weight[::2]
     refused(UnknownArchitecture, "multiples of 16",
             files.write(tmp_path / "narrow", narrow, "specforge"))  # fmt: skip
+    turned = mtp_files.qwen()
+    turned.config["text_config"]["rope_parameters"]["partial_rotary_factor"] = 0.25
+    refused(UnknownArchitecture, "32 numbers, 8 of them rotated",
+            files.write(tmp_path / "turned", turned, "mtp"))  # fmt: skip
     broken = files.eagle3()
     broken.weights["norm.weight"][:] = np.nan
     refused(ConversionError, "rows that are no numbers",
@@ -260,9 +278,19 @@ def test_the_folder_of_a_target_says_its_width(tmp_path):
     (path.parent / "genai_config.json").write_text(
         json.dumps({"model": {"decoder": {"hidden_size": 32}}})
     )
-    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2)
-    (path.parent / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 48}}))
-    assert fitting.target_sizes(path).hidden_size == 48
+    assert fitting.target_sizes(path) == fitting.TargetSizes(32, onnx_models.VOCAB, 2, 64)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 6}  # some layers may have no cache
+    (path.parent / "config.json").write_text(json.dumps({"text_config": sizes}))
+    assert fitting.target_sizes(path) == fitting.TargetSizes(48, onnx_models.VOCAB, 6, 64)
+
+
+def test_layers_for_multi_token_prediction_are_no_layers_of_the_target(tmp_path):
+    known = gguf_files.fields()
+    known["llama.block_count"] = (gguf_files.UINT32, 9)
+    known["llama.nextn_predict_layers"] = (gguf_files.UINT32, 1)
+    path = tmp_path / "target.gguf"
+    path.write_bytes(gguf_files.gguf_bytes(known, {}))
+    assert fitting.target_sizes(path).n_layer == 8
 
 
 class Counting:

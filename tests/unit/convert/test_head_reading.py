@@ -1,5 +1,6 @@
 """Reading checkpoints of trained drafts: every naming, every number format, everything wrong."""
 
+import functools
 import json
 import struct
 import zipfile
@@ -18,6 +19,8 @@ NAMINGS = [
     (files.eagle, "eagle bin"), (files.eagle, "eagle safetensors"),
     (files.medusa, "medusa pt"), (files.medusa, "medusa safetensors"),
     (files.mlp_speculator, "mlp_speculator"), (files.mlp_speculator, "mlp_speculator bin"),
+    (files.dflash, "dflash"), (files.dflash, "dflash bin"),
+    (functools.partial(files.dflash, speculators=True, bias=True), "dflash"),
 ]  # fmt: skip
 
 
@@ -335,7 +338,6 @@ def test_other_models_are_refused(tmp_path):
         with pytest.raises(error, match=said):
             read_head(folder)
 
-    refused("is a DFlashDraftModel", architectures=["DFlashDraftModel"])
     refused("its activation is gelu", hidden_act="gelu")
     refused("has 2 layers", num_hidden_layers=2)
     refused("says no hidden_size", ModelError, num_attention_heads=0)

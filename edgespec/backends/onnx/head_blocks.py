@@ -1,0 +1,92 @@
+"""DFlash's graphs: what the target's states become is kept, and a block is guessed behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...config import EngineConfig
+from ...errors import ModelError
+from .buffers import MAX_ROWS
+from .head_steps import FUSE, HEAD, Floats, Nodes, Run, bind_input, bind_output, provider_of
+from .session import open_session
+
+
+class Blocks:
+    """A head that guesses a block of tokens in one evaluation (DFlash, arXiv 2602.06036).
+
+    Its cache has keys and values of the target's states before each token that was read. Of these
+    tokens only the last says something to the head: the block is that one and masked places behind.
+    size: most tokens of the cache. chunk: most tokens a call.
+    """
+
+    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+        self._head = open_session(folder / HEAD, config, n_threads)
+        self._fuse = open_session(folder / FUSE, config, n_threads)
+        self.provider = provider_of(self._head)
+        inputs = {node.name: node.shape for node in self._head.get_inputs()}
+        outputs = {node.name: node.shape for node in self._head.get_outputs()}
+        known = self._head.get_modelmeta().custom_metadata_map
+        try:
+            _, n_guesses, self.width = outputs["logits"]
+            block = np.full(inputs.pop("input_ids"), int(known["edgespec.mask_token"]), np.int64)
+            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
+            ) from error
+        self._block = block
+        self._cache = {
+            name.removeprefix("past_key_values."): np.zeros((self.n_ctx, shape[-1]), np.float32)
+            for name, shape in inputs.items()
+        }
+        self._places = np.arange(self.n_ctx, dtype=np.int64)
+        self._all = np.zeros((1, n_guesses, self.width), np.float32)
+        self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._last = 0  # token of the text
+        self._is_guessed = False  # what `_all` has is behind it
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Append the states before these tokens to the cache."""
+        self._is_guessed = False
+        self._append(taps, n_past, run)
+        end = n_past + len(tokens)
+        for i in range(n_rows):
+            behind = i - n_rows  # the last row of all comes last
+            self._guess(tokens[behind], end + behind + 1, run)
+            self._rows[i] = self._all[0, 0]
+        self._last = tokens[-1]
+        self._is_guessed = n_rows > 0
+        return self._rows[:n_rows]
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Give each node the row of its depth, whatever is before it on its path."""
+        if not self._is_guessed:
+            self._guess(self._last, n_past, run)
+            self._is_guessed = True
+        for i, depth in enumerate(nodes.depths):
+            self._rows[i] = self._all[0, depth + 1]
+        return self._rows[: len(nodes.depths)]
+
+    def _append(self, taps: Floats, n_past: int, run: Run) -> None:
+        """Let the graph write keys and values of states where they belong in the cache."""
+        binding, end = self._fuse.io_binding(), n_past + len(taps)
+        bind_input(binding, "hidden_states", taps[None])
+        bind_input(binding, "position_ids", self._places[n_past:end])
+        for name, kept in self._cache.items():
+            bind_output(binding, f"present.{name}", kept[None, n_past:end])
+        run(self._fuse, binding)
+
+    def _guess(self, token: int, n_states: int, run: Run) -> None:
+        """Fill `_all` with the rows behind a token that follows so many states."""
+        binding = self._head.io_binding()
+        self._block[0, 0] = token
+        bind_input(binding, "input_ids", self._block)
+        for name, kept in self._cache.items():
+            bind_input(binding, f"past_key_values.{name}", kept[None, :n_states])
+        bind_output(binding, "logits", self._all)
+        run(self._head, binding)

@@ -1,0 +1,134 @@
+"""The graphs of a Mixture of Attentions: a cache of the text, and one of the target's states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...config import EngineConfig
+from ...errors import ModelError
+from .buffers import MAX_ROWS
+from .graph import KEEP
+from .head_steps import (
+    FUSE,
+    HEAD,
+    MAX_NODES,
+    Floats,
+    Nodes,
+    Run,
+    bind_input,
+    bind_output,
+    provider_of,
+)
+from .session import open_session
+
+_LOWEST = np.finfo(np.float32).min
+
+
+class Mixture:
+    """A head that reads tokens, and what became of its target's keys and values before each of them
+    (Mixture of Attentions, arXiv 2410.03804). Guesses see those of the text only.
+
+    size: most tokens of the cache. chunk: most tokens a call.
+    """
+
+    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+        self._head = open_session(folder / HEAD, config, n_threads)
+        self._fuse = open_session(folder / FUSE, config, n_threads)
+        self.provider = provider_of(self._head)
+        inputs = {node.name: node.shape for node in self._head.get_inputs()}
+        outputs = {node.name: node.shape for node in self._head.get_outputs()}
+        known = self._head.get_modelmeta().custom_metadata_map
+        names = [f"{i}.{kind}" for i in range(2) for kind in ("key", "value")]
+        try:
+            self.width = int(outputs["logits"][-1])
+            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
+            sizes = {name: int(inputs[f"past_key_values.{name}"][-1]) for name in names}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
+            ) from error
+        self._cache = {
+            name: np.zeros((self.n_ctx, size), np.float32) for name, size in sizes.items()
+        }
+        self._ids = np.zeros((1, max(chunk, MAX_ROWS)), np.int64)
+        self._places = np.arange(self.n_ctx, dtype=np.int64)
+        self._n_rows = np.ones(1, np.int64)
+        self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
+        self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
+        self._n_blind = 0  # first tokens, 1 or none, before which the target has no state
+
+    def read(
+        self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
+    ) -> Floats:
+        """Append tokens and the states before them to the caches."""
+        total, places = n_past + len(tokens), self._places
+        if n_past == 0:
+            self._n_blind = int(not taps[0].any())
+        self._append(taps, n_past, run)
+        rows = places[total - max(1, n_rows) : total, None]
+        sees = places[:total] <= rows
+        of_states = sees & ((places[:total] >= self._n_blind) | (rows == 0))
+        self._evaluate(tokens, places[n_past:total], _bias(sees), _bias(of_states), run)
+        return self._logits[:n_rows]
+
+    def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
+        """Append nodes behind what was read; each sees its own path only."""
+        n, first = len(nodes.tokens), nodes.n_before
+        sees = np.ones((n, n_past + first + n), bool)
+        for i, parent in enumerate(nodes.parents):
+            path = self._sees[first + i]
+            path[:] = False if parent < 0 else self._sees[parent]
+            path[first + i] = True
+            sees[i, n_past:] = path[: first + n]
+        positions = n_past + np.array(nodes.depths, np.int64)
+        of_states = np.ones((n, n_past), bool)
+        of_states[:, : self._n_blind] = n_past <= self._n_blind
+        self._evaluate(nodes.tokens, positions, _bias(sees), _bias(of_states), run)
+        return self._logits[:n]
+
+    def _append(self, taps: Floats, n_past: int, run: Run) -> None:
+        """Let the graph write what becomes of states where it belongs in the cache."""
+        binding, end = self._fuse.io_binding(), n_past + len(taps)
+        bind_input(binding, "hidden_states", taps[None])
+        bind_input(binding, "position_ids", self._places[n_past:end])
+        for name in ("1.key", "1.value"):
+            bind_output(binding, f"present.{name}", self._cache[name][None, n_past:end])
+        run(self._fuse, binding)
+
+    def _evaluate(
+        self,
+        tokens: Sequence[int],
+        positions: npt.NDArray[np.int64],
+        bias: Floats,
+        context_bias: Floats,
+        run: Run,
+    ) -> None:
+        """Fill the rows of the last len(bias) tokens; they become the end of the text's cache."""
+        n, (rows, total), binding = len(tokens), bias.shape, self._head.io_binding()
+        self._ids[0, :n] = tokens
+        self._n_rows[0] = rows
+        given: dict[str, Any] = {
+            "input_ids": self._ids[:, :n], "position_ids": positions, "attention_bias": bias,
+            "context_bias": context_bias, KEEP: self._n_rows,
+        }  # fmt: skip
+        for name, kept in self._cache.items():
+            length = total - n if name[0] == "0" else context_bias.shape[1]
+            given[f"past_key_values.{name}"] = kept[None, :length]
+        for name, array in given.items():
+            bind_input(binding, name, array)
+        for name in ("0.key", "0.value"):
+            bind_output(binding, f"present.{name}", self._cache[name][None, total - n : total])
+        bind_output(binding, "logits", self._logits[None, :rows])
+        run(self._head, binding)
+
+
+def _bias(sees: npt.NDArray[np.bool_]) -> Floats:
+    """Return what is added to scores so that places out of sight count nothing."""
+    bias = np.zeros(sees.shape, np.float32)
+    bias[~sees] = _LOWEST
+    return bias

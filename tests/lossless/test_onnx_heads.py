@@ -1,0 +1,92 @@
+"""The loop's law with heads on onnxruntime: every outcome is enumerated."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
+from edgespec.decoding.output import Output
+from edgespec.decoding.session import Session
+from edgespec.drafters.heads import HeadDrafter
+from edgespec.drafters.model_tree import TreeOptions
+from edgespec.policies.fixed import FixedDepth
+from edgespec.sampling.base import Request
+from edgespec.types import Stats
+from edgespec.verifiers.local import LocalVerifier
+from tests.helpers import head_files as files
+from tests.helpers import mtp_files
+from tests.helpers.enumeration import law, total_variation
+
+onnx_models = pytest.importorskip("tests.helpers.onnx_models")
+folders = pytest.importorskip("tests.helpers.head_folders")
+backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
+PROMPT = [0, 1, 0, 1]
+CONFIG = EngineConfig(n_ctx=64, n_threads=1)
+
+
+def dflash():
+    """Return a head with matrices of its own: a table has none to take."""
+    made = files.dflash()
+    rng = np.random.default_rng(4)
+    for name in ("embed_tokens", "lm_head"):
+        made.weights[f"{name}.weight"] = rng.normal(size=(3, 32)).astype(np.float32)
+    return made
+
+
+HEADS = {"dflash": dflash, "mtp of Qwen3.5": mtp_files.qwen, "mtp of MiMo": mtp_files.mimo}
+
+
+@pytest.fixture(scope="module", params=list(HEADS))
+def pair(request, tmp_path_factory):
+    """Return a target of three tokens and a head for it."""
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("pair")
+    graph = onnx_models.table(rng.dirichlet([0.8, 0.8, 0.4], 3), hidden_states=(2, 4, 5, -1))
+    path = onnx_models.save(folder / "target", graph)
+    sizes = {"hidden_size": 32, "num_hidden_layers": files.TARGET_LAYERS}
+    (path.parent / "config.json").write_text(json.dumps(sizes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "VOCAB", 3)
+        patch.setattr(mtp_files, "VOCAB", 3)
+        patch.setattr(files, "MASK_TOKEN", 2)
+        head = folders.converted(folder, HEADS[request.param](), target=path)
+    target = backend.OnnxModel(path, CONFIG)
+    with (
+        contextlib.closing(target),
+        contextlib.closing(backend.open_head(head, CONFIG, target)) as opened,
+    ):
+        yield target, opened
+
+
+def outcome(chance, pair, drafted, params):
+    """Return what a run emits. drafted: takes how many tokens were drafted; None: none are."""
+    target, head = pair
+    drafts = drafted is not None
+    target.truncate(0)
+    head.truncate(0)
+    head.start = 0
+    head.features.truncate(0)
+    drafters = [HeadDrafter(head, 3, TreeOptions(1, 1))] if drafts else []
+    verifier = LocalVerifier(target, head=head if drafts else None)
+    made = Session(verifier, drafters, FixedDepth(3))
+    output, stats = Output(TOKENIZER, params), Stats()
+    list(made.generate(Request(PROMPT, params, chance), output, stats))
+    output.flush()
+    if drafts:
+        drafted += [source["drafted"] for source in stats.drafts_by_source.values()]
+    return tuple(output.token_ids), output.text, output.finish_reason
+
+
+@pytest.mark.parametrize("params", [
+    SamplingParams(temperature=1.0, max_tokens=4),
+    SamplingParams(temperature=0.7, max_tokens=4, ignore_eos=True, top_k=2, stop=("ba",)),
+], ids=range(2))  # fmt: skip
+def test_law_equals_plain(pair, params):
+    plain = law(lambda chance: outcome(chance, pair, None, params))
+    assert len(plain) > 4
+    drafted = []
+    found = law(lambda chance: outcome(chance, pair, drafted, params))
+    assert max(drafted) > 2
+    assert total_variation(found, plain) <= 1e-12
