@@ -108,6 +108,8 @@ def new_context(
     watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive.
     """
     params = context_params(model, config)
+    if not can_truncate(model) and has_own_head(path):
+        params.n_rs_seq = ROLLBACK  # a token alone takes some percent longer then
     params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
     return init_context(path, model, params)
 
@@ -169,8 +171,6 @@ def context_params(model: Any, config: EngineConfig) -> Any:
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
-    if not can_truncate(model):
-        params.n_rs_seq = ROLLBACK
     if can_branch(model, config):
         params.n_seq_max, params.kv_unified = N_SEQUENCES, True
     params.n_threads, params.n_threads_batch = config.threads(cores)

@@ -96,7 +96,6 @@ class LlamaCppHead(TextInContext):
         params = context_params(model, self.config)
         params.n_ubatch = MAX_ROWS  # the engine reserves logits for so many tokens at once
         params.n_seq_max, params.kv_unified = self._n_sequences(), True
-        params.n_rs_seq = 0
         return params
 
     def _can_truncate(self) -> bool:

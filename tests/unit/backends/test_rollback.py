@@ -8,6 +8,8 @@ import pytest
 from edgespec import Aborted, CannotTruncate, EngineConfig
 from edgespec.cache.token_cache import TokenCache
 from tests.helpers import libllama, tiny_mtp
+from tests.helpers.gguf_files import UINT32
+from tests.helpers.tiny_models import N_LAYER
 
 libllama.require()
 
@@ -57,6 +59,19 @@ def test_its_capabilities(model):
     assert not model.capabilities.truncate
     assert model.capabilities.rollback == ROLLBACK
     assert model.capabilities.max_leaves == 1
+
+
+def test_no_states_are_kept_of_a_target_without_a_head(tmp_path):
+    behind = f"blk.{N_LAYER}."
+    weights = {n: w for n, w in tiny_mtp.mtp_weights("qwen35").items() if not n.startswith(behind)}
+    changed = {"block_count": (UINT32, N_LAYER), "nextn_predict_layers": None}
+    path = tiny_mtp.write(tmp_path, "qwen35", weights=weights, **changed)
+    model = LlamaCppModel(path, CONFIG)
+    assert model.capabilities.rollback == 0
+    model.decode(TEXT)
+    with pytest.raises(CannotTruncate, match="the memory of this model cannot be cut"):
+        model.truncate(39)
+    model.close()
 
 
 @pytest.mark.parametrize("n_drafted", [1, 2, 3, 6])
