@@ -174,7 +174,7 @@ def _convert_head(
     read = ", ".join("the last state" if i < 0 else str(i) for i in made.layers)
     lines = {
         "made": f"{names(str(made.path))}, {made.kind}, {made.precision}, {size(made.size)}",
-        "layers": read,
+        "layers": read or "keys and values of all",
         "license": names(made.license),
     }
     for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
