@@ -159,13 +159,15 @@ class Costs:
     slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
     without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
     before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
-    ValueError below one.
+    ValueError below one. skipped: tokens of the text that a draft model's cache leaves out; set by
+    its drafter.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
+        self.skipped = 0
         self.known = profile is not None
         self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
         self._governor: ThreadGovernor | None = None
@@ -188,7 +190,7 @@ class Costs:
         self._snapshots = (self._now.copy(), self._now.copy())
         self._n_normal = 0  # steps
         self.follow(self._governor)
-        self._block = -1
+        self._block = -1, 0
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
@@ -237,14 +239,21 @@ class Costs:
         return measured + self.profile.overhead
 
     def draft(self, n: int, n_past: int) -> float:
-        """Return the seconds of a draft model's evaluation of n tokens.
+        """Return the seconds of a draft model's evaluation of n tokens behind n_past of the text.
 
         For few tokens they are those at the cached tokens that `target` was last called with.
         """
+        if n >= len(self._drafting):
+            return self.draft_behind(n, max(0, n_past - self.skipped))
+        return self._now.plain.value * self._now.draft.value * self._drafting[n]
+
+    def draft_behind(self, n: int, n_cached: int) -> float:
+        """Return the seconds of a draft model's evaluation of n tokens behind n_cached of its own
+        cache.
+        """
         if not self.profile.draft:
             return _UNKNOWN_S
-        few = n < len(self._drafting)
-        seconds = self._drafting[n] if few else self.profile.draft(n, n_past)
+        seconds = self.profile.draft(n, n_cached)
         return self._now.plain.value * self._now.draft.value * seconds
 
     @property
@@ -260,12 +269,13 @@ class Costs:
         than the tolerance.
         """
         self._change_regime()
-        if self._block != n_past // _BLOCK:
-            self._block, self._table = n_past // _BLOCK, []
+        if self._block != (n_past // _BLOCK, self.skipped):
+            self._block, self._table = (n_past // _BLOCK, self.skipped), []
             curve, drafting = self.profile.target, self.profile.draft
-            middle = self._block * _BLOCK + _BLOCK // 2
+            middle = n_past // _BLOCK * _BLOCK + _BLOCK // 2
+            seen = max(0, middle - self.skipped)
             self._measured = [curve(n, middle) for n in range(1, self.max_depth + LOOK_AHEAD + 1)]
-            self._drafting = [drafting(n, middle) for n in range(_READING)] if drafting else []
+            self._drafting = [drafting(n, seen) for n in range(_READING)] if drafting else []
         if not self._table:
             plain, wide, _ = self._now.settled
             overhead, first = self.profile.overhead, plain * self._measured[0]

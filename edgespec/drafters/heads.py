@@ -14,6 +14,7 @@ from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..types import DraftEstimate, Extension, Thresholds, Verified
 from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
+from .window import Window
 
 _ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
 _PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
@@ -33,6 +34,7 @@ class HeadDrafter(ModelTreeDrafter):
     def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
         super().__init__(head, target_vocab_size, tree, **options)
         self.name = head.kind
+        self._window = Window(options.get("window"), head.n_ctx, options.get("costs"), n_sinks=0)
         self._trained = head
         self._grows = True
         self._max_depth = head.max_depth
@@ -50,11 +52,10 @@ class HeadDrafter(ModelTreeDrafter):
         self._trained.features.wanted = not self._rest
         prompt, start = request.prompt, self._trained.start
         if list(prompt[:start]) != self._before or len(prompt) <= start + 1:
-            self._begin_at(0, prompt)
+            self._begin_in(0, prompt)
             return
-        self._start = start
         n = common_prefix(self._cache.tokens, prompt, offset=start)
-        self._known = min(n, len(prompt) - start - 1)
+        self._begin_at(start, min(n, len(prompt) - start - 1))
 
     def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
         """Return an estimate by its last drafts; none where the target's states are not there."""
@@ -93,23 +94,27 @@ class HeadDrafter(ModelTreeDrafter):
         """Let its cache begin where all that it has not read can be read, and return whether that
         is so for the end of the context.
         """
-        features = self._trained.features
-        start, n = self._start, len(context)
-        if n - start + limit > self._trained.n_ctx:
-            start = n - self._trained.n_ctx // 2
-        n_read = self._start + self._known
-        if not self._known or n_read - 1 < features.start or start > self._start:
+        features, n, first = self._trained.features, len(context), self._start
+        if not self._known or first + self._known - 1 < features.start:
+            first = max(first, features.start + 1)
+        known = self._known if first == self._start else 0
+        start, _ = self._window.place(first, known, n, limit)
+        if start != first:
             start = max(start, features.start + 1)
         if start != self._start:
-            self._begin_at(start, context)
+            self._begin_in(start, context)
         return features.end >= n - 1 and n > start
 
-    def _begin_at(self, start: int, context: Sequence[int]) -> None:
+    def _placed(self, context: Sequence[int], limit: int) -> tuple[int, int]:
+        """Return where the view of the text begins already: `_can_read` has seen to it."""
+        return self._start, self._known
+
+    def _begin_in(self, start: int, context: Sequence[int]) -> None:
         """Empty the cache, which begins with this token of the text from now on."""
         self._cache.truncate(0)
-        self._start = self._trained.start = start
+        self._trained.start = start
         self._before = list(context[:start])
-        self._known = 0
+        self._begin_at(start, 0)
 
     def _keep(self, tokens: Sequence[int]) -> None:
         """Drop what the head has made of its guesses."""
