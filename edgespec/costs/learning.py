@@ -12,7 +12,7 @@ from ..backends.files import label
 from ..device import BUSY, LoadMeter
 from ..types import Abort
 from .curves import Curve
-from .measuring import Measurement
+from .measuring import Measurement, lengthened, long_length
 from .online import Costs
 from .profiles import Profile, store, stored
 
@@ -28,55 +28,76 @@ class Costed(Protocol):
     curve: Curve | None
 
     @property
+    def complete(self) -> bool:
+        """True once there is nothing left to measure."""
+
+    @property
     def kept_as(self) -> tuple[dict[str, Any], ...]:
         """The fingerprints under which the curve is kept on disk."""
 
     def run(self, abort: Abort) -> bool:
-        """Measure it; False where `abort` has ended it."""
+        """Measure it, or a part of what is left; False where `abort` has ended it."""
 
 
 class ModelCurve:
-    """t(n) of a model in a file, as kept on disk, or measured and kept."""
+    """t(n) of a model in a file, as kept on disk, or measured and kept.
 
-    def __init__(self, model: FileModel, widths: Sequence[int]) -> None:
+    lengthens: it is measured behind a long text, too, of tokens that mean nothing.
+    """
+
+    def __init__(self, model: FileModel, widths: Sequence[int], *, lengthens: bool = False) -> None:
         self.model = model
+        self._lengthens = lengthens
         self.kept_as = (model.fingerprint(),)
         self.curve: Curve | None = stored(*self.kept_as)
         self._measurement = Measurement(model, widths)
         self._busy = False
 
     def run(self, abort: Abort) -> bool:
-        """Measure it unless it is known; False as `Measurement.run`, which goes on next time.
+        """Measure it unless it is known, or else behind a long text; False as `Measurement.run`,
+        which goes on next time.
 
-        What was measured beside other programs, or behind a long text, is used and not kept.
+        What was measured beside other programs, or behind the long text of a request, is used and
+        not kept.
         """
-        self.curve = self.curve or stored(*self.kept_as)
-        if self.curve:
+        found = self.curve is None and stored(*self.kept_as)
+        self.curve = self.curve or found or None
+        if found or self.complete:
             return True
         while not _MEASURING.acquire(timeout=0.05):
             if abort():
                 return False
         try:
-            complete = self._measured(abort)
+            measured = self._measured(abort)
         finally:
             _MEASURING.release()
-        if complete:
-            self.curve = self._measurement.curve()
+        if measured:
+            self.curve = measured
             if self._busy:
                 logger.info("what was measured is not kept: other programs use the CPUs as well")
             elif self.curve.lengths[0] > _SHORT:
                 logger.info("what was measured behind a long text is not kept")
             else:
                 store(*self.kept_as, self.curve)
-        return complete
+        return measured is not None
 
-    def _measured(self, abort: Abort) -> bool:
+    @property
+    def complete(self) -> bool:
+        """True once it is known, also behind a long text if that is to be measured."""
+        known = self.curve
+        return bool(known and not (self._lengthens and long_length(self.model, known)))
+
+    def _measured(self, abort: Abort) -> Curve | None:
+        """Return the curve, or a longer one; None where `abort` has ended it."""
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
-        complete = self._measurement.run(abort)
+        if self.curve:
+            found = lengthened(self.model, self.curve, abort)
+        else:
+            found = self._measurement.curve() if self._measurement.run(abort) else None
         load = meter.look()
         self._busy |= load is not None and load.others > BUSY
-        return complete
+        return found
 
 
 class Learning:
@@ -97,12 +118,11 @@ class Learning:
     def run(self, abort: Abort) -> bool:
         """Measure what is missing; False where `abort` has ended it: call it again to go on."""
         for curve in self._curves:
-            if curve.curve:
-                continue
-            if not curve.run(abort):
-                return False
-            if profile := self._profile():
-                self._costs.learn(profile)
+            while not curve.complete:
+                if not curve.run(abort):
+                    return False
+                if profile := self._profile():
+                    self._costs.learn(profile)
         return True
 
 
@@ -120,6 +140,6 @@ def learning(target: Costed, draft: Costed | None) -> tuple[Costs, Learning | No
         return Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
 
     costs = Costs(profile())
-    if all(curve.curve for curve in curves):
+    if all(curve.complete for curve in curves):
         return costs, None
     return costs, Learning(curves, profile, costs)

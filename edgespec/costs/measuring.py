@@ -13,6 +13,9 @@ from .curves import Curve
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
+LONG = 2048  # tokens: evaluations behind a longer text tell what each cached token costs
+_LEAST_LONG = 512  # behind so many it can be told from noise
+_FILLING_S = 3.0  # that may be spent on reading them
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
 
 
@@ -44,6 +47,43 @@ def measure(
         rows.append(measurement.row())
     model.truncate(0)
     return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
+
+
+def long_length(model: Model, curve: Curve) -> int:
+    """Return the number of cached tokens behind which evaluations should be measured as well, 0
+    for none: the context is short, reading them would take too long, or that is known.
+
+    curve: as measured so far, behind fewer tokens.
+    """
+    if not model.capabilities.truncate or model.n_ctx < 2 * LONG or len(curve.lengths) > 1:
+        return 0
+    reading_s = curve(curve.widths[-1]) / curve.widths[-1]
+    length = min(LONG, int(_FILLING_S / reading_s)) if reading_s else LONG
+    return length if length >= max(_LEAST_LONG, 2 * curve.lengths[0]) else 0
+
+
+def lengthened(
+    model: Model,
+    curve: Curve,
+    abort: Abort = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Curve | None:
+    """Return a curve with the times behind `long_length` tokens as well, None if `abort` gave a
+    reason or the cache is too full. The cache is then as before.
+    """
+    n_past = model.n_past
+    try:
+        _append(model, long_length(model, curve), abort)
+        measurement = Measurement(model, curve.widths, budget_s=1.0, clock=clock)
+        if not measurement.run(abort):
+            return None
+        (before,), row = curve.seconds, measurement.row()
+        longer = tuple(map(max, before, row))  # more tokens before them take no less time
+        return Curve((*curve.lengths, model.n_past), curve.widths, (before, longer))
+    except Aborted:
+        return None
+    finally:
+        model.truncate(n_past)
 
 
 def fitting(model: Model, widths: Sequence[int]) -> list[int]:
@@ -149,9 +189,16 @@ def timed(
 def fill(model: Model, length: int) -> None:
     """Fill the cache with `length` tokens that mean nothing."""
     model.truncate(0)
+    _append(model, length)
+
+
+def _append(model: Model, length: int, abort: Abort | None = None) -> None:
+    """Append tokens that mean nothing until the cache holds `length`. Raises Aborted."""
     while model.n_past < length:
+        if abort and abort():
+            raise Aborted("stopped while the cache was filled")
         n = min(model.capabilities.max_batch, length - model.n_past)
-        model.decode([i % min(50, model.vocab_size) for i in range(n)], n_logits=0)
+        model.decode([i % min(50, model.vocab_size) for i in range(n)], 0, abort)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:

@@ -92,7 +92,8 @@ def _kept(spec: SpeculativeConfig, target: Path, draft: Path | None) -> Kept | N
 
 def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning | None]:
     """Return the costs of these models as far as they are kept, and what measures the rest."""
-    return learning(ModelCurve(target, QUICK), ModelCurve(draft, READING) if draft else None)
+    drafting = ModelCurve(draft, READING, lengthens=True) if draft else None
+    return learning(ModelCurve(target, QUICK), drafting)
 
 
 def _warn(target: FileModel, draft: FileModel | None) -> None:

@@ -1,5 +1,6 @@
 """Curves, how they are measured, and where they are kept."""
 
+import itertools
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from edgespec.backends.base import Capabilities
 from edgespec.costs import profiles
 from edgespec.costs.curves import Curve
-from edgespec.costs.measuring import QUICK, READING, WIDTHS, measure
+from edgespec.costs.measuring import QUICK, READING, WIDTHS, lengthened, long_length, measure
 from edgespec.costs.profiles import forget, store, stored
 from edgespec.types import Outputs
 
@@ -117,6 +118,52 @@ def test_wider_than_rows():
     model = Timed(lambda n, n_past, _: n, max_rows=4)
     curve = measure(model, widths=READING, budget_s=1e9, clock=model.clock)
     assert curve.seconds == (READING,)
+
+
+SHORT = Curve((64,), (1, 4), ((1e-3, 2e-3),))
+
+
+def by_length(reading=1e-3):
+    return Timed(lambda n, n_past, _: reading * n + n_past * 1e-6, n_ctx=8192)
+
+
+@pytest.mark.parametrize("n_past", [0, 100, 3000])
+def test_a_curve_behind_a_long_text_as_well(n_past):
+    model = by_length()
+    model.n_past = n_past
+    found = lengthened(model, SHORT, clock=model.clock)
+    length = max(n_past, 2048)
+    assert (found.lengths, found.widths) == ((64, length), SHORT.widths)
+    assert found.seconds[0] == SHORT.seconds[0]
+    assert found.seconds[1] == pytest.approx([1e-3 + length * 1e-6, 4e-3 + length * 1e-6])
+    assert model.n_past == n_past
+    assert long_length(model, found) == 0
+
+
+def test_a_longer_text_takes_no_less_time():
+    model = by_length(reading=1e-5)
+    found = lengthened(model, Curve((64,), (1, 4), ((0.5, 0.6),)), clock=model.clock)
+    assert found.seconds == ((0.5, 0.6), (0.5, 0.6))
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 3])
+def test_measuring_behind_a_long_text_is_left_at_once(stop_at):
+    model, asked = by_length(), itertools.count()
+    model.n_past = 100
+    assert lengthened(model, SHORT, lambda: next(asked) >= stop_at, model.clock) is None
+    assert model.n_past == 100
+
+
+@pytest.mark.parametrize(("model", "seconds", "length"), [
+    (by_length(), 1e-3, 2048), (by_length(), 0.0, 2048), (by_length(), 3e-3, 1000),
+    (by_length(), 0.1, 0), (Timed(None, n_ctx=2048), 1e-3, 0),
+])  # fmt: skip
+def test_how_long_a_text_is_worth_reading(model, seconds, length):
+    assert long_length(model, Curve((64,), (1, 4), ((4 * seconds, 4 * seconds),))) == length
+
+
+def test_behind_a_text_that_is_nearly_as_long_nothing_is_to_be_learnt():
+    assert long_length(by_length(), Curve((1500,), (1, 4), ((1e-3, 2e-3),))) == 0
 
 
 @pytest.fixture

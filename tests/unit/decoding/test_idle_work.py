@@ -32,7 +32,8 @@ class FileToy(ToyModel):
         table = np.full((n, n), 0.1 / (n - 2))
         table[:, n - 1] = 0
         table[np.arange(n), (np.arange(n) + 1) % (n - 1)] = 0.9
-        super().__init__(table / table.sum(axis=1, keepdims=True), n_ctx=400, **options)
+        options = {"n_ctx": 400} | options
+        super().__init__(table / table.sum(axis=1, keepdims=True), **options)
         self.path = Path(f"{name}.gguf")
         self.calls, self.fails = [], False
         self.held, self.go = threading.Event(), threading.Event()
@@ -74,7 +75,7 @@ def others(monkeypatch, load):
 
 def engine(model, draft=None, **options):
     costs, missing = learning(
-        ModelCurve(model, WIDTHS), ModelCurve(draft, WIDTHS) if draft else None
+        ModelCurve(model, WIDTHS), ModelCurve(draft, WIDTHS, lengthens=True) if draft else None
     )
     return edgespec.assemble(
         model, ToyTokenizer(VOCAB, eog=[8]), draft, profile=costs,
@@ -135,6 +136,19 @@ def test_what_was_measured_behind_a_long_text_is_used_and_not_kept(monkeypatch):
         assert made.measure()
         assert made.generate(PROMPT, max_tokens=60).stats.num_draft_steps > 0
     assert stored(model.fingerprint()) is None
+
+
+def test_a_draft_model_is_measured_behind_a_long_text_too():
+    model, draft = FileToy(), FileToy("draft", n_ctx=4096)
+    with engine(model, draft) as made:
+        made.generate(PROMPT, max_tokens=8)
+        wait_for(made)
+        assert draft.n_past == 0
+        assert {n_past for idle, n, n_past in draft.calls if idle and n == 8} == {0, 2048}
+        assert made.generate(PROMPT, max_tokens=60).stats.num_accepted_draft_tokens > 0
+        assert stored(draft.fingerprint()).lengths == (0, 2048)
+    with engine(FileToy(), FileToy("draft", n_ctx=4096)) as again:
+        assert not again.idle_work.left
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])
