@@ -92,18 +92,30 @@ class _Ratios:
 class FurtherTokens:
     """The worth of further tokens that a draft model adds at the end of a draft.
 
-    token_s: seconds of one of the model's evaluations. conditional_rate: acceptance rate of a
-    token behind one that was accepted. seconds: of the target's evaluations of 0, 1, 2, … tokens.
+    token_s: seconds of one of the model's evaluations; further_s: of each behind the first, None
+    for as many. conditional_rate: acceptance rate of a token behind one that was accepted. seconds:
+    of the target's evaluations of 0, 1, 2, … tokens.
     """
 
-    def __init__(self, token_s: float, conditional_rate: float, seconds: list[float]) -> None:
+    def __init__(
+        self,
+        token_s: float,
+        conditional_rate: float,
+        seconds: list[float],
+        further_s: float | None = None,
+    ) -> None:
         self.token_s = token_s
+        self._further_s = further_s = token_s if further_s is None else further_s
         self._conditional_rate = conditional_rate
         self._seconds = seconds
         tokens = list(itertools.accumulate(conditional_rate**i for i in range(LOOK_AHEAD)))
         # n, tokens for each unit of the first one's probability, seconds of drafting behind it
-        self._weighed = [(n, tokens[n - 1], token_s * (n - 1)) for n in _WEIGHED]
+        self._weighed = [(n, tokens[n - 1], further_s * (n - 1)) for n in _WEIGHED]
         self._gains = [(n, t, seconds[n + 1] - seconds[1] + s) for n, t, s in self._weighed]
+
+    def drafting_s(self, n: int) -> float:
+        """Return the seconds of drafting n tokens."""
+        return self.token_s + (n - 1) * self._further_s
 
     def worth(
         self, histogram: Iterable[tuple[float, float]], depth: int, scale: float, price: float
@@ -146,7 +158,7 @@ class FurtherTokens:
             before, after = self._seconds[first], self._seconds[first:]
             added = [(after[n] - before + s, tokens) for n, tokens, s in self._weighed]
             keep.append(min([s / tokens for s, tokens in added]))
-            least = min([(s + self.token_s) / tokens for s, tokens in added])
+            least = min([(s + self._further_s) / tokens for s, tokens in added])
             extend.append(least / self._conditional_rate)
         return keep, extend
 
@@ -194,7 +206,7 @@ class Costs:
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
-        self._further: dict[tuple[int, float], FurtherTokens] = {}  # that go with it
+        self._further: dict[tuple[int, float, float | None], FurtherTokens] = {}  # that go with it
         self._least: list[float] = []
 
     def observe(self, stats: StepStats, n_past: int) -> None:
@@ -303,17 +315,20 @@ class Costs:
             ]
         return self._least
 
-    def further(self, conditional_rate: float, token_s: float) -> FurtherTokens:
+    def further(
+        self, conditional_rate: float, token_s: float, further_s: float | None = None
+    ) -> FurtherTokens:
         """Return the worth of further tokens at the costs that `target` returned last.
 
         conditional_rate: acceptance rate of a token behind one that was accepted, rounded to
-        steps of 0.04.
+        steps of 0.04. token_s, further_s: as in an Extension.
         """
         steps = max(1, round(25 * conditional_rate))
-        key = steps, token_s
+        key = steps, token_s, further_s
         found = self._further.get(key)
         if found is None:
-            found = self._further[key] = FurtherTokens(token_s, steps / 25, self._table)
+            found = FurtherTokens(token_s, steps / 25, self._table, further_s)
+            self._further[key] = found
         return found
 
     def _settle(self) -> None:

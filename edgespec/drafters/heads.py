@@ -12,11 +12,10 @@ from typing import Any
 from ..backends.base import Head
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
-from ..types import DraftEstimate, Extension, Thresholds, Verified
+from ..types import DraftEstimate, Thresholds, Verified
 from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
 from .window import Window
 
-_ONE_PASS = ("medusa", "dflash")  # kinds that guess all depths in one evaluation
 _PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
 _REST = 8  # answers for which it is left alone then
 
@@ -78,13 +77,6 @@ class HeadDrafter(ModelTreeDrafter):
         if self._n_unused == _PATIENCE and not self._rest:
             self._rest = _REST
             features.wanted = False
-
-    def extension(self, n_unread: int, n_context: int) -> Extension:
-        """Return the gains and costs of guessing on, with `n_unread` tokens to read."""
-        found = super().extension(n_unread, n_context)
-        if self._trained.kind in _ONE_PASS:
-            found = found._replace(token_s=found.token_s / self._max_depth)
-        return found
 
     def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
         """Align the cache with the context and return the tokens still to be read."""

@@ -25,7 +25,8 @@ class Window:
     """A view of a text: its first tokens, and the latest; `start` tokens between are left out.
 
     size: the latest tokens that it may hold; 0 for as many as the model's context has room for,
-    None for that or AUTOMATIC, by `costs`. n_ctx: the model's context. n_sinks: first tokens in view.
+    None for that or AUTOMATIC, by `costs`. n_ctx: the model's context. n_sinks: first tokens that
+    stay in view.
     """
 
     def __init__(

@@ -192,7 +192,8 @@ class Adaptive:
         return {i: estimate for i, estimate in asked.items() if estimate.acceptance_probs}
 
     def _further(self, extension: Extension) -> FurtherTokens:
-        return self.costs.further(extension.conditional_acceptance_rate, extension.token_s)
+        rate = extension.conditional_acceptance_rate
+        return self.costs.further(rate, extension.token_s, extension.further_s)
 
     def _best(self, live: Mapping[int, DraftEstimate], moment: _Moment) -> tuple[Plan, int]:
         """Return the plan that gains most, or is tried, and how many of its tokens are known."""
@@ -312,7 +313,7 @@ class Adaptive:
         return bisect.bisect_right(
             range(1, self.costs.max_depth - n + 1),
             affordable_s,
-            key=lambda depth: target[n + depth + 1] + depth * further.token_s,
+            key=lambda depth: target[n + depth + 1] + further.drafting_s(depth),
         )
 
     def _explore(self, trial: Plan, live: Mapping[int, DraftEstimate], moment: _Moment) -> Plan:
@@ -350,5 +351,5 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
 def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:
     """Return whether a draft model could not pay with every token right."""
     depth = min(LOOK_AHEAD, costs.max_depth)
-    further = costs.further(1.0, extension.token_s)
+    further = costs.further(1.0, extension.token_s, extension.further_s)
     return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN

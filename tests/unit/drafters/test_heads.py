@@ -148,6 +148,15 @@ def test_a_head_guesses_as_deep_as_it_can(max_depth):
     assert len(draft.evaluated) == 1 + len(drafter._tree.evaluated)
 
 
+@pytest.mark.parametrize(("kind", "n_evaluated"), [("medusa", 1), ("dflash", 1), ("eagle3", 3)])
+def test_what_is_guessed_all_at_once_is_one_evaluation(kind, n_evaluated):
+    drafter = made(top_k=1, max_depth=3, kind=kind)
+    assert (drafter.name, len(drafter.propose(PROMPT, 31).tokens)) == (kind, 3)
+    assert len(drafter.propose(PROMPT, 31).evaluated) == n_evaluated
+    extension = drafter.estimate(PROMPT, 8).extension
+    assert extension.further_s == (None if n_evaluated > 1 else 0.0)
+
+
 def test_one_choice_is_drafted_where_no_other_can_pay():
     from tests.unit.drafters.test_model_tree import Costs
 

@@ -279,3 +279,19 @@ def test_an_unsure_start_costs_its_evaluation_only():
     assert worth((1.0, 0.01)) == pytest.approx(-0.1)
     assert worth((1.0, 0.9)) > 0
     assert worth((0.5, 0.9), (0.5, 0.01)) == pytest.approx((worth((1.0, 0.9)) - 0.1) / 2)
+
+
+def test_a_draft_that_is_guessed_all_at_once_costs_one_evaluation():
+    flat, steep = ([0.0, *(1.0 + step * i for i in range(40))] for step in (0.0, 1.0))
+    each, once = FurtherTokens(0.5, 0.8, flat), FurtherTokens(0.5, 0.8, flat, 0.0)
+    assert (each.drafting_s(8), once.drafting_s(8)) == (4.0, 0.5)
+    histogram = ((1.0, 0.9),)
+    assert once.worth(histogram, 8, 1.0, 1.0) > each.worth(histogram, 8, 1.0, 1.0)
+    assert once.worth(histogram, 8, 1.0, 1.0) == pytest.approx(
+        0.9 * sum(0.8**i for i in range(8)) - 0.5
+    )
+    deep = once.thresholds(0, 8, 1.0)
+    assert max(deep.keep) == max(deep.extend) == 0  # nodes cost the target nothing
+    dear = FurtherTokens(0.5, 0.8, steep, 0.0)
+    assert min(dear.thresholds(0, 8, 1.0).extend[1:]) > 1
+    assert dear.worth(histogram, 8, 1.0, 1.0) == pytest.approx(-0.5)
