@@ -23,7 +23,7 @@ class Features:
 
     def __init__(self, most: int = MOST) -> None:
         self.start = self.end = 0
-        self._most = most
+        self.most = most
         self._states: States = np.empty((0, 0, 0), np.float32)
         self._first = 0  # row of `start`
 
@@ -35,7 +35,7 @@ class Features:
             return
         if position != self.end:
             self.start = self.end = position
-        if (left_out := len(states) - self._most) > 0:
+        if (left_out := len(states) - self.most) > 0:
             self.start = self.end = position + left_out
             states = states[left_out:]
         self._make_room(states)
@@ -63,13 +63,13 @@ class Features:
     def _make_room(self, states: States) -> None:
         """Let as many more rows follow, and the oldest go where there are too many."""
         if self._states.shape[1:] != states.shape[1:]:
-            self._states = np.empty((2 * self._most, *states.shape[1:]), np.float32)
+            self._states = np.empty((2 * self.most, *states.shape[1:]), np.float32)
             self.start = self.end
         if self.start == self.end:
             self._first = 0
         n = self.end - self.start
         if self._first + n + len(states) > len(self._states):
-            n_kept = min(n, self._most - len(states))
+            n_kept = min(n, self.most - len(states))
             end = self._first + n
             self._states[:n_kept] = self._states[end - n_kept : end]
             self._first, self.start = 0, self.end - n_kept

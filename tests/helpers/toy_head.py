@@ -19,9 +19,9 @@ class ToyHead(ToyModel):
     n_threads = n_threads_batch = 1
     tokenizer = None
 
-    def __init__(self, probs, *, layers=(1, 3), max_depth=0, most=512, kind="eagle3", **options):
+    def __init__(self, probs, *, layers=(1, 3), max_depth=0, most=512, **options):
+        self.kind, self.n_states = options.pop("kind", "eagle3"), options.pop("n_states", 0)
         super().__init__(probs, **options)
-        self.kind = kind
         self.layers = tuple(layers)
         self.max_depth = max_depth
         self.placement: dict[str, str] = {}

@@ -46,7 +46,7 @@ class LlamaCppHead(TextInContext):
     token of the text from `start` on.
     """
 
-    max_depth = 0
+    max_depth = n_states = 0
 
     def __init__(self, path: Path, config: EngineConfig, target: HiddenStates) -> None:
         self.path = Path(path)
