@@ -60,7 +60,8 @@ class LlamaCppHead(TextInContext):
         self.kind, self.layers, self._width = file.kind, file.layers, file.width
         self._fused = len(file.layers) * target.hidden_size
         self._target = target  # its weights stay as long as this head
-        self.features, self.start = Features(), 0
+        self.features = Features(shape=(len(file.layers), target.hidden_size))
+        self.start = 0
         self._own: States = np.empty((0, file.width), np.float32)
         self._take(_open_native(self.path, self.config, file))
 

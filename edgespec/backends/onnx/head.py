@@ -61,8 +61,8 @@ class OnnxHead:
         self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
         self._taps = np.zeros((_CHUNK, len(self.layers) * note.hidden_size), np.float32)
-        self.features, self.n_states = Features(), self._steps.n_states
-        self.start = 0
+        self.features = Features(shape=(len(self.layers), note.hidden_size))
+        self.n_states, self.start = self._steps.n_states, 0
         self._n_read = 0  # tokens that `decode` has read
         self._depths: list[int] = []  # of the nodes behind them
         self._has_root = False  # the state behind the last of them is known

@@ -1,17 +1,29 @@
 """Curves, how they are measured, and where they are kept."""
 
+import contextlib
 import itertools
 import json
 
 import numpy as np
 import pytest
 
+from edgespec import Aborted, ToyModel
 from edgespec.backends.base import Capabilities
+from edgespec.backends.features import Features
 from edgespec.costs import profiles
 from edgespec.costs.curves import Curve
-from edgespec.costs.measuring import QUICK, READING, WIDTHS, lengthened, long_length, measure
+from edgespec.costs.measuring import (
+    QUICK,
+    READING,
+    WIDTHS,
+    Measurement,
+    lengthened,
+    long_length,
+    measure,
+)
 from edgespec.costs.profiles import forget, store, stored
 from edgespec.types import Outputs
+from tests.helpers.toy_head import ToyHead
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
@@ -224,3 +236,44 @@ def test_folder_without_a_setting(tmp_path, monkeypatch):
     monkeypatch.delenv("EDGESPEC_PROFILES")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert profiles.folder() == tmp_path / "edgespec" / "profiles"
+
+
+class Reading(ToyHead):
+    """A head that notes which states it found before each token."""
+
+    def __init__(self, shape):
+        super().__init__(np.full((8, 8), 1 / 8), n_ctx=512)
+        self.features, self.found = Features(shape=shape), []
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        first, known = self.n_past - 1, self.features
+        there = known.start <= max(first, 0) and first + len(tokens) <= known.end
+        self.found.append((len(tokens), there))
+        return ToyModel.decode(self, tokens, n_logits, abort)
+
+
+@pytest.mark.parametrize(("shape", "there"), [((2, 3), True), ((0, 0), False)])
+@pytest.mark.parametrize("n_past", [1, 20])
+def test_a_head_is_measured_with_hidden_states(shape, there, n_past):
+    head = Reading(shape)
+    features = head.features
+    head.decode([0] * n_past)
+    head.found.clear()
+    measurement = Measurement(head, (1, 4))
+    assert measurement.run()
+    assert set(head.found) == {(1, there), (4, there)}
+    assert head.features is features
+
+
+@pytest.mark.parametrize("error", [Aborted, KeyboardInterrupt, MemoryError])
+def test_a_head_has_its_own_states_again_whatever_happens(error):
+    head = Reading((2, 3))
+    features = head.features
+
+    def fails(*_):
+        raise error("x")
+
+    head.decode = fails
+    with contextlib.suppress(KeyboardInterrupt, MemoryError):
+        assert not Measurement(head, (1, 4)).run()
+    assert head.features is features
