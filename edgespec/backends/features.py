@@ -17,10 +17,10 @@ class Features:
     They are those of the positions from `start` to `end`. most: only the latest so many tokens are
     sure to have them; a head that has not read earlier ones begins behind them. shape: of a token's
     states, if it is known before there are any. wanted: a head is worth the time that a target may
-    take to give them.
+    take to give them. given: the target gives them now.
     """
 
-    wanted = True
+    wanted, given = True, False
 
     def __init__(self, most: int = MOST, shape: tuple[int, int] = (0, 0)) -> None:
         self.start = self.end = 0

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head, HiddenStates
 from ..backends.files import label
 from ..device import BUSY, LoadMeter
 from ..types import Abort
 from .curves import Curve
-from .measuring import Measurement, lengthened, long_length
+from .measuring import Measurement, lengthened, long_length, tapping_s
 from .online import Costs
-from .profiles import Profile, store, stored
+from .profiles import Profile, keep, kept, store, stored
 
 logger = logging.getLogger("edgespec.profile")
 
@@ -22,10 +22,8 @@ _SHORT = 1024  # tokens: times behind longer texts say little about those behind
 _MEASURING = threading.Lock()  # engines of one process would disturb each other's measurements
 
 
-class Costed(Protocol):
-    """Something with costs. curve: None until they are known."""
-
-    curve: Curve | None
+class Measured(Protocol):
+    """Something that is measured once."""
 
     @property
     def complete(self) -> bool:
@@ -33,10 +31,16 @@ class Costed(Protocol):
 
     @property
     def kept_as(self) -> tuple[dict[str, Any], ...]:
-        """The fingerprints under which the curve is kept on disk."""
+        """The fingerprints under which what was measured is kept on disk."""
 
     def run(self, abort: Abort) -> bool:
         """Measure it, or a part of what is left; False where `abort` has ended it."""
+
+
+class Costed(Measured, Protocol):
+    """Something with costs. curve: None until they are known."""
+
+    curve: Curve | None
 
 
 class ModelCurve:
@@ -100,6 +104,37 @@ class ModelCurve:
         return found
 
 
+class TappingTime:
+    """The seconds that the hidden states for a head take the target a step, as kept or measured.
+
+    What was measured beside other programs is used and not kept.
+    """
+
+    def __init__(self, target: FileModel, head: Head) -> None:
+        self._target, self._layers = target, head.layers
+        key = target.fingerprint() | {"kind": "tapping", "layers": list(head.layers)}
+        self.kept_as = (key,)
+        self.seconds: float | None = kept(key).get("seconds")
+
+    @property
+    def complete(self) -> bool:
+        """True once it is known."""
+        return self.seconds is not None
+
+    def run(self, abort: Abort) -> bool:
+        """Measure it; False where `abort` has ended it."""
+        assert isinstance(self._target, HiddenStates)  # the head was opened for it
+        with _MEASURING:
+            meter = LoadMeter()
+            self.seconds = tapping_s(self._target, self._layers, abort)
+            load = meter.look()
+        if self.seconds is None:
+            return False
+        if load is None or load.others <= BUSY:
+            keep(*self.kept_as, {"seconds": self.seconds})
+        return True
+
+
 class Learning:
     """Measures the curves that are missing, and makes the costs of evaluations known with them.
 
@@ -109,7 +144,7 @@ class Learning:
     doing = "measuring the model's speed on this device, once"
 
     def __init__(
-        self, curves: Sequence[Costed], profile: Callable[[], Profile | None], costs: Costs
+        self, curves: Sequence[Measured], profile: Callable[[], Profile | None], costs: Costs
     ) -> None:
         self._curves = curves
         self._profile = profile
@@ -126,18 +161,23 @@ class Learning:
         return True
 
 
-def learning(target: Costed, draft: Costed | None) -> tuple[Costs, Learning | None]:
+def learning(
+    target: Costed, draft: Costed | None, tapping: TappingTime | None = None
+) -> tuple[Costs, Learning | None]:
     """Return the costs of two models as far as they are kept, and what measures the rest, if any.
 
-    Prompt lookup begins with the target's costs; a draft model waits for its own.
+    Prompt lookup begins with the target's costs; a draft model waits for its own. tapping: of a
+    draft that is a head.
     """
-    curves = [curve for curve in (target, draft) if curve]
+    curves: list[Measured] = [curve for curve in (target, draft, tapping) if curve]
 
     def profile() -> Profile | None:
         if target.curve is None:
             return None
         kept_as = target.kept_as and tuple(key for curve in curves for key in curve.kept_as)
-        return Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
+        drafting = draft.curve if draft else None
+        tapping_s = (tapping.seconds if tapping else None) or 0.0
+        return Profile(target.curve, drafting, kept_as=kept_as, tapping=tapping_s)
 
     costs = Costs(profile())
     if all(curve.complete for curve in curves):

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import Head, Model, ThreadLimited
+from ..backends.base import Head, HiddenStates, Model, ThreadLimited
 from ..backends.features import Blank
 from ..errors import Aborted
 from ..types import Abort
@@ -190,6 +190,46 @@ def timed(
     else:
         model.restore(state)
     return seconds
+
+
+def tapping_s(
+    model: HiddenStates,
+    layers: Sequence[int],
+    abort: Abort = lambda: None,
+    *,
+    repeats: int = 6,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Return the seconds by which one token takes longer while these layers are tapped, None if
+    `abort` gave a reason. The cache is as before, and so is whether they are tapped.
+    """
+    was_tapped = _is_tapped(model)
+    least = {}
+    try:
+        for taps in (tuple(layers), ()):
+            model.tap(taps)
+            timed(model, 1, clock)  # the first one after a change takes longer
+            times = []
+            for _ in range(repeats):
+                if abort():
+                    return None
+                times.append(timed(model, 1, clock))
+            least[bool(taps)] = min(times)
+    finally:
+        model.tap(layers if was_tapped else ())
+    return max(0.0, least[True] - least[False])
+
+
+def _is_tapped(model: Model) -> bool:
+    """Return whether evaluations give hidden states now."""
+    n_past, can_truncate = model.n_past, model.capabilities.truncate
+    state = None if can_truncate else model.checkpoint()
+    found = model.decode([0]).hidden is not None
+    if can_truncate:
+        model.truncate(n_past)
+    else:
+        model.restore(state)
+    return found
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable
 
+from ..backends.features import Features
 from ..types import StepStats, Thresholds
 from .profiles import Profile
 from .threads import ThreadGovernor
@@ -171,15 +172,17 @@ class Costs:
     slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
     without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
     before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
-    ValueError below one. skipped: tokens of the text that a draft model's cache leaves out; set by
-    its drafter.
+    ValueError below one. skipped: tokens of the text that a draft model's cache leaves out;
+    features: of a head; both are set by the drafter. won_by_head: tokens won by a head since its
+    drafter has looked, less those that its hidden states have cost; set by the policy.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
-        self.skipped = 0
+        self.skipped, self.won_by_head = 0, 0.0
+        self.features: Features | None = None
         self.known = profile is not None
         self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
         self._governor: ThreadGovernor | None = None
@@ -239,16 +242,25 @@ class Costs:
         """The correction of plain steps in this regime."""
         return self._now.plain
 
+    @property
+    def tapping_s(self) -> float:
+        """The seconds that hidden states for a head take the target in a step now."""
+        given = self.features and self.features.given
+        return self.plain.value * self.profile.tapping if given else 0.0
+
     def plain_s(self, n_past: int) -> float:
         """Return the seconds of a plain step, Python's share included."""
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def seen_plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as some were measured lately, None before that."""
+        """Return the seconds of a plain step as some were measured lately, None before that.
+
+        Hidden states for a head are no part of plain decoding.
+        """
         if not self.known or self._now.plain_seen.n < _SEEN:
             return None
         measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
-        return measured + self.profile.overhead
+        return measured + self.profile.overhead - self.tapping_s
 
     def draft(self, n: int, n_past: int) -> float:
         """Return the seconds of a draft model's evaluation of n tokens behind n_past of the text.

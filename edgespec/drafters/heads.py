@@ -17,6 +17,7 @@ from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
 from .window import Window
 
 _PATIENCE = 32  # steps of an answer behind which a head that was not used is worth nothing
+_LOST = -1.0  # tokens lost in an answer by a head and its states, after which it rests as well
 _REST = 8  # answers for which it is left alone then
 
 
@@ -27,7 +28,7 @@ class HeadDrafter(ModelTreeDrafter):
     It drafts behind tokens that the target has evaluated, so it continues nobody else's draft. It
     reads a text from its second token on, the first that has a state before it; if the target's
     states of tokens that it has not read are gone, it begins behind them. Where a long answer had
-    no use for it, some answers do without the target's states, which may take time.
+    no use for it, or it won less than the target's states cost, some answers do without them.
     """
 
     def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
@@ -38,6 +39,8 @@ class HeadDrafter(ModelTreeDrafter):
         self._grows = True
         self._max_depth = head.max_depth
         self._choices = tree.top_k
+        if self._costs:
+            self._costs.features = head.features
         self._before: list[int] = []  # tokens of the text before those in the cache
         self._n_unused = 0  # steps of this answer with states, -1 once the head has drafted
         self._rest = 0  # answers without states to come
@@ -48,6 +51,9 @@ class HeadDrafter(ModelTreeDrafter):
         self._greedy, self.is_chain = not self._coupled, False
         self._shape = self._shape._replace(top_k=1 if self._is_narrow else self._choices)
         self._n_unused, self._rest = 0, max(0, self._rest - 1)
+        if self._costs:
+            self._rest = self._rest or _REST * (self._costs.won_by_head < _LOST)
+            self._costs.won_by_head = 0.0
         self._trained.features.wanted = not self._rest
         prompt, start = request.prompt, self._trained.start
         if list(prompt[:start]) != self._before or len(prompt) <= start + 1:

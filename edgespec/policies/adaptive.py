@@ -141,9 +141,13 @@ class Adaptive:
             rate *= self.accounts.speed  # what other steps make of it
         self._price += MEMORY * (rate - self._price) if self._price else rate
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
-        charged = step.n_drafted or step.draft_evaluated
-        lost = max(0.0, step.total_s - catch_up_s - plain) / plain if charged else 0.0
+        tapping = self.costs.tapping_s / plain  # what a head costs all steps, in tokens
+        lost = tapping
+        if step.n_drafted or step.draft_evaluated:
+            lost += max(0.0, step.total_s - catch_up_s - plain) / plain
+        self.costs.won_by_head -= tapping
         if step.draft_evaluated:
+            self.costs.won_by_head += step.n_accepted - lost + tapping
             self.accounts.count_catch_up(catch_up_s / plain, step.n_accepted - lost)
         self.accounts.count(step.n_accepted - lost, step.n_emitted)
 

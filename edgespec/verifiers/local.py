@@ -92,7 +92,7 @@ class LocalVerifier:
             of_use = may_draft and self._head.features.wanted
             if of_use != self._is_tapped:
                 self._model.tap(self._head.layers if of_use else ())
-                self._is_tapped = of_use
+                self._is_tapped = self._head.features.given = of_use
 
     def _n_wanted(self, params: SamplingParams) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""

@@ -20,6 +20,7 @@ from edgespec.costs.measuring import (
     lengthened,
     long_length,
     measure,
+    tapping_s,
 )
 from edgespec.costs.profiles import forget, store, stored
 from edgespec.types import Outputs
@@ -263,6 +264,31 @@ def test_a_head_is_measured_with_hidden_states(shape, there, n_past):
     assert measurement.run()
     assert set(head.found) == {(1, there), (4, there)}
     assert head.features is features
+
+
+class Tapped(ToyModel):
+    """A model that takes a second a token, and half a second more with hidden states."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), **options)
+        self.now = 0.0
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.now += len(tokens) + 0.5 * bool(self._layers)
+        return super().decode(tokens, n_logits, abort)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("layers", [(), (1, 3)])
+def test_what_hidden_states_take(layers, truncate):
+    model = Tapped(truncate=truncate)
+    model.decode([1, 2, 3])
+    model.tap(layers)
+    assert tapping_s(model, (1, 3), clock=lambda: model.now) == pytest.approx(0.5)
+    assert (model._layers, model._tokens) == (layers, [1, 2, 3])
+    asked = itertools.count()
+    assert tapping_s(model, (1, 3), lambda: next(asked) > 7, clock=lambda: model.now) is None
+    assert (model._layers, model._tokens) == (layers, [1, 2, 3])
 
 
 @pytest.mark.parametrize("error", [Aborted, KeyboardInterrupt, MemoryError])

@@ -11,10 +11,11 @@ import pytest
 import edgespec
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.costs import learning as costs_learning
-from edgespec.costs.learning import Learning, ModelCurve, learning
+from edgespec.costs.learning import Learning, ModelCurve, TappingTime, learning
 from edgespec.costs.profiles import stored
 from edgespec.decoding import idle_work
 from edgespec.device import Load
+from tests.helpers.toy_head import ToyHead
 
 VOCAB = [*"abcdefgh", "."]
 WIDTHS = (1, 2, 4, 8)
@@ -149,6 +150,22 @@ def test_a_draft_model_is_measured_behind_a_long_text_too():
         assert stored(draft.fingerprint()).lengths == (0, 2048)
     with engine(FileToy(), FileToy("draft", n_ctx=4096)) as again:
         assert not again.idle_work.left
+
+
+@pytest.mark.parametrize("load", [0.0, 1.9])
+def test_what_hidden_states_take_is_measured_and_kept(monkeypatch, load):
+    others(monkeypatch, load)
+    model, head = FileToy(), ToyHead(np.full((9, 9), 1 / 9), layers=(1,))
+    tapping = TappingTime(model, head)
+    costs, missing = learning(ModelCurve(model, WIDTHS), None, tapping)
+    assert missing
+    assert not missing.run(lambda: "cancelled")
+    assert missing.run(lambda: None)
+    assert costs.profile.tapping == tapping.seconds >= 0
+    assert model.n_past == 0
+    again = TappingTime(model, head)
+    assert again.complete == (load == 0)
+    assert not TappingTime(model, ToyHead(np.full((9, 9), 1 / 9), layers=(2,))).complete
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])

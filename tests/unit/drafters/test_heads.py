@@ -13,6 +13,9 @@ from edgespec import (
     drafters,
 )
 from edgespec.backends.base import Head
+from edgespec.costs.curves import Curve
+from edgespec.costs.online import Costs
+from edgespec.costs.profiles import Profile
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import DrafterContext
 from edgespec.drafters.cascade import Cascade
@@ -252,6 +255,23 @@ def test_a_head_that_is_of_no_use_rests_and_is_tried_again():
         run(engine, [1, 5, 2], 40)
         wanted.append(engine.head.features.wanted)
     assert wanted == [False] * 8 + [True] + [False] * 3
+
+
+def test_a_head_that_wins_less_than_its_states_cost_rests():
+    costs = Costs(
+        Profile(Curve((0,), (1, 32), ((0.03, 0.1),)), Curve((0,), (1, 32), ((1e-3, 0.1),)))
+    )
+    engine = session(FixedDepth(5), costs=costs)
+    head = engine.head
+    assert costs.features is head.features
+    wanted, given = [], []
+    for won in (0.5, -0.9, -1.5, *[0.0] * 10):
+        costs.won_by_head = won
+        run(engine, [1, 5, 2], 10)
+        wanted.append(head.features.wanted)
+        given.append(head.features.given)
+    assert wanted == [True] * 2 + [False] * 8 + [True] * 3
+    assert given == [True] * 3 + [False] * 8 + [True] * 2
 
 
 def test_short_answers_say_nothing_against_a_head():
