@@ -88,7 +88,7 @@ class Extension(NamedTuple):
     further token, given that all before it were accepted. token_s: seconds of an evaluation of one
     token; further_s: of each behind the first, None for as many. catch_up_s: a function of the
     number of known tokens; it returns the seconds that the model needs to read them and what was
-    emitted since it last drafted, beyond token_s.
+    emitted since it last drafted, beyond token_s. most: tokens on a path, 0 for any number.
     """
 
     confidence_histogram: tuple[tuple[float, float], ...]
@@ -96,6 +96,7 @@ class Extension(NamedTuple):
     token_s: float
     catch_up_s: Callable[[int], float]
     further_s: float | None = None
+    most: int = 0
 
 
 class DraftEstimate(NamedTuple):

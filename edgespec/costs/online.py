@@ -95,7 +95,7 @@ class FurtherTokens:
 
     token_s: seconds of one of the model's evaluations; further_s: of each behind the first, None
     for as many. conditional_rate: acceptance rate of a token behind one that was accepted. seconds:
-    of the target's evaluations of 0, 1, 2, … tokens.
+    of the target's evaluations of 0, 1, 2, … tokens. most: of them on a path, 0 for any number.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class FurtherTokens:
         conditional_rate: float,
         seconds: list[float],
         further_s: float | None = None,
+        most: int = 0,
     ) -> None:
         self.token_s = token_s
         self._further_s = further_s = token_s if further_s is None else further_s
@@ -111,7 +112,8 @@ class FurtherTokens:
         self._seconds = seconds
         tokens = list(itertools.accumulate(conditional_rate**i for i in range(LOOK_AHEAD)))
         # n, tokens for each unit of the first one's probability, seconds of drafting behind it
-        self._weighed = [(n, tokens[n - 1], further_s * (n - 1)) for n in _WEIGHED]
+        numbers = sorted({min(n, most or n) for n in _WEIGHED})
+        self._weighed = [(n, tokens[n - 1], further_s * (n - 1)) for n in numbers]
         self._gains = [(n, t, seconds[n + 1] - seconds[1] + s) for n, t, s in self._weighed]
 
     def drafting_s(self, n: int) -> float:
@@ -209,7 +211,9 @@ class Costs:
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
-        self._further: dict[tuple[int, float, float | None], FurtherTokens] = {}  # that go with it
+        self._further: dict[
+            tuple[int, float, float | None, int], FurtherTokens
+        ] = {}  # that go with it
         self._least: list[float] = []
 
     def observe(self, stats: StepStats, n_past: int) -> None:
@@ -328,18 +332,18 @@ class Costs:
         return self._least
 
     def further(
-        self, conditional_rate: float, token_s: float, further_s: float | None = None
+        self, conditional_rate: float, token_s: float, further_s: float | None = None, most: int = 0
     ) -> FurtherTokens:
         """Return the worth of further tokens at the costs that `target` returned last.
 
         conditional_rate: acceptance rate of a token behind one that was accepted, rounded to
-        steps of 0.04. token_s, further_s: as in an Extension.
+        steps of 0.04. The others are as in an Extension.
         """
         steps = max(1, round(25 * conditional_rate))
-        key = steps, token_s, further_s
+        key = steps, token_s, further_s, most
         found = self._further.get(key)
         if found is None:
-            found = FurtherTokens(token_s, steps / 25, self._table, further_s)
+            found = FurtherTokens(token_s, steps / 25, self._table, further_s, most)
             self._further[key] = found
         return found
 

@@ -161,7 +161,8 @@ class ModelTreeDrafter(ModelDrafter):
     def extension(self, n_unread: int, n_context: int) -> Extension:
         """Return the gains and costs of evaluating the model, with `n_unread` tokens to read."""
         found = super().extension(n_unread, n_context)
-        return found._replace(further_s=0.0) if self._one_pass else found
+        further_s = 0.0 if self._one_pass else None
+        return found._replace(further_s=further_s, most=self._max_depth)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS

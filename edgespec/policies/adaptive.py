@@ -196,8 +196,7 @@ class Adaptive:
         return {i: estimate for i, estimate in asked.items() if estimate.acceptance_probs}
 
     def _further(self, extension: Extension) -> FurtherTokens:
-        rate = extension.conditional_acceptance_rate
-        return self.costs.further(rate, extension.token_s, extension.further_s)
+        return _further(self.costs, extension, extension.conditional_acceptance_rate)
 
     def _best(self, live: Mapping[int, DraftEstimate], moment: _Moment) -> tuple[Plan, int]:
         """Return the plan that gains most, or is tried, and how many of its tokens are known."""
@@ -341,6 +340,11 @@ class Adaptive:
         return trial
 
 
+def _further(costs: Costs, extension: Extension, rate: float) -> FurtherTokens:
+    """Return the worth of further tokens of a draft model at this conditional acceptance rate."""
+    return costs.further(rate, extension.token_s, extension.further_s, extension.most)
+
+
 def _tokens_ahead(budget: Budget, usual: int) -> int:
     """Return how many tokens of an answer are to come, for all that is known of it.
 
@@ -355,5 +359,5 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
 def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:
     """Return whether a draft model could not pay with every token right."""
     depth = min(LOOK_AHEAD, costs.max_depth)
-    further = costs.further(1.0, extension.token_s, extension.further_s)
+    further = _further(costs, extension, 1.0)
     return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN

@@ -158,6 +158,7 @@ def test_what_is_guessed_all_at_once_is_one_evaluation(kind, n_evaluated):
     assert len(drafter.propose(PROMPT, 31).evaluated) == n_evaluated
     extension = drafter.estimate(PROMPT, 8).extension
     assert extension.further_s == (None if n_evaluated > 1 else 0.0)
+    assert extension.most == 3
 
 
 def test_one_choice_is_drafted_where_no_other_can_pay():

@@ -298,6 +298,14 @@ def test_a_draft_that_is_guessed_all_at_once_costs_one_evaluation():
     assert dear.worth(histogram, 8, 1.0, 1.0) == pytest.approx(-0.5)
 
 
+@pytest.mark.parametrize("most", [0, 1, 3, 4, 8, 15])
+def test_no_tokens_count_beyond_the_most_on_a_path(most):
+    further = FurtherTokens(0.0, 0.8, [0.0, *([1.0] * 40)], 0.0, most)
+    gained = further.worth(((1.0, 0.5),), 31, 1.0, 1.0)
+    assert gained == pytest.approx(0.5 * sum(0.8**i for i in range(min(most or 8, 8))))
+    assert len(further.thresholds(0, 31, 1.0).keep) == 31
+
+
 def with_head(given, tapping=0.04):
     """Return a policy beside a head whose hidden states take the target so long a step."""
     made = under_way(Profile(line(1.0, 0.0), line(0.1, 0.0), 0.0, tapping=tapping))
