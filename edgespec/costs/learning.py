@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ..backends.base import FileModel, Head, HiddenStates
@@ -12,7 +13,7 @@ from ..backends.files import label
 from ..device import BUSY, LoadMeter
 from ..types import Abort
 from .curves import Curve
-from .measuring import Measurement, lengthened, long_length, tapping_s
+from .measuring import Measurement, growing_share, lengthened, long_length, tapping_s
 from .online import Costs
 from .profiles import Profile, keep, kept, store, stored
 
@@ -104,35 +105,37 @@ class ModelCurve:
         return found
 
 
-class TappingTime:
-    """The seconds that the hidden states for a head take the target a step, as kept or measured.
+class HeadTimes:
+    """What a head takes beside its t(n), as kept or measured.
 
-    What was measured beside other programs is used and not kept.
+    tapping: seconds of the target a step for hidden states. growing: what the head's guess behind
+    another takes, as a share of its first. What was measured beside other programs is not kept.
     """
 
     def __init__(self, target: FileModel, head: Head) -> None:
-        self._target, self._layers = target, head.layers
-        key = target.fingerprint() | {"kind": "tapping", "layers": list(head.layers)}
+        self._target, self._head = target, head
+        key = target.fingerprint() | {"kind": "head", "head": head.fingerprint()}
         self.kept_as = (key,)
-        self.seconds: float | None = kept(key).get("seconds")
+        found = kept(key)
+        self.tapping: float | None = found.get("tapping")
+        self.growing: float | None = found.get("growing")
 
     @property
     def complete(self) -> bool:
-        """True once it is known."""
-        return self.seconds is not None
+        """True once both are known."""
+        return self.tapping is not None and self.growing is not None
 
     def run(self, abort: Abort) -> bool:
-        """Measure it; False where `abort` has ended it."""
+        """Measure them; False where `abort` has ended it."""
         assert isinstance(self._target, HiddenStates)  # the head was opened for it
         with _MEASURING:
             meter = LoadMeter()
-            self.seconds = tapping_s(self._target, self._layers, abort)
+            self.tapping = tapping_s(self._target, self._head.layers, abort)
+            self.growing = growing_share(self._head, abort)
             load = meter.look()
-        if self.seconds is None:
-            return False
-        if load is None or load.others <= BUSY:
-            keep(*self.kept_as, {"seconds": self.seconds})
-        return True
+        if self.complete and (load is None or load.others <= BUSY):
+            keep(*self.kept_as, {"tapping": self.tapping, "growing": self.growing})
+        return self.complete
 
 
 class Learning:
@@ -162,22 +165,23 @@ class Learning:
 
 
 def learning(
-    target: Costed, draft: Costed | None, tapping: TappingTime | None = None
+    target: Costed, draft: Costed | None, head: HeadTimes | None = None
 ) -> tuple[Costs, Learning | None]:
     """Return the costs of two models as far as they are kept, and what measures the rest, if any.
 
-    Prompt lookup begins with the target's costs; a draft model waits for its own. tapping: of a
-    draft that is a head.
+    Prompt lookup begins with the target's costs; a draft model waits for its own. head: of a draft
+    that is one.
     """
-    curves: list[Measured] = [curve for curve in (target, draft, tapping) if curve]
+    curves: list[Measured] = [curve for curve in (target, draft, head) if curve]
 
     def profile() -> Profile | None:
         if target.curve is None:
             return None
         kept_as = target.kept_as and tuple(key for curve in curves for key in curve.kept_as)
-        drafting = draft.curve if draft else None
-        tapping_s = (tapping.seconds if tapping else None) or 0.0
-        return Profile(target.curve, drafting, kept_as=kept_as, tapping=tapping_s)
+        found = Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
+        if head is None or head.tapping is None or head.growing is None:
+            return found
+        return replace(found, tapping=head.tapping, growing=head.growing)
 
     costs = Costs(profile())
     if all(curve.complete for curve in curves):

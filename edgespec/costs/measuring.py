@@ -220,6 +220,36 @@ def tapping_s(
     return max(0.0, least[True] - least[False])
 
 
+def growing_share(
+    head: Head,
+    abort: Abort = lambda: None,
+    *,
+    repeats: int = 6,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Return what a guess behind another takes a head, as a share of one behind a token that it
+    reads with hidden states; at most 1. None if `abort` gave a reason. The cache is as before.
+    """
+    if head.max_depth == 1:
+        return 1.0
+    n_past, reading, guessing = head.n_past, [], []
+    try:
+        with with_states(head):
+            for _ in range(repeats):
+                if abort():
+                    return None
+                began = clock()
+                head.decode([0])
+                read = clock()
+                head.grow([0], [-1])
+                reading.append(read - began)
+                guessing.append(clock() - read)
+                head.truncate(n_past)
+    finally:
+        head.truncate(n_past)
+    return min(1.0, min(guessing) / max(min(reading), 1e-9))
+
+
 def _is_tapped(model: Model) -> bool:
     """Return whether evaluations give hidden states now."""
     n_past, can_truncate = model.n_past, model.capabilities.truncate

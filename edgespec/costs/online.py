@@ -222,7 +222,8 @@ class Costs:
         now, n = self._now, stats.n_evaluated
         now.follow(n, stats.verify_s / self.profile.target(n, n_past))
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
-            expected = sum(self.draft(n, n_past) for n in stats.draft_evaluated)
+            first, *more = (self.draft(n, n_past) for n in stats.draft_evaluated)
+            expected = first + self.profile.growing * sum(more)
             now.draft.follow(now.draft.value * stats.draft_s / expected)
         if self.regime is None:
             self._n_normal += 1
@@ -289,6 +290,11 @@ class Costs:
         """The seconds of a draft model's evaluation of one token, as tables take them."""
         plain, _, draft = self._now.settled
         return plain * draft * self._drafting[1] if self._drafting else _UNKNOWN_S
+
+    @property
+    def further_s(self) -> float:
+        """The seconds of an evaluation of one token behind the first of a draft."""
+        return self.draft_token_s * (self.profile.growing if self.known else 1.0)
 
     def target(self, n_past: int) -> list[float]:
         """Return the seconds of steps of 0, 1, 2, … tokens, Python's share included.

@@ -12,7 +12,7 @@ from typing import Any
 from ..backends.base import Head
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
-from ..types import DraftEstimate, Thresholds, Verified
+from ..types import DraftEstimate, Extension, Thresholds, Verified
 from .model_tree import GuessTree, ModelTreeDrafter, TreeOptions
 from .window import Window
 
@@ -83,6 +83,13 @@ class HeadDrafter(ModelTreeDrafter):
         if self._n_unused == _PATIENCE and not self._rest:
             self._rest = _REST
             features.wanted = False
+
+    def extension(self, n_unread: int, n_context: int) -> Extension:
+        """Return the gains and costs of guessing on, with `n_unread` tokens to read."""
+        found = super().extension(n_unread, n_context)
+        if self._costs and found.further_s is None:
+            found = found._replace(further_s=self._costs.further_s)
+        return found
 
     def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
         """Align the cache with the context and return the tokens still to be read."""

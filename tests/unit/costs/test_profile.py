@@ -17,13 +17,15 @@ from edgespec.costs.measuring import (
     READING,
     WIDTHS,
     Measurement,
+    growing_share,
     lengthened,
     long_length,
     measure,
     tapping_s,
 )
-from edgespec.costs.profiles import forget, store, stored
-from edgespec.types import Outputs
+from edgespec.costs.online import Costs
+from edgespec.costs.profiles import Profile, forget, store, stored
+from edgespec.types import Outputs, StepStats
 from tests.helpers.toy_head import ToyHead
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
@@ -289,6 +291,44 @@ def test_what_hidden_states_take(layers, truncate):
     asked = itertools.count()
     assert tapping_s(model, (1, 3), lambda: next(asked) > 7, clock=lambda: model.now) is None
     assert (model._layers, model._tokens) == (layers, [1, 2, 3])
+
+
+class Guessing(ToyHead):
+    """A head that takes four seconds for a token that it reads, and one for a guess."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), **options)
+        self.now = 0.0
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.now += 4.0
+        return ToyModel.decode(self, tokens, n_logits, abort)
+
+    def grow(self, tokens, parents, abort=None):
+        self.now += 1.0
+        return super().grow(tokens, parents, abort)
+
+
+@pytest.mark.parametrize(("max_depth", "share"), [(0, 0.25), (4, 0.25), (1, 1.0)])
+def test_what_a_guess_behind_another_takes(max_depth, share):
+    head = Guessing(max_depth=max_depth)
+    head.decode([1, 2, 3])
+    assert growing_share(head, clock=lambda: head.now) == pytest.approx(share)
+    assert head._tokens == [1, 2, 3]
+    asked = itertools.count()
+    left = growing_share(head, lambda: next(asked) > 2, clock=lambda: head.now)
+    assert left == (1.0 if max_depth == 1 else None)
+    assert head._tokens == [1, 2, 3]
+
+
+def test_steps_of_a_head_are_expected_to_take_that():
+    costs = Costs(Profile(CURVE, CURVE, growing=0.5))
+    costs.target(100)
+    one = costs.draft(1, 100)
+    assert costs.further_s == pytest.approx(0.5 * one)
+    before = costs._now.draft.value
+    costs.observe(StepStats("", 2, 0, 1, 3, 101, 2 * one, 0.3, 0.5, (1, 1, 1)), 100)
+    assert costs._now.draft.value == pytest.approx(before)
 
 
 @pytest.mark.parametrize("error", [Aborted, KeyboardInterrupt, MemoryError])

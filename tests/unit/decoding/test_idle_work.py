@@ -11,7 +11,7 @@ import pytest
 import edgespec
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.costs import learning as costs_learning
-from edgespec.costs.learning import Learning, ModelCurve, TappingTime, learning
+from edgespec.costs.learning import HeadTimes, Learning, ModelCurve, learning
 from edgespec.costs.profiles import stored
 from edgespec.decoding import idle_work
 from edgespec.device import Load
@@ -152,20 +152,32 @@ def test_a_draft_model_is_measured_behind_a_long_text_too():
         assert not again.idle_work.left
 
 
+class FileHead(ToyHead):
+    """A head as if it had been read from a file."""
+
+    def __init__(self, name="head"):
+        super().__init__(np.full((9, 9), 1 / 9))
+        self.name = name
+
+    def fingerprint(self):
+        return {"file": self.name}
+
+
 @pytest.mark.parametrize("load", [0.0, 1.9])
-def test_what_hidden_states_take_is_measured_and_kept(monkeypatch, load):
+def test_what_a_head_takes_is_measured_and_kept(monkeypatch, load):
     others(monkeypatch, load)
-    model, head = FileToy(), ToyHead(np.full((9, 9), 1 / 9), layers=(1,))
-    tapping = TappingTime(model, head)
-    costs, missing = learning(ModelCurve(model, WIDTHS), None, tapping)
+    model, head = FileToy(), FileHead()
+    times = HeadTimes(model, head)
+    costs, missing = learning(ModelCurve(model, WIDTHS), None, times)
     assert missing
     assert not missing.run(lambda: "cancelled")
     assert missing.run(lambda: None)
-    assert costs.profile.tapping == tapping.seconds >= 0
-    assert model.n_past == 0
-    again = TappingTime(model, head)
+    assert costs.profile.tapping == times.tapping >= 0
+    assert 0 < costs.profile.growing == times.growing <= 1
+    assert model.n_past == head.n_past == 0
+    again = HeadTimes(model, head)
     assert again.complete == (load == 0)
-    assert not TappingTime(model, ToyHead(np.full((9, 9), 1 / 9), layers=(2,))).complete
+    assert not HeadTimes(model, FileHead("another")).complete
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])
