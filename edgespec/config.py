@@ -239,6 +239,8 @@ class SpeculativeConfig:
     "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
     draft model propose its likeliest token instead of drawing one.
+    draft_window: how many of a text's latest tokens a draft model sees beside the first few; 0 for
+    all that its context holds, None for what measured costs say.
     remember: what is kept on this disk for later processes, unless depths are fixed: the "rates" at
     which drafts came true, by kind of evidence, "all" the tokens that likely follow one as well, or
     "nothing".
@@ -256,6 +258,7 @@ class SpeculativeConfig:
     draft_p_min: float | None = None
     prompt_lookup_min: int | None = None
     acceptance: Acceptance = "block"
+    draft_window: int | None = None
     remember: Remember = "all"
     draft_corpus: tuple[str, ...] | None = None
     draft_memory: DraftMemory = "process"
@@ -281,27 +284,18 @@ class SpeculativeConfig:
             raise ConfigError(f"method must be the name of a drafter, got {self.method!r}")
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"options must map names to values, got {self.options!r}")
-        if self.acceptance not in Acceptance.__args__:  # type: ignore[attr-defined]
-            raise ConfigError(
-                f"unknown acceptance rule {self.acceptance!r}; "
-                f"known: {', '.join(Acceptance.__args__)}"  # type: ignore[attr-defined]
-            )
-        if self.remember not in Remember.__args__:  # type: ignore[attr-defined]
-            raise ConfigError(
-                f"unknown value {self.remember!r} of remember; "
-                f"known: {', '.join(Remember.__args__)}"  # type: ignore[attr-defined]
-            )
-        if self.draft_memory not in DraftMemory.__args__:  # type: ignore[attr-defined]
-            raise ConfigError(
-                f"unknown draft_memory {self.draft_memory!r}; "
-                f"known: {', '.join(DraftMemory.__args__)}"  # type: ignore[attr-defined]
-            )
+        for name, known in (
+            ("acceptance", Acceptance), ("remember", Remember), ("draft_memory", DraftMemory),
+        ):  # fmt: skip
+            if (value := getattr(self, name)) not in (all_known := known.__args__):  # type: ignore[attr-defined]
+                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(all_known)}")
         if self.draft_corpus is not None:
             object.__setattr__(self, "draft_corpus", _paths("draft_corpus", self.draft_corpus))
         _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
         _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)
         _require("draft_p_min", self.draft_p_min, 0, 1)
         _require("prompt_lookup_min", self.prompt_lookup_min, 1, whole=True)
+        _require("draft_window", self.draft_window, 0, whole=True)
         depth, _ = self.fixed or (0, None)
         if 0 < depth < self.min_speculative_tokens:
             raise ConfigError(

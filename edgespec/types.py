@@ -86,14 +86,17 @@ class Extension(NamedTuple):
     confidence_histogram: pairs (share of drafts, acceptance probability of their first token), one
     for each class of how sure the model was of that token. conditional_acceptance_rate: of each
     further token, given that all before it were accepted. token_s: seconds of an evaluation of one
-    token. catch_up_s: a function of the number of known tokens; it returns the seconds that the
-    model needs to read them and what was emitted since it last drafted, beyond token_s.
+    token; further_s: of each behind the first, None for as many. catch_up_s: a function of the
+    number of known tokens; it returns the seconds that the model needs to read them and what was
+    emitted since it last drafted, beyond token_s. most: tokens on a path, 0 for any number.
     """
 
     confidence_histogram: tuple[tuple[float, float], ...]
     conditional_acceptance_rate: float
     token_s: float
     catch_up_s: Callable[[int], float]
+    further_s: float | None = None
+    most: int = 0
 
 
 class DraftEstimate(NamedTuple):

@@ -53,6 +53,7 @@ _SPECULATION = {
     "spec_draft_n_min": "min_speculative_tokens",
     "spec_draft_p_min": "draft_p_min",
     "acceptance": "acceptance",
+    "draft_window": "draft_window",
     "spec_remember": "remember",
     "draft_memory": "draft_memory",
 }

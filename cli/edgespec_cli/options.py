@@ -225,6 +225,11 @@ speculation_options = cloup.option_group(
         help="An option of a drafter; can be given several times.",
     ),
     option(
+        "--draft-window", type=int, metavar="TOKENS",
+        show_default="where that is measured to be faster",
+        help="Let a draft model see only the first tokens and so many of the latest, 0 for all.",
+    ),
+    option(
         "--draft-corpus", multiple=True, metavar="PATH", type=PathsType(),
         help="Draft from this text file, folder or saved chat as well, in place of what "
         "`edgespec corpus add` has added; 'none' for nothing. Can be given several times.",

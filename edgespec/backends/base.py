@@ -275,14 +275,16 @@ class Head(FileModel, GrowingModel, Protocol):
     kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash" or "moa". layers: of the
     target, whose hidden states it reads; none where it reads keys and values (`CachedStates`) in
     their place. max_depth: most tokens on a path that it guesses, 0 for any number. features: where
-    the hidden states are found, by position in the text. start: position of its cache's first token
-    in the text; set where the cache is empty.
+    the hidden states are found, by position in the text. n_states: it reads those of so many latest
+    tokens; 0: of all tokens that it has not read. start: position of its cache's first token in the
+    text; set where the cache is empty.
     """
 
     kind: str
     layers: tuple[int, ...]
     max_depth: int
     features: Features
+    n_states: int
     start: int
 
 

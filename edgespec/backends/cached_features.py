@@ -12,7 +12,7 @@ class CachedFeatures(Features):
     """
 
     def __init__(self, target: CachedStates) -> None:
-        super().__init__(0)
+        super().__init__(0, (target.n_layer, target.cached_size))
         self._target = target
 
     @property

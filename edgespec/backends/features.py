@@ -15,16 +15,17 @@ class Features:
     """The hidden states of the last tokens in a target's cache, by position.
 
     They are those of the positions from `start` to `end`. most: only the latest so many tokens are
-    sure to have them; a head that has not read earlier ones begins behind them. wanted: a head is
-    worth the time that a target may take to give them.
+    sure to have them; a head that has not read earlier ones begins behind them. shape: of a token's
+    states, if it is known before there are any. wanted: a head is worth the time that a target may
+    take to give them. given: the target gives them now.
     """
 
-    wanted = True
+    wanted, given = True, False
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, shape: tuple[int, int] = (0, 0)) -> None:
         self._start = self._end = 0
-        self._most = most
-        self._states: States = np.empty((0, 0, 0), np.float32)
+        self.most = most
+        self._states: States = np.empty((0, *shape), np.float32)
         self._first = 0  # row of `start`
 
     @property
@@ -45,7 +46,7 @@ class Features:
             return
         if position != self._end:
             self._start = self._end = position
-        if (left_out := len(states) - self._most) > 0:
+        if (left_out := len(states) - self.most) > 0:
             self._start = self._end = position + left_out
             states = states[left_out:]
         self._make_room(states)
@@ -75,14 +76,33 @@ class Features:
 
     def _make_room(self, states: States) -> None:
         """Let as many more rows follow, and the oldest go where there are too many."""
-        if self._states.shape[1:] != states.shape[1:]:
-            self._states = np.empty((2 * self._most, *states.shape[1:]), np.float32)
+        if not len(self._states) or self._states.shape[1:] != states.shape[1:]:
+            self._states = np.empty((2 * self.most, *states.shape[1:]), np.float32)
             self._start = self._end
         if self._start == self._end:
             self._first = 0
         n = self._end - self._start
         if self._first + n + len(states) > len(self._states):
-            n_kept = min(n, self._most - len(states))
+            n_kept = min(n, self.most - len(states))
             end = self._first + n
             self._states[:n_kept] = self._states[end - n_kept : end]
             self._first, self._start = 0, self._end - n_kept
+
+
+class Blank(Features):
+    """Hidden states of zeros for all positions: what a head takes to read them can be measured.
+
+    like: they are as wide as these; `size` is 0 where that is not known.
+    """
+
+    def __init__(self, like: Features) -> None:
+        super().__init__(like.most)
+        self._end = 1 << 40
+        self._states = np.zeros((1, *like._states.shape[1:]), np.float32)
+        self.size = self._states.size
+
+    def of(self, start: int, end: int) -> States:
+        """Return zeros for these positions, a view."""
+        if len(self._states) < end - start:
+            self._states = np.zeros((end - start, *self._states.shape[1:]), np.float32)
+        return self._states[: end - start]

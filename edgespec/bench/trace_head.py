@@ -69,13 +69,14 @@ class HeadModel(TraceModel):
     is the likeliest token that the target recorded beside it. Confidences are spread around the
     rate of that depth, and the deeper the lower. Depth is counted from the end of the text that
     `target` has: what is behind it, lookups' tokens included, the head reads with its own states,
-    and reads it again once it is accepted.
+    and reads it again once it is accepted. kind: as in `Head`.
     """
 
     def __init__(
         self, clock: Clock, curve: Curve, quality: HeadQuality, target: TraceModel, seed: int = 0
     ) -> None:
         super().__init__(clock, curve)
+        self.kind = "dflash" if quality.block else "eagle3"
         self._quality, self._target, self._seed = quality, target, seed
         self._n_true = 0  # tokens that it has read with the target's states
 

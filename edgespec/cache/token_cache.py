@@ -43,18 +43,20 @@ class TokenCache:
         context: Sequence[int],
         *,
         offset: int = 0,
+        n_sinks: int = 0,
         known: int = 0,
         abort: Abort | None = None,
     ) -> int:
-        """Drop what is not a prefix of context[offset:-1] and return how many tokens stay.
+        """Drop what is not a prefix of a context and return how many tokens stay.
 
-        The last token stays out: it is the one to be evaluated next. `known`: how many are
-        certainly equal and are not compared again.
+        The last token stays out: it is the one to be evaluated next. offset: so many tokens behind
+        the first `n_sinks` are left out of the context. known: how many are certainly equal and
+        are not compared again.
         """
         if self._nodes:
             self._settle()
         self._forget_failed()  # an evaluation of somebody else's may have
-        n = common_prefix(self.tokens, context, offset=offset, known=known)
+        n = common_prefix(self.tokens, context, offset=offset, n_sinks=n_sinks, known=known)
         n = max(0, min(n, len(context) - offset - 1))
         self.truncate(n, abort)
         return n
@@ -189,10 +191,18 @@ class TokenCache:
             self.decode(wanted[i : i + self.model.capabilities.max_batch], n_logits=0, abort=abort)
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int], *, offset: int = 0, known: int = 0) -> int:
-    """Return the length of the common prefix of `a` and b[offset:]; the first `known` are equal.
+def common_prefix(
+    a: Sequence[int], b: Sequence[int], *, offset: int = 0, n_sinks: int = 0, known: int = 0
+) -> int:
+    """Return the length of the common prefix of `a` and `b` without the `offset` tokens behind its
+    first `n_sinks`; the first `known` are equal.
 
     It makes no copies: contexts are long, and this is called at every step.
     """
-    n = min(len(a), len(b) - offset)
+    n = max(0, min(len(a), len(b) - offset))
+    if offset:
+        for i in range(min(known, n), min(n_sinks, n)):
+            if a[i] != b[i]:
+                return i
+        known = max(known, n_sinks)
     return next((i for i in range(min(known, n), n) if a[i] != b[offset + i]), n)

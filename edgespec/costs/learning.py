@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head, HiddenStates
 from ..backends.files import label
 from ..device import BUSY, LoadMeter
 from ..types import Abort
 from .curves import Curve
-from .measuring import Measurement
+from .measuring import Measurement, growing_share, lengthened, long_length, tapping_s
 from .online import Costs
-from .profiles import Profile, store, stored
+from .profiles import Profile, keep, kept, store, stored
 
 logger = logging.getLogger("edgespec.profile")
 
@@ -22,61 +23,119 @@ _SHORT = 1024  # tokens: times behind longer texts say little about those behind
 _MEASURING = threading.Lock()  # engines of one process would disturb each other's measurements
 
 
-class Costed(Protocol):
+class Measured(Protocol):
+    """Something that is measured once."""
+
+    @property
+    def complete(self) -> bool:
+        """True once there is nothing left to measure."""
+
+    @property
+    def kept_as(self) -> tuple[dict[str, Any], ...]:
+        """The fingerprints under which what was measured is kept on disk."""
+
+    def run(self, abort: Abort) -> bool:
+        """Measure it, or a part of what is left; False where `abort` has ended it."""
+
+
+class Costed(Measured, Protocol):
     """Something with costs. curve: None until they are known."""
 
     curve: Curve | None
 
-    @property
-    def kept_as(self) -> tuple[dict[str, Any], ...]:
-        """The fingerprints under which the curve is kept on disk."""
-
-    def run(self, abort: Abort) -> bool:
-        """Measure it; False where `abort` has ended it."""
-
 
 class ModelCurve:
-    """t(n) of a model in a file, as kept on disk, or measured and kept."""
+    """t(n) of a model in a file, as kept on disk, or measured and kept.
 
-    def __init__(self, model: FileModel, widths: Sequence[int]) -> None:
+    lengthens: it is measured behind a long text, too, of tokens that mean nothing.
+    """
+
+    def __init__(self, model: FileModel, widths: Sequence[int], *, lengthens: bool = False) -> None:
         self.model = model
+        self._lengthens = lengthens
         self.kept_as = (model.fingerprint(),)
         self.curve: Curve | None = stored(*self.kept_as)
         self._measurement = Measurement(model, widths)
         self._busy = False
 
     def run(self, abort: Abort) -> bool:
-        """Measure it unless it is known; False as `Measurement.run`, which goes on next time.
+        """Measure it unless it is known, or else behind a long text; False as `Measurement.run`,
+        which goes on next time.
 
-        What was measured beside other programs, or behind a long text, is used and not kept.
+        What was measured beside other programs, or behind the long text of a request, is used and
+        not kept.
         """
-        self.curve = self.curve or stored(*self.kept_as)
-        if self.curve:
+        found = self.curve is None and stored(*self.kept_as)
+        self.curve = self.curve or found or None
+        if found or self.complete:
             return True
         while not _MEASURING.acquire(timeout=0.05):
             if abort():
                 return False
         try:
-            complete = self._measured(abort)
+            measured = self._measured(abort)
         finally:
             _MEASURING.release()
-        if complete:
-            self.curve = self._measurement.curve()
+        if measured:
+            self.curve = measured
             if self._busy:
                 logger.info("what was measured is not kept: other programs use the CPUs as well")
             elif self.curve.lengths[0] > _SHORT:
                 logger.info("what was measured behind a long text is not kept")
             else:
                 store(*self.kept_as, self.curve)
-        return complete
+        return measured is not None
 
-    def _measured(self, abort: Abort) -> bool:
+    @property
+    def complete(self) -> bool:
+        """True once it is known, also behind a long text if that is to be measured."""
+        known = self.curve
+        return bool(known and not (self._lengthens and long_length(self.model, known)))
+
+    def _measured(self, abort: Abort) -> Curve | None:
+        """Return the curve, or a longer one; None where `abort` has ended it."""
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
-        complete = self._measurement.run(abort)
+        if self.curve:
+            found = lengthened(self.model, self.curve, abort)
+        else:
+            found = self._measurement.curve() if self._measurement.run(abort) else None
         load = meter.look()
         self._busy |= load is not None and load.others > BUSY
-        return complete
+        return found
+
+
+class HeadTimes:
+    """What a head takes beside its t(n), as kept or measured.
+
+    tapping: seconds of the target a step for hidden states. growing: what the head's guess behind
+    another takes, as a share of its first. What was measured beside other programs is not kept.
+    """
+
+    def __init__(self, target: FileModel, head: Head) -> None:
+        self._target, self._head = target, head
+        key = target.fingerprint() | {"kind": "head", "head": head.fingerprint()}
+        self.kept_as = (key,)
+        found = kept(key)
+        self.tapping: float | None = found.get("tapping")
+        self.growing: float | None = found.get("growing")
+
+    @property
+    def complete(self) -> bool:
+        """True once both are known."""
+        return self.tapping is not None and self.growing is not None
+
+    def run(self, abort: Abort) -> bool:
+        """Measure them; False where `abort` has ended it."""
+        assert isinstance(self._target, HiddenStates)  # the head was opened for it
+        with _MEASURING:
+            meter = LoadMeter()
+            self.tapping = tapping_s(self._target, self._head.layers, abort)
+            self.growing = growing_share(self._head, abort)
+            load = meter.look()
+        if self.complete and (load is None or load.others <= BUSY):
+            keep(*self.kept_as, {"tapping": self.tapping, "growing": self.growing})
+        return self.complete
 
 
 class Learning:
@@ -88,7 +147,7 @@ class Learning:
     doing = "measuring the model's speed on this device, once"
 
     def __init__(
-        self, curves: Sequence[Costed], profile: Callable[[], Profile | None], costs: Costs
+        self, curves: Sequence[Measured], profile: Callable[[], Profile | None], costs: Costs
     ) -> None:
         self._curves = curves
         self._profile = profile
@@ -97,29 +156,34 @@ class Learning:
     def run(self, abort: Abort) -> bool:
         """Measure what is missing; False where `abort` has ended it: call it again to go on."""
         for curve in self._curves:
-            if curve.curve:
-                continue
-            if not curve.run(abort):
-                return False
-            if profile := self._profile():
-                self._costs.learn(profile)
+            while not curve.complete:
+                if not curve.run(abort):
+                    return False
+                if profile := self._profile():
+                    self._costs.learn(profile)
         return True
 
 
-def learning(target: Costed, draft: Costed | None) -> tuple[Costs, Learning | None]:
+def learning(
+    target: Costed, draft: Costed | None, head: HeadTimes | None = None
+) -> tuple[Costs, Learning | None]:
     """Return the costs of two models as far as they are kept, and what measures the rest, if any.
 
-    Prompt lookup begins with the target's costs; a draft model waits for its own.
+    Prompt lookup begins with the target's costs; a draft model waits for its own. head: of a draft
+    that is one.
     """
-    curves = [curve for curve in (target, draft) if curve]
+    curves: list[Measured] = [curve for curve in (target, draft, head) if curve]
 
     def profile() -> Profile | None:
         if target.curve is None:
             return None
         kept_as = target.kept_as and tuple(key for curve in curves for key in curve.kept_as)
-        return Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
+        found = Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
+        if head is None or head.tapping is None or head.growing is None:
+            return found
+        return replace(found, tapping=head.tapping, growing=head.growing)
 
     costs = Costs(profile())
-    if all(curve.curve for curve in curves):
+    if all(curve.complete for curve in curves):
         return costs, None
     return costs, Learning(curves, profile, costs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import Model, ThreadLimited
+from ..backends.base import Head, HiddenStates, Model, ThreadLimited
+from ..backends.features import Blank
 from ..errors import Aborted
 from ..types import Abort
 from .curves import Curve
@@ -13,6 +15,9 @@ from .curves import Curve
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
+LONG = 2048  # tokens: evaluations behind a longer text tell what each cached token costs
+_LEAST_LONG = 512  # behind so many it can be told from noise
+_FILLING_S = 3.0  # that may be spent on reading them
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
 
 
@@ -44,6 +49,43 @@ def measure(
         rows.append(measurement.row())
     model.truncate(0)
     return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
+
+
+def long_length(model: Model, curve: Curve) -> int:
+    """Return the number of cached tokens behind which evaluations should be measured as well, 0
+    for none: the context is short, reading them would take too long, or that is known.
+
+    curve: as measured so far, behind fewer tokens.
+    """
+    if not model.capabilities.truncate or model.n_ctx < 2 * LONG or len(curve.lengths) > 1:
+        return 0
+    reading_s = curve(curve.widths[-1]) / curve.widths[-1]
+    length = min(LONG, int(_FILLING_S / reading_s)) if reading_s else LONG
+    return length if length >= max(_LEAST_LONG, 2 * curve.lengths[0]) else 0
+
+
+def lengthened(
+    model: Model,
+    curve: Curve,
+    abort: Abort = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Curve | None:
+    """Return a curve with the times behind `long_length` tokens as well, None if `abort` gave a
+    reason or the cache is too full. The cache is then as before.
+    """
+    n_past = model.n_past
+    try:
+        _append(model, long_length(model, curve), abort)
+        measurement = Measurement(model, curve.widths, budget_s=1.0, clock=clock)
+        if not measurement.run(abort):
+            return None
+        (before,), row = curve.seconds, measurement.row()
+        longer = tuple(map(max, before, row))  # more tokens before them take no less time
+        return Curve((*curve.lengths, model.n_past), curve.widths, (before, longer))
+    except Aborted:
+        return None
+    finally:
+        model.truncate(n_past)
 
 
 def fitting(model: Model, widths: Sequence[int]) -> list[int]:
@@ -80,6 +122,10 @@ class Measurement:
             self._begin()
         if self.model.n_past + max(self.widths) > self.model.n_ctx:
             return False
+        with with_states(self.model):
+            return self._run(abort)
+
+    def _run(self, abort: Abort) -> bool:
         while not self._complete:
             if abort():
                 return False
@@ -146,12 +192,103 @@ def timed(
     return seconds
 
 
+def tapping_s(
+    model: HiddenStates,
+    layers: Sequence[int],
+    abort: Abort = lambda: None,
+    *,
+    repeats: int = 6,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Return the seconds by which one token takes longer while these layers are tapped, None if
+    `abort` gave a reason. The cache is as before, and so is whether they are tapped.
+    """
+    was_tapped = _is_tapped(model)
+    least = {}
+    try:
+        for taps in (tuple(layers), ()):
+            model.tap(taps)
+            timed(model, 1, clock)  # the first one after a change takes longer
+            times = []
+            for _ in range(repeats):
+                if abort():
+                    return None
+                times.append(timed(model, 1, clock))
+            least[bool(taps)] = min(times)
+    finally:
+        model.tap(layers if was_tapped else ())
+    return max(0.0, least[True] - least[False])
+
+
+def growing_share(
+    head: Head,
+    abort: Abort = lambda: None,
+    *,
+    repeats: int = 6,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Return what a guess behind another takes a head, as a share of one behind a token that it
+    reads with hidden states; at most 1. None if `abort` gave a reason. The cache is as before.
+    """
+    if head.max_depth == 1:
+        return 1.0
+    n_past, reading, guessing = head.n_past, [], []
+    try:
+        with with_states(head):
+            for _ in range(repeats):
+                if abort():
+                    return None
+                began = clock()
+                head.decode([0])
+                read = clock()
+                head.grow([0], [-1])
+                reading.append(read - began)
+                guessing.append(clock() - read)
+                head.truncate(n_past)
+    finally:
+        head.truncate(n_past)
+    return min(1.0, min(guessing) / max(min(reading), 1e-9))
+
+
+def _is_tapped(model: Model) -> bool:
+    """Return whether evaluations give hidden states now."""
+    n_past, can_truncate = model.n_past, model.capabilities.truncate
+    state = None if can_truncate else model.checkpoint()
+    found = model.decode([0]).hidden is not None
+    if can_truncate:
+        model.truncate(n_past)
+    else:
+        model.restore(state)
+    return found
+
+
+@contextlib.contextmanager
+def with_states(model: Model) -> Iterator[None]:
+    """Let a head find hidden states wherever it looks: reading them is a part of its time."""
+    blank = Blank(model.features) if isinstance(model, Head) else None
+    if not (isinstance(model, Head) and blank and blank.size):
+        yield
+        return
+    features, model.features = model.features, blank
+    try:
+        yield
+    finally:
+        model.features = features
+
+
 def fill(model: Model, length: int) -> None:
     """Fill the cache with `length` tokens that mean nothing."""
     model.truncate(0)
+    _append(model, length)
+
+
+def _append(model: Model, length: int, abort: Abort | None = None) -> None:
+    """Append tokens that mean nothing until the cache holds `length`. Raises Aborted."""
     while model.n_past < length:
+        if abort and abort():
+            raise Aborted("stopped while the cache was filled")
         n = min(model.capabilities.max_batch, length - model.n_past)
-        model.decode([i % min(50, model.vocab_size) for i in range(n)], n_logits=0)
+        model.decode([i % min(50, model.vocab_size) for i in range(n)], 0, abort)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable
 
+from ..backends.features import Features
 from ..types import StepStats, Thresholds
 from .profiles import Profile
 from .threads import ThreadGovernor
@@ -92,18 +93,32 @@ class _Ratios:
 class FurtherTokens:
     """The worth of further tokens that a draft model adds at the end of a draft.
 
-    token_s: seconds of one of the model's evaluations. conditional_rate: acceptance rate of a
-    token behind one that was accepted. seconds: of the target's evaluations of 0, 1, 2, … tokens.
+    token_s: seconds of one of the model's evaluations; further_s: of each behind the first, None
+    for as many. conditional_rate: acceptance rate of a token behind one that was accepted. seconds:
+    of the target's evaluations of 0, 1, 2, … tokens. most: of them on a path, 0 for any number.
     """
 
-    def __init__(self, token_s: float, conditional_rate: float, seconds: list[float]) -> None:
+    def __init__(
+        self,
+        token_s: float,
+        conditional_rate: float,
+        seconds: list[float],
+        further_s: float | None = None,
+        most: int = 0,
+    ) -> None:
         self.token_s = token_s
+        self._further_s = further_s = token_s if further_s is None else further_s
         self._conditional_rate = conditional_rate
         self._seconds = seconds
         tokens = list(itertools.accumulate(conditional_rate**i for i in range(LOOK_AHEAD)))
         # n, tokens for each unit of the first one's probability, seconds of drafting behind it
-        self._weighed = [(n, tokens[n - 1], token_s * (n - 1)) for n in _WEIGHED]
+        numbers = sorted({min(n, most or n) for n in _WEIGHED})
+        self._weighed = [(n, tokens[n - 1], further_s * (n - 1)) for n in numbers]
         self._gains = [(n, t, seconds[n + 1] - seconds[1] + s) for n, t, s in self._weighed]
+
+    def drafting_s(self, n: int) -> float:
+        """Return the seconds of drafting n tokens."""
+        return self.token_s + (n - 1) * self._further_s
 
     def worth(
         self, histogram: Iterable[tuple[float, float]], depth: int, scale: float, price: float
@@ -146,7 +161,7 @@ class FurtherTokens:
             before, after = self._seconds[first], self._seconds[first:]
             added = [(after[n] - before + s, tokens) for n, tokens, s in self._weighed]
             keep.append(min([s / tokens for s, tokens in added]))
-            least = min([(s + self.token_s) / tokens for s, tokens in added])
+            least = min([(s + self._further_s) / tokens for s, tokens in added])
             extend.append(least / self._conditional_rate)
         return keep, extend
 
@@ -159,13 +174,17 @@ class Costs:
     slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
     without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
     before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
-    ValueError below one.
+    ValueError below one. skipped: tokens of the text that a draft model's cache leaves out;
+    features: of a head; both are set by the drafter. won_by_head: tokens won by a head since its
+    drafter has looked, less those that its hidden states have cost; set by the policy.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
+        self.skipped, self.won_by_head = 0, 0.0
+        self.features: Features | None = None
         self.known = profile is not None
         self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
         self._governor: ThreadGovernor | None = None
@@ -188,11 +207,13 @@ class Costs:
         self._snapshots = (self._now.copy(), self._now.copy())
         self._n_normal = 0  # steps
         self.follow(self._governor)
-        self._block = -1
+        self._block = -1, 0
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
-        self._further: dict[tuple[int, float], FurtherTokens] = {}  # that go with it
+        self._further: dict[
+            tuple[int, float, float | None, int], FurtherTokens
+        ] = {}  # that go with it
         self._least: list[float] = []
 
     def observe(self, stats: StepStats, n_past: int) -> None:
@@ -201,7 +222,8 @@ class Costs:
         now, n = self._now, stats.n_evaluated
         now.follow(n, stats.verify_s / self.profile.target(n, n_past))
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
-            expected = sum(self.draft(n, n_past) for n in stats.draft_evaluated)
+            first, *more = (self.draft(n, n_past) for n in stats.draft_evaluated)
+            expected = first + self.profile.growing * sum(more)
             now.draft.follow(now.draft.value * stats.draft_s / expected)
         if self.regime is None:
             self._n_normal += 1
@@ -225,26 +247,42 @@ class Costs:
         """The correction of plain steps in this regime."""
         return self._now.plain
 
+    @property
+    def tapping_s(self) -> float:
+        """The seconds that hidden states for a head take the target in a step now."""
+        given = self.features and self.features.given
+        return self.plain.value * self.profile.tapping if given else 0.0
+
     def plain_s(self, n_past: int) -> float:
         """Return the seconds of a plain step, Python's share included."""
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def seen_plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as some were measured lately, None before that."""
+        """Return the seconds of a plain step as some were measured lately, None before that.
+
+        Hidden states for a head are no part of plain decoding.
+        """
         if not self.known or self._now.plain_seen.n < _SEEN:
             return None
         measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
-        return measured + self.profile.overhead
+        return measured + self.profile.overhead - self.tapping_s
 
     def draft(self, n: int, n_past: int) -> float:
-        """Return the seconds of a draft model's evaluation of n tokens.
+        """Return the seconds of a draft model's evaluation of n tokens behind n_past of the text.
 
         For few tokens they are those at the cached tokens that `target` was last called with.
         """
+        if n >= len(self._drafting):
+            return self.draft_behind(n, max(0, n_past - self.skipped))
+        return self._now.plain.value * self._now.draft.value * self._drafting[n]
+
+    def draft_behind(self, n: int, n_cached: int) -> float:
+        """Return the seconds of a draft model's evaluation of n tokens behind n_cached of its own
+        cache.
+        """
         if not self.profile.draft:
             return _UNKNOWN_S
-        few = n < len(self._drafting)
-        seconds = self._drafting[n] if few else self.profile.draft(n, n_past)
+        seconds = self.profile.draft(n, n_cached)
         return self._now.plain.value * self._now.draft.value * seconds
 
     @property
@@ -253,6 +291,11 @@ class Costs:
         plain, _, draft = self._now.settled
         return plain * draft * self._drafting[1] if self._drafting else _UNKNOWN_S
 
+    @property
+    def further_s(self) -> float:
+        """The seconds of an evaluation of one token behind the first of a draft."""
+        return self.draft_token_s * (self.profile.growing if self.known else 1.0)
+
     def target(self, n_past: int) -> list[float]:
         """Return the seconds of steps of 0, 1, 2, … tokens, Python's share included.
 
@@ -260,12 +303,13 @@ class Costs:
         than the tolerance.
         """
         self._change_regime()
-        if self._block != n_past // _BLOCK:
-            self._block, self._table = n_past // _BLOCK, []
+        if self._block != (n_past // _BLOCK, self.skipped):
+            self._block, self._table = (n_past // _BLOCK, self.skipped), []
             curve, drafting = self.profile.target, self.profile.draft
-            middle = self._block * _BLOCK + _BLOCK // 2
+            middle = n_past // _BLOCK * _BLOCK + _BLOCK // 2
+            seen = max(0, middle - self.skipped)
             self._measured = [curve(n, middle) for n in range(1, self.max_depth + LOOK_AHEAD + 1)]
-            self._drafting = [drafting(n, middle) for n in range(_READING)] if drafting else []
+            self._drafting = [drafting(n, seen) for n in range(_READING)] if drafting else []
         if not self._table:
             plain, wide, _ = self._now.settled
             overhead, first = self.profile.overhead, plain * self._measured[0]
@@ -293,17 +337,20 @@ class Costs:
             ]
         return self._least
 
-    def further(self, conditional_rate: float, token_s: float) -> FurtherTokens:
+    def further(
+        self, conditional_rate: float, token_s: float, further_s: float | None = None, most: int = 0
+    ) -> FurtherTokens:
         """Return the worth of further tokens at the costs that `target` returned last.
 
         conditional_rate: acceptance rate of a token behind one that was accepted, rounded to
-        steps of 0.04.
+        steps of 0.04. The others are as in an Extension.
         """
         steps = max(1, round(25 * conditional_rate))
-        key = steps, token_s
+        key = steps, token_s, further_s, most
         found = self._further.get(key)
         if found is None:
-            found = self._further[key] = FurtherTokens(token_s, steps / 25, self._table)
+            found = FurtherTokens(token_s, steps / 25, self._table, further_s, most)
+            self._further[key] = found
         return found
 
     def _settle(self) -> None:

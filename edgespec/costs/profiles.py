@@ -25,13 +25,17 @@ class Profile:
     """The costs of a target and its draft model on a device.
 
     draft: None without a draft model. overhead: Python's seconds a step beside both models.
-    kept_as: the fingerprints under which the curves are kept on disk.
+    tapping: the target's seconds a step for the hidden states that a head reads. growing: what a
+    guess of a head behind another takes, as a share of the first. kept_as: the fingerprints under
+    which the curves are kept on disk.
     """
 
     target: Curve
     draft: Curve | None = None
     overhead: float = 0.0005
     kept_as: tuple[dict[str, Any], ...] = ()
+    tapping: float = 0.0
+    growing: float = 1.0
 
     def forget(self) -> None:
         """Delete the kept curves, so that the next load measures anew."""

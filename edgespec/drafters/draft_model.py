@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..backends.base import Model
-from ..cache.token_cache import TokenCache, common_prefix
+from ..cache.token_cache import TokenCache
 from ..config import Acceptance
 from ..costs.online import Costs
 from ..sampling.base import Request
@@ -25,6 +25,7 @@ from ..types import (
     Verified,
 )
 from .confidence import Confidence, confidence_class
+from .window import Window
 
 _UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
 
@@ -38,8 +39,8 @@ class ModelDrafter:
     At temperature 0, or with acceptance "deterministic", it proposes its likeliest token;
     else it draws, and hands out what it drew from. It stops before a token whose row's
     largest probability is below `p_min`: a decision from the row, made before drawing, so
-    the acceptance rules stay exact. Its context may be shorter than the target's: it then
-    sees the end of the text only. costs: of its evaluations; without them estimates say zero.
+    the acceptance rules stay exact. It may see a window of the text only, as it does where its
+    context is shorter. costs: of its evaluations; without them estimates say zero.
 
     A request with a seed asks for the same text again. How much is drafted may depend on time,
     so with "block" such a request is drafted for by coupled sampling: its text does not depend
@@ -56,6 +57,7 @@ class ModelDrafter:
         p_min: float = 0.0,
         acceptance: Acceptance = "block",
         costs: Costs | None = None,
+        window: int | None = None,
     ) -> None:
         self._cache = TokenCache(model)
         self._model = model
@@ -65,8 +67,9 @@ class ModelDrafter:
         self._acceptance = acceptance
         self._costs = costs
         self._confidence = Confidence()
-        self._start = 0  # where its window of the context begins
-        self._known = 0  # so much of cache and window is known to be equal
+        self._window = Window(window, model.n_ctx, costs)
+        self._start = 0  # so many tokens of the text are left out of its view
+        self._known = 0  # so much of cache and view is known to be equal
         self._guesses: list[Guess] = []  # the last draft
         self._head: list[int] = []  # that another drafted before it
         self._n_context = 0  # where the text ends
@@ -81,9 +84,8 @@ class ModelDrafter:
         self._sampler = Sampler(
             request.params, request.prompt, self._target_vocab, request.matcher()
         )
-        self._start = 0
         self._cache.begin(request.owner)
-        self._known = common_prefix(self._cache.tokens, request.prompt[:-1])
+        self._begin_at(*self._window.begin(self._start, self._cache.tokens, request.prompt))
         self._n_context = len(request.prompt)
         self._guesses = []
         self._confidence.begin()
@@ -95,6 +97,7 @@ class ModelDrafter:
         probs = tuple(
             itertools.accumulate(itertools.repeat(rate, limit - 1), operator.mul, initial=first)
         )
+        self._begin_at(*self._placed(context, limit))
         n_unread = max(1, len(context) - self._start - self._known)
         return DraftEstimate(self.name, probs, 0, self.extension(n_unread, len(context)))
 
@@ -151,9 +154,9 @@ class ModelDrafter:
         It ends when `until` returns True. Nothing is drawn but by coupled sampling.
         """
         found: list[Guess] = []
-        n = len(context) - self._start
-        near = n - self._known <= _UNREAD and n + limit <= self._model.n_ctx
-        can = near and (self._greedy or self._coupled)
+        can = self._greedy or self._coupled
+        can = can and len(context) - self._start - self._known <= _UNREAD
+        can = can and self._placed(context, limit) == (self._start, self._known)
         pending = self._catch_up(context, limit) if can else None
         if pending is None:
             return found
@@ -212,8 +215,7 @@ class ModelDrafter:
 
     def _evaluate(self, pending: Sequence[int]) -> Row:
         """Return the row after `pending`, over the tokens that the target has, too."""
-        row: Row = self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
-        return row
+        return self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
 
     def _look(
         self, row: Row, ahead: Sequence[int], wants_prob: bool
@@ -231,14 +233,11 @@ class ModelDrafter:
 
         Return None if the model cannot read them.
         """
-        n_ctx = self._model.n_ctx
-        if len(context) - self._start + limit > n_ctx:
-            self._start = max(0, len(context) - n_ctx // 2)
-            self._known = 0
-        n = self._cache.align(context, offset=self._start, known=self._known)
-        self._known = n
-        pending = list(context[self._start + n :])
-        if len(pending) + limit > n_ctx or max(pending) >= self._model.vocab_size:
+        self._begin_at(*self._placed(context, limit))
+        start, n_sinks, known = self._start, self._window.n_sinks, self._known
+        n = self._cache.align(context, offset=start, n_sinks=n_sinks, known=known)
+        pending, self._known = self._window.rest(context, start, n), n
+        if n + len(pending) + limit > self._model.n_ctx or max(pending) >= self._model.vocab_size:
             return None
         step = self._model.capabilities.max_batch
         while len(pending) > step:
@@ -250,6 +249,20 @@ class ModelDrafter:
             self._cache.protect()
             pending = pending[-1:]
         return pending
+
+    def _placed(self, context: Sequence[int], limit: int) -> tuple[int, int]:
+        """Return where the view of the text should begin, and how much of it is cached then.
+
+        limit: tokens that have to fit behind it.
+        """
+        n_text = min(self._n_context, len(context))  # what is behind it may not stay
+        return self._window.place(self._start, self._known, n_text, len(context) - n_text + limit)
+
+    def _begin_at(self, start: int, known: int) -> None:
+        """Let the view leave out so many tokens of the text; `known` of it are cached."""
+        self._start, self._known = start, known
+        if self._costs:
+            self._costs.skipped = start
 
     def _catch_up_s(self, n_unread: int, n_context: int, n_known: int) -> float:
         """Return the seconds to read `n_unread` and `n_known` drafted tokens, but the last."""
@@ -271,6 +284,4 @@ class ModelDrafter:
 
     def _draw(self, q: Distribution, position: int) -> int:
         randomness = self._request.randomness
-        if self._coupled:
-            return randomness.gumbel(position, q)
-        return randomness.draw(q)
+        return randomness.gumbel(position, q) if self._coupled else randomness.draw(q)

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from ..backends.base import GrowingModel, Model
 from ..sampling.base import Request
 from ..sampling.trees import path_to
-from ..types import NO_THRESHOLDS, Draft, Row, Rows, Thresholds, Verified
+from ..types import NO_THRESHOLDS, Draft, Extension, Row, Rows, Thresholds, Verified
 from .confidence import Choices, choices_of
 from .draft_model import Guess, ModelDrafter
 from .trees import WIDE, Union, grow
 
 _TOGETHER = 4  # nodes evaluated together
+_ONE_PASS = ("medusa", "dflash")  # heads of these kinds guess all depths in one evaluation
 _BESIDE = 0.35  # share of its probability that a node is worth evaluating beside a likelier one
 
 
@@ -130,7 +131,8 @@ class ModelTreeDrafter(ModelDrafter):
     where trees cannot pay: the target draws one of four likely tokens more often than it accepts
     one drawn token, but the likeliest alone less often.
 
-    A model that cannot grow trees in its context is evaluated along its first choices only.
+    A model that cannot grow trees in its context is evaluated along its first choices only. Of one
+    that guesses all depths at once, only the first evaluation costs anything.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class ModelTreeDrafter(ModelDrafter):
         super().__init__(model, target_vocab_size, **options)
         self._shape = tree
         self._grows = isinstance(model, GrowingModel) and model.capabilities.max_leaves > _TOGETHER
+        self._one_pass = getattr(model, "kind", "") in _ONE_PASS
         self._together = min(_TOGETHER, model.capabilities.max_rows)
         self._tree: GuessTree | None = None  # of the last draft, to learn from
         self._waiting: GuessTree | None = None  # the same while its nodes wait in the cache
@@ -154,6 +157,12 @@ class ModelTreeDrafter(ModelDrafter):
         if not (self._is_narrow or self._coupled):
             self._greedy = self._greedy or self._acceptance == "block"
         self.is_chain = self._is_narrow or not (self._greedy or self._coupled)
+
+    def extension(self, n_unread: int, n_context: int) -> Extension:
+        """Return the gains and costs of evaluating the model, with `n_unread` tokens to read."""
+        found = super().extension(n_unread, n_context)
+        further_s = 0.0 if self._one_pass else None
+        return found._replace(further_s=further_s, most=self._max_depth)
 
     def propose(
         self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
@@ -184,7 +193,8 @@ class ModelTreeDrafter(ModelDrafter):
         while nodes := self._next(tree, limit, thresholds):
             for node, row in zip(nodes, self._rows(tree, nodes), strict=True):
                 self._add(tree, node, row)
-            evaluated.append(len(nodes))
+            if not self._one_pass:
+                evaluated.append(len(nodes))
         return tree, tuple(evaluated)
 
     def look_ahead(
@@ -237,7 +247,9 @@ class ModelTreeDrafter(ModelDrafter):
         if not (self._costs and thresholds.price):
             return 1.0
         draft, at = self._costs.draft, self._n_context
-        more_s = draft(n_together + 1, at) - draft(n_together, at)
+        more_s = 0.0
+        if not self._one_pass:
+            more_s = draft(n_together + 1, at) - draft(n_together, at)
         return thresholds.price * more_s + thresholds.node_cost(n + n_together)
 
     def _rows(self, tree: GuessTree, nodes: Sequence[int]) -> Iterable[Row]:

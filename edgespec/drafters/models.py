@@ -42,6 +42,7 @@ def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
         "p_min": p_min,
         "acceptance": "coupled" if context.is_remote else context.config.acceptance,
         "costs": context.costs,
+        "window": context.config.draft_window,
     }
     leaves = max_leaves(context)
     if isinstance(model, Head):

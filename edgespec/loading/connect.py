@@ -189,7 +189,7 @@ def profile_of(parts: RemoteParts) -> Profile:
 
 def _costs(parts: RemoteParts) -> tuple[Costs, Learning | None]:
     """Return the costs of steps as far as they are known, and what measures the rest."""
-    draft = ModelCurve(parts.draft, READING) if parts.draft else None
+    draft = ModelCurve(parts.draft, READING, lengthens=True) if parts.draft else None
     if parts.remote is not None:
         return learning(_RemoteCurve(parts.remote, parts.tokenizer), draft)
     assert parts.local is not None
@@ -211,6 +211,11 @@ class _RemoteCurve:
         if isinstance(remote, AsyncVerifier):
             costs, trip = getattr(remote, "costs", None) or _ASSUMED_S, remote.round_trip_s()
             self.curve = _curve({n: s + (trip if n > 1 else 0.0) for n, s in costs.items()})
+
+    @property
+    def complete(self) -> bool:
+        """True once it is known."""
+        return self.curve is not None
 
     def run(self, abort: Abort) -> bool:
         """Ask a server of others for a step without a draft and for one with a draft."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
-from ..costs.learning import Learning, ModelCurve, learning
+from ..costs.learning import HeadTimes, Learning, ModelCurve, learning
 from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
 from ..decoding.engine import Engine
@@ -92,7 +92,9 @@ def _kept(spec: SpeculativeConfig, target: Path, draft: Path | None) -> Kept | N
 
 def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning | None]:
     """Return the costs of these models as far as they are kept, and what measures the rest."""
-    return learning(ModelCurve(target, QUICK), ModelCurve(draft, READING) if draft else None)
+    drafting = ModelCurve(draft, READING, lengthens=True) if draft else None
+    times = HeadTimes(target, draft) if isinstance(draft, Head) else None
+    return learning(ModelCurve(target, QUICK), drafting, times)
 
 
 def _warn(target: FileModel, draft: FileModel | None) -> None:

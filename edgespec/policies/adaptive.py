@@ -141,9 +141,13 @@ class Adaptive:
             rate *= self.accounts.speed  # what other steps make of it
         self._price += MEMORY * (rate - self._price) if self._price else rate
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
-        charged = step.n_drafted or step.draft_evaluated
-        lost = max(0.0, step.total_s - catch_up_s - plain) / plain if charged else 0.0
+        tapping = self.costs.tapping_s / plain  # what a head costs all steps, in tokens
+        lost = tapping
+        if step.n_drafted or step.draft_evaluated:
+            lost += max(0.0, step.total_s - catch_up_s - plain) / plain
+        self.costs.won_by_head -= tapping
         if step.draft_evaluated:
+            self.costs.won_by_head += step.n_accepted - lost + tapping
             self.accounts.count_catch_up(catch_up_s / plain, step.n_accepted - lost)
         self.accounts.count(step.n_accepted - lost, step.n_emitted)
 
@@ -192,7 +196,7 @@ class Adaptive:
         return {i: estimate for i, estimate in asked.items() if estimate.acceptance_probs}
 
     def _further(self, extension: Extension) -> FurtherTokens:
-        return self.costs.further(extension.conditional_acceptance_rate, extension.token_s)
+        return _further(self.costs, extension, extension.conditional_acceptance_rate)
 
     def _best(self, live: Mapping[int, DraftEstimate], moment: _Moment) -> tuple[Plan, int]:
         """Return the plan that gains most, or is tried, and how many of its tokens are known."""
@@ -312,7 +316,7 @@ class Adaptive:
         return bisect.bisect_right(
             range(1, self.costs.max_depth - n + 1),
             affordable_s,
-            key=lambda depth: target[n + depth + 1] + depth * further.token_s,
+            key=lambda depth: target[n + depth + 1] + further.drafting_s(depth),
         )
 
     def _explore(self, trial: Plan, live: Mapping[int, DraftEstimate], moment: _Moment) -> Plan:
@@ -336,6 +340,11 @@ class Adaptive:
         return trial
 
 
+def _further(costs: Costs, extension: Extension, rate: float) -> FurtherTokens:
+    """Return the worth of further tokens of a draft model at this conditional acceptance rate."""
+    return costs.further(rate, extension.token_s, extension.further_s, extension.most)
+
+
 def _tokens_ahead(budget: Budget, usual: int) -> int:
     """Return how many tokens of an answer are to come, for all that is known of it.
 
@@ -350,5 +359,5 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
 def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:
     """Return whether a draft model could not pay with every token right."""
     depth = min(LOOK_AHEAD, costs.max_depth)
-    further = costs.further(1.0, extension.token_s)
+    further = _further(costs, extension, 1.0)
     return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN

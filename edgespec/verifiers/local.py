@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import ExpectsDrafts, Head, HiddenStates, Model, Restricting
+from ..backends.base import FINAL, ExpectsDrafts, Head, HiddenStates, Model, Restricting
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
@@ -95,7 +95,7 @@ class LocalVerifier:
             of_use = may_draft and self._head.features.wanted
             if of_use != self._is_tapped:
                 self._model.tap(self._head.layers if of_use else ())
-                self._is_tapped = of_use
+                self._is_tapped = self._head.features.given = of_use
 
     def _n_wanted(self, params: SamplingParams) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""
@@ -104,15 +104,42 @@ class LocalVerifier:
         return max(n, _TEACHING) if teaches else n
 
     def _prefill(self) -> Iterator[int]:
-        context, abort = self._context, self._request.abort
-        n = self._cache.align(context, abort=abort)
-        can = self._model.capabilities
-        step = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+        context = self._context
+        n = self._cache.align(context, abort=self._request.abort)
         yield n
-        while len(context) - n > step:
-            self._evaluate(context[n : n + step], 0)
-            n += step
+        n_tapped = self._n_tapped()
+        if n_tapped and len(context) - n > self._step:
+            self._tap(False)
+            yield from self._read(n, len(context) - n_tapped)
+            self._tap(self._request.params.may_draft)
+            n = len(self._cache.tokens)
+        while len(context) - n > self._step:
+            (n,) = self._read(n, n + self._step)
             yield n
+
+    def _read(self, n: int, end: int) -> Iterator[int]:
+        """Evaluate tokens `n` to `end` of the prompt, and yield after every chunk where it ends."""
+        while n < end:
+            chunk = self._context[n : min(n + self._step, end)]
+            self._evaluate(chunk, 0)
+            n += len(chunk)
+            yield n
+
+    @property
+    def _step(self) -> int:
+        """Tokens of a prompt that are evaluated together, with room for a draft."""
+        can = self._model.capabilities
+        return max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+
+    def _n_tapped(self) -> int:
+        """Return how many of a prompt's last tokens have to have hidden states, 0 if all may.
+
+        To give final ones an engine may compute the logits of all tokens; others cost it little.
+        """
+        head = self._head
+        if head is None or not self._is_tapped or set(head.layers) != {FINAL}:
+            return 0
+        return head.n_states or head.features.most
 
     def verify(self, draft: Draft) -> Verdict:
         """Do one pass over what is pending and the draft."""

@@ -70,7 +70,8 @@ def test_options_of_a_drafter_reach_it(edgespec_cli):
 def test_a_draft_model_alone_and_its_limits(edgespec_cli):
     # the toy has no draft model, so the engine refuses: what it was given is what counts
     args = "--spec-type draft-model -md draft.gguf --spec-draft-n-max 3 --spec-draft-n-min 2"
-    edgespec_cli.run("hello", *args.split(), "--spec-draft-p-min", "0.5", "--acceptance", "coupled")
+    more = "--spec-draft-p-min 0.5 --acceptance coupled --draft-window 512"
+    edgespec_cli.run("hello", *args.split(), *more.split())
     assert edgespec_cli.loaded["draft"] == "draft.gguf"
     assert edgespec_cli.loaded["speculative_config"] == {
         "method": "draft_model",
@@ -78,6 +79,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         "min_speculative_tokens": 2,
         "draft_p_min": 0.5,
         "acceptance": "coupled",
+        "draft_window": 512,
     }
 
 
@@ -94,6 +96,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         (("--spec-type", "sufix"), "'sufix' is unknown; did you mean 'suffix'?"),
         (("--spec-type", "none,suffix"), "auto and none cannot be combined"),
         (("--spec-draft-n-max", "99"), "num_speculative_tokens must be between 0 and 31, got 99"),
+        (("--draft-window", "-1"), "draft_window must be at least 0, got -1"),
         (("--logit-bias", "5"), "'5' is not ID=VALUE"),
         (("--logit-bias", "5=nan"), "VALUE is a number or -inf"),
         (("--logprobs", "3"), "--logprobs needs --json"),

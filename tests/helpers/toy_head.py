@@ -15,12 +15,12 @@ class ToyHead(ToyModel):
     target is a ToyModel, whose states tell position, token and layer.
     """
 
-    kind = "eagle3"
     path, n_ctx_train, config = Path("head"), 0, EngineConfig()
     n_threads = n_threads_batch = 1
     tokenizer = None
 
     def __init__(self, probs, *, layers=(1, 3), max_depth=0, most=512, **options):
+        self.kind, self.n_states = options.pop("kind", "eagle3"), options.pop("n_states", 0)
         super().__init__(probs, **options)
         self.layers = tuple(layers)
         self.max_depth = max_depth

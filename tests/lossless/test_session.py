@@ -45,16 +45,16 @@ def probs_of(seed, zeros=False):
     return probs
 
 
-def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min=0.0):
-    def toy(seed):
-        return ToyModel(probs_of(seed, zeros), vocab_size=3, truncate=truncate)
+def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min=0.0, window=None):
+    def toy(seed, n_ctx=16 if window else 256):  # a short one keeps fewer first tokens in view
+        return ToyModel(probs_of(seed, zeros), vocab_size=3, n_ctx=n_ctx, truncate=truncate)
 
     lookup = SuffixDrafter(1)
     tree = TreeDrafter(
         {"suffix": SuffixBranches(1), "runner_ups": RunnerUpBranches()}, 8 if truncate else 1
     )
     costs = Costs(CHEAP, depth) if "auto" in kind else None
-    options = {"acceptance": acceptance, "p_min": p_min, "costs": costs}
+    options = {"acceptance": acceptance, "p_min": p_min, "costs": costs, "window": window}
     model = ModelDrafter(toy(2), 3, **options)
     if "model tree" in kind or "merged" in kind:
         model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
@@ -152,7 +152,7 @@ def test_law_equals_plain(kind, acceptance, params):
 @pytest.mark.parametrize("acceptance", ["block", "rejection"])
 @pytest.mark.parametrize("options", [
     {"zeros": True}, {"truncate": False}, {"depth": 3}, {"p_min": 0.6},
-    {"p_min": 0.6, "zeros": True},
+    {"p_min": 0.6, "zeros": True}, {"window": 1}, {"window": 2, "truncate": False},
 ])  # fmt: skip
 def test_law_in_harder_settings(acceptance, options):
     params = PARAMS[0]
@@ -160,6 +160,12 @@ def test_law_in_harder_settings(acceptance, options):
     for kind in KINDS[1:]:
         found = loop_law(kind, params, acceptance=acceptance, **options)
         assert total_variation(found, plain) <= 1e-12
+
+
+def test_a_window_moves_within_these_answers():
+    made = session("model", window=1)
+    outcome(None, made, SamplingParams(max_tokens=3, ignore_eos=True))
+    assert made._drafters[0]._start > 1
 
 
 class GridNoise:
@@ -193,6 +199,7 @@ def test_coupled_text_is_a_function_of_noise_alone():
     grid = [*itertools.permutations([0.2, 0.9, 1.7]), (0.5, 0.6, 0.7), (0.1, 2.0, 2.1)]
     plain = session("none")
     others = [session(k, "coupled", depth=d) for k in KINDS for d in (1, 3)]
+    others += [session(k, "coupled", window=1) for k in ("model", "model tree", "head")]
     texts = set()
     for noise in itertools.product(grid, repeat=3):
         chance = GridNoise([*noise, *noise])

@@ -35,7 +35,7 @@ class LlamaCppHead(TextInContext):
     token of the text from `start` on.
     """
 
-    max_depth = 0
+    max_depth = n_states = 0
 
     def __init__(
         self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
@@ -44,7 +44,8 @@ class LlamaCppHead(TextInContext):
         self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
         self.kind, self.layers = file.kind, file.layers
         self._target = target  # its weights stay as long as this head
-        self.features, self.start = Features(), 0
+        self.features = Features(shape=(len(file.layers), target.hidden_size))
+        self.start = 0
         self._take(self._open(file))
 
     def grow(

@@ -67,7 +67,7 @@ class OnnxHead:
         n_numbers = len(self.layers) * note.hidden_size or note.n_layer * note.cached_size
         self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
         self.features = _features(note, target)
-        self.start = 0
+        self.n_states, self.start = self._steps.n_states, 0
         self._n_read = 0  # tokens that `decode` has read
         self._depths: list[int] = []  # of the nodes behind them
         self._has_root = False  # the state behind the last of them is known
@@ -221,7 +221,9 @@ class OnnxHead:
 
 def _features(note: Note, target: HiddenStates) -> Features:
     """Return the features of a head: what the target gives with every evaluation, or its cache."""
-    return CachedFeatures(cast(CachedStates, target)) if note.cached_size else Features()
+    if note.cached_size:
+        return CachedFeatures(cast(CachedStates, target))
+    return Features(shape=(len(note.layers), note.hidden_size))
 
 
 class _Rows:

@@ -22,6 +22,8 @@ class Blocks:
     size: most tokens of the cache. chunk: most tokens a call.
     """
 
+    n_states = 0
+
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
         self._fuse = open_session(folder / FUSE, config, n_threads)

@@ -33,11 +33,12 @@ class Nodes(NamedTuple):
 
 
 class Steps(Protocol):
-    """A head's graphs. n_ctx: the longest text, 0 for any. width: numbers of a row. provider: that
-    runs them. Rows are views until the next call.
+    """A head's graphs. n_ctx: the longest text, 0 for any. n_states: as in `Head`. width: numbers
+    of a row. provider: that runs them. Rows are views until the next call.
     """
 
     n_ctx: int
+    n_states: int
     width: int
     provider: str
 
@@ -57,6 +58,8 @@ class Layered:
 
     chunk: most tokens a call. size: most tokens of the cache.
     """
+
+    n_states = 0
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
@@ -174,7 +177,7 @@ class Layered:
 class Medusa:
     """Heads on the target's last state: one call gives the rows of all depths."""
 
-    n_ctx = 0
+    n_ctx, n_states = 0, 1
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
@@ -217,7 +220,7 @@ class Medusa:
 class MlpSpeculator:
     """A small state and a graph for each depth; depths without a graph use the last one's."""
 
-    n_ctx = 0
+    n_ctx, n_states = 0, 1
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._heads: list[Any] = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec import ToyModel
-from edgespec.backends.features import Features
+from edgespec.backends.features import Blank, Features
 from edgespec.cache.token_cache import TokenCache
 
 
@@ -90,3 +90,26 @@ def test_the_states_of_a_kept_path_are_its_own():
     ]
     cache.truncate(4)
     assert (found.start, found.end) == (0, 4)
+
+
+def test_blank_states_are_as_wide_as_others_and_everywhere():
+    known = Features(4, shape=(3, 8))
+    blank = Blank(known)
+    assert blank.size
+    for start, end in ((0, 1), (5, 5), (1000, 1300), (7, 9)):
+        states = blank.of(start, end)
+        assert states.shape == (end - start, 3, 8)
+        assert not states.any()
+    assert Blank(Features()).size == 0
+    known.append(2, np.ones((5, 2, 6), np.float32))
+    assert Blank(known).of(0, 2).shape == (2, 2, 6)
+    assert not Blank(known).of(2, 4).any()
+
+
+def test_a_shape_that_is_known_before_does_not_change_what_is_kept():
+    for shape in ((0, 0), (2, 3), (1, 4)):
+        known = Features(3, shape=shape)
+        rows = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
+        known.append(0, rows)
+        assert (known.start, known.end) == (2, 5)
+        assert np.array_equal(known.of(3, 5), rows[3:])

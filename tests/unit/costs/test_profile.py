@@ -1,16 +1,32 @@
 """Curves, how they are measured, and where they are kept."""
 
+import contextlib
+import itertools
 import json
 
 import numpy as np
 import pytest
 
+from edgespec import Aborted, ToyModel
 from edgespec.backends.base import Capabilities
+from edgespec.backends.features import Features
 from edgespec.costs import profiles
 from edgespec.costs.curves import Curve
-from edgespec.costs.measuring import QUICK, READING, WIDTHS, measure
-from edgespec.costs.profiles import forget, store, stored
-from edgespec.types import Outputs
+from edgespec.costs.measuring import (
+    QUICK,
+    READING,
+    WIDTHS,
+    Measurement,
+    growing_share,
+    lengthened,
+    long_length,
+    measure,
+    tapping_s,
+)
+from edgespec.costs.online import Costs
+from edgespec.costs.profiles import Profile, forget, store, stored
+from edgespec.types import Outputs, StepStats
+from tests.helpers.toy_head import ToyHead
 
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
@@ -119,6 +135,52 @@ def test_wider_than_rows():
     assert curve.seconds == (READING,)
 
 
+SHORT = Curve((64,), (1, 4), ((1e-3, 2e-3),))
+
+
+def by_length(reading=1e-3):
+    return Timed(lambda n, n_past, _: reading * n + n_past * 1e-6, n_ctx=8192)
+
+
+@pytest.mark.parametrize("n_past", [0, 100, 3000])
+def test_a_curve_behind_a_long_text_as_well(n_past):
+    model = by_length()
+    model.n_past = n_past
+    found = lengthened(model, SHORT, clock=model.clock)
+    length = max(n_past, 2048)
+    assert (found.lengths, found.widths) == ((64, length), SHORT.widths)
+    assert found.seconds[0] == SHORT.seconds[0]
+    assert found.seconds[1] == pytest.approx([1e-3 + length * 1e-6, 4e-3 + length * 1e-6])
+    assert model.n_past == n_past
+    assert long_length(model, found) == 0
+
+
+def test_a_longer_text_takes_no_less_time():
+    model = by_length(reading=1e-5)
+    found = lengthened(model, Curve((64,), (1, 4), ((0.5, 0.6),)), clock=model.clock)
+    assert found.seconds == ((0.5, 0.6), (0.5, 0.6))
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 3])
+def test_measuring_behind_a_long_text_is_left_at_once(stop_at):
+    model, asked = by_length(), itertools.count()
+    model.n_past = 100
+    assert lengthened(model, SHORT, lambda: next(asked) >= stop_at, model.clock) is None
+    assert model.n_past == 100
+
+
+@pytest.mark.parametrize(("model", "seconds", "length"), [
+    (by_length(), 1e-3, 2048), (by_length(), 0.0, 2048), (by_length(), 3e-3, 1000),
+    (by_length(), 0.1, 0), (Timed(None, n_ctx=2048), 1e-3, 0),
+])  # fmt: skip
+def test_how_long_a_text_is_worth_reading(model, seconds, length):
+    assert long_length(model, Curve((64,), (1, 4), ((4 * seconds, 4 * seconds),))) == length
+
+
+def test_behind_a_text_that_is_nearly_as_long_nothing_is_to_be_learnt():
+    assert long_length(by_length(), Curve((1500,), (1, 4), ((1e-3, 2e-3),))) == 0
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "a" / "b"))
@@ -177,3 +239,107 @@ def test_folder_without_a_setting(tmp_path, monkeypatch):
     monkeypatch.delenv("EDGESPEC_PROFILES")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert profiles.folder() == tmp_path / "edgespec" / "profiles"
+
+
+class Reading(ToyHead):
+    """A head that notes which states it found before each token."""
+
+    def __init__(self, shape):
+        super().__init__(np.full((8, 8), 1 / 8), n_ctx=512)
+        self.features, self.found = Features(shape=shape), []
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        first, known = self.n_past - 1, self.features
+        there = known.start <= max(first, 0) and first + len(tokens) <= known.end
+        self.found.append((len(tokens), there))
+        return ToyModel.decode(self, tokens, n_logits, abort)
+
+
+@pytest.mark.parametrize(("shape", "there"), [((2, 3), True), ((0, 0), False)])
+@pytest.mark.parametrize("n_past", [1, 20])
+def test_a_head_is_measured_with_hidden_states(shape, there, n_past):
+    head = Reading(shape)
+    features = head.features
+    head.decode([0] * n_past)
+    head.found.clear()
+    measurement = Measurement(head, (1, 4))
+    assert measurement.run()
+    assert set(head.found) == {(1, there), (4, there)}
+    assert head.features is features
+
+
+class Tapped(ToyModel):
+    """A model that takes a second a token, and half a second more with hidden states."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), **options)
+        self.now = 0.0
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.now += len(tokens) + 0.5 * bool(self._layers)
+        return super().decode(tokens, n_logits, abort)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("layers", [(), (1, 3)])
+def test_what_hidden_states_take(layers, truncate):
+    model = Tapped(truncate=truncate)
+    model.decode([1, 2, 3])
+    model.tap(layers)
+    assert tapping_s(model, (1, 3), clock=lambda: model.now) == pytest.approx(0.5)
+    assert (model._layers, model._tokens) == (layers, [1, 2, 3])
+    asked = itertools.count()
+    assert tapping_s(model, (1, 3), lambda: next(asked) > 7, clock=lambda: model.now) is None
+    assert (model._layers, model._tokens) == (layers, [1, 2, 3])
+
+
+class Guessing(ToyHead):
+    """A head that takes four seconds for a token that it reads, and one for a guess."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), **options)
+        self.now = 0.0
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.now += 4.0
+        return ToyModel.decode(self, tokens, n_logits, abort)
+
+    def grow(self, tokens, parents, abort=None):
+        self.now += 1.0
+        return super().grow(tokens, parents, abort)
+
+
+@pytest.mark.parametrize(("max_depth", "share"), [(0, 0.25), (4, 0.25), (1, 1.0)])
+def test_what_a_guess_behind_another_takes(max_depth, share):
+    head = Guessing(max_depth=max_depth)
+    head.decode([1, 2, 3])
+    assert growing_share(head, clock=lambda: head.now) == pytest.approx(share)
+    assert head._tokens == [1, 2, 3]
+    asked = itertools.count()
+    left = growing_share(head, lambda: next(asked) > 2, clock=lambda: head.now)
+    assert left == (1.0 if max_depth == 1 else None)
+    assert head._tokens == [1, 2, 3]
+
+
+def test_steps_of_a_head_are_expected_to_take_that():
+    costs = Costs(Profile(CURVE, CURVE, growing=0.5))
+    costs.target(100)
+    one = costs.draft(1, 100)
+    assert costs.further_s == pytest.approx(0.5 * one)
+    before = costs._now.draft.value
+    costs.observe(StepStats("", 2, 0, 1, 3, 101, 2 * one, 0.3, 0.5, (1, 1, 1)), 100)
+    assert costs._now.draft.value == pytest.approx(before)
+
+
+@pytest.mark.parametrize("error", [Aborted, KeyboardInterrupt, MemoryError])
+def test_a_head_has_its_own_states_again_whatever_happens(error):
+    head = Reading((2, 3))
+    features = head.features
+
+    def fails(*_):
+        raise error("x")
+
+    head.decode = fails
+    with contextlib.suppress(KeyboardInterrupt, MemoryError):
+        assert not Measurement(head, (1, 4)).run()
+    assert head.features is features

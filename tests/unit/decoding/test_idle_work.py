@@ -11,10 +11,11 @@ import pytest
 import edgespec
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.costs import learning as costs_learning
-from edgespec.costs.learning import Learning, ModelCurve, learning
+from edgespec.costs.learning import HeadTimes, Learning, ModelCurve, learning
 from edgespec.costs.profiles import stored
 from edgespec.decoding import idle_work
 from edgespec.device import Load
+from tests.helpers.toy_head import ToyHead
 
 VOCAB = [*"abcdefgh", "."]
 WIDTHS = (1, 2, 4, 8)
@@ -32,7 +33,8 @@ class FileToy(ToyModel):
         table = np.full((n, n), 0.1 / (n - 2))
         table[:, n - 1] = 0
         table[np.arange(n), (np.arange(n) + 1) % (n - 1)] = 0.9
-        super().__init__(table / table.sum(axis=1, keepdims=True), n_ctx=400, **options)
+        options = {"n_ctx": 400} | options
+        super().__init__(table / table.sum(axis=1, keepdims=True), **options)
         self.path = Path(f"{name}.gguf")
         self.calls, self.fails = [], False
         self.held, self.go = threading.Event(), threading.Event()
@@ -74,7 +76,7 @@ def others(monkeypatch, load):
 
 def engine(model, draft=None, **options):
     costs, missing = learning(
-        ModelCurve(model, WIDTHS), ModelCurve(draft, WIDTHS) if draft else None
+        ModelCurve(model, WIDTHS), ModelCurve(draft, WIDTHS, lengthens=True) if draft else None
     )
     return edgespec.assemble(
         model, ToyTokenizer(VOCAB, eog=[8]), draft, profile=costs,
@@ -135,6 +137,47 @@ def test_what_was_measured_behind_a_long_text_is_used_and_not_kept(monkeypatch):
         assert made.measure()
         assert made.generate(PROMPT, max_tokens=60).stats.num_draft_steps > 0
     assert stored(model.fingerprint()) is None
+
+
+def test_a_draft_model_is_measured_behind_a_long_text_too():
+    model, draft = FileToy(), FileToy("draft", n_ctx=4096)
+    with engine(model, draft) as made:
+        made.generate(PROMPT, max_tokens=8)
+        wait_for(made)
+        assert draft.n_past == 0
+        assert {n_past for idle, n, n_past in draft.calls if idle and n == 8} == {0, 2048}
+        assert made.generate(PROMPT, max_tokens=60).stats.num_accepted_draft_tokens > 0
+        assert stored(draft.fingerprint()).lengths == (0, 2048)
+    with engine(FileToy(), FileToy("draft", n_ctx=4096)) as again:
+        assert not again.idle_work.left
+
+
+class FileHead(ToyHead):
+    """A head as if it had been read from a file."""
+
+    def __init__(self, name="head"):
+        super().__init__(np.full((9, 9), 1 / 9))
+        self.name = name
+
+    def fingerprint(self):
+        return {"file": self.name}
+
+
+@pytest.mark.parametrize("load", [0.0, 1.9])
+def test_what_a_head_takes_is_measured_and_kept(monkeypatch, load):
+    others(monkeypatch, load)
+    model, head = FileToy(), FileHead()
+    times = HeadTimes(model, head)
+    costs, missing = learning(ModelCurve(model, WIDTHS), None, times)
+    assert missing
+    assert not missing.run(lambda: "cancelled")
+    assert missing.run(lambda: None)
+    assert costs.profile.tapping == times.tapping >= 0
+    assert 0 < costs.profile.growing == times.growing <= 1
+    assert model.n_past == head.n_past == 0
+    again = HeadTimes(model, head)
+    assert again.complete == (load == 0)
+    assert not HeadTimes(model, FileHead("another")).complete
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])

@@ -13,6 +13,9 @@ from edgespec import (
     drafters,
 )
 from edgespec.backends.base import Head
+from edgespec.costs.curves import Curve
+from edgespec.costs.online import Costs
+from edgespec.costs.profiles import Profile
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import DrafterContext
 from edgespec.drafters.cascade import Cascade
@@ -148,6 +151,16 @@ def test_a_head_guesses_as_deep_as_it_can(max_depth):
     assert len(draft.evaluated) == 1 + len(drafter._tree.evaluated)
 
 
+@pytest.mark.parametrize(("kind", "n_evaluated"), [("medusa", 1), ("dflash", 1), ("eagle3", 3)])
+def test_what_is_guessed_all_at_once_is_one_evaluation(kind, n_evaluated):
+    drafter = made(top_k=1, max_depth=3, kind=kind)
+    assert (drafter.name, len(drafter.propose(PROMPT, 31).tokens)) == (kind, 3)
+    assert len(drafter.propose(PROMPT, 31).evaluated) == n_evaluated
+    extension = drafter.estimate(PROMPT, 8).extension
+    assert extension.further_s == (None if n_evaluated > 1 else 0.0)
+    assert extension.most == 3
+
+
 def test_one_choice_is_drafted_where_no_other_can_pay():
     from tests.unit.drafters.test_model_tree import Costs
 
@@ -243,6 +256,23 @@ def test_a_head_that_is_of_no_use_rests_and_is_tried_again():
         run(engine, [1, 5, 2], 40)
         wanted.append(engine.head.features.wanted)
     assert wanted == [False] * 8 + [True] + [False] * 3
+
+
+def test_a_head_that_wins_less_than_its_states_cost_rests():
+    costs = Costs(
+        Profile(Curve((0,), (1, 32), ((0.03, 0.1),)), Curve((0,), (1, 32), ((1e-3, 0.1),)))
+    )
+    engine = session(FixedDepth(5), costs=costs)
+    head = engine.head
+    assert costs.features is head.features
+    wanted, given = [], []
+    for won in (0.5, -0.9, -1.5, *[0.0] * 10):
+        costs.won_by_head = won
+        run(engine, [1, 5, 2], 10)
+        wanted.append(head.features.wanted)
+        given.append(head.features.given)
+    assert wanted == [True] * 2 + [False] * 8 + [True] * 3
+    assert given == [True] * 3 + [False] * 8 + [True] * 2
 
 
 def test_short_answers_say_nothing_against_a_head():

@@ -42,6 +42,8 @@ class Costs:
 
     draft_token_s = 1.0
     known = True
+    won_by_head = 0.0
+    further_s = 1.0
 
     def __init__(self, more_s, least=0.0):
         self.more_s, self._least = more_s, [least]

@@ -6,6 +6,7 @@ from operator import mul
 
 import pytest
 
+from edgespec.backends.features import Features
 from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs, FurtherTokens
 from edgespec.costs.profiles import Profile
@@ -279,3 +280,72 @@ def test_an_unsure_start_costs_its_evaluation_only():
     assert worth((1.0, 0.01)) == pytest.approx(-0.1)
     assert worth((1.0, 0.9)) > 0
     assert worth((0.5, 0.9), (0.5, 0.01)) == pytest.approx((worth((1.0, 0.9)) - 0.1) / 2)
+
+
+def test_a_draft_that_is_guessed_all_at_once_costs_one_evaluation():
+    flat, steep = ([0.0, *(1.0 + step * i for i in range(40))] for step in (0.0, 1.0))
+    each, once = FurtherTokens(0.5, 0.8, flat), FurtherTokens(0.5, 0.8, flat, 0.0)
+    assert (each.drafting_s(8), once.drafting_s(8)) == (4.0, 0.5)
+    histogram = ((1.0, 0.9),)
+    assert once.worth(histogram, 8, 1.0, 1.0) > each.worth(histogram, 8, 1.0, 1.0)
+    assert once.worth(histogram, 8, 1.0, 1.0) == pytest.approx(
+        0.9 * sum(0.8**i for i in range(8)) - 0.5
+    )
+    deep = once.thresholds(0, 8, 1.0)
+    assert max(deep.keep) == max(deep.extend) == 0  # nodes cost the target nothing
+    dear = FurtherTokens(0.5, 0.8, steep, 0.0)
+    assert min(dear.thresholds(0, 8, 1.0).extend[1:]) > 1
+    assert dear.worth(histogram, 8, 1.0, 1.0) == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 4, 8, 15])
+def test_no_tokens_count_beyond_the_most_on_a_path(most):
+    further = FurtherTokens(0.0, 0.8, [0.0, *([1.0] * 40)], 0.0, most)
+    gained = further.worth(((1.0, 0.5),), 31, 1.0, 1.0)
+    assert gained == pytest.approx(0.5 * sum(0.8**i for i in range(min(most or 8, 8))))
+    assert len(further.thresholds(0, 31, 1.0).keep) == 31
+
+
+def with_head(given, tapping=0.04):
+    """Return a policy beside a head whose hidden states take the target so long a step."""
+    made = under_way(Profile(line(1.0, 0.0), line(0.1, 0.0), 0.0, tapping=tapping))
+    made.costs.features = Features()
+    made.costs.features.given = given
+    return made
+
+
+def take(made, n_accepted=None, total_s=1.0):
+    """Let the policy see a step, a plain one if nothing is said of a draft."""
+    n = 0 if n_accepted is None else 4
+    evaluated = (1,) * n
+    emitted = 1 + (n_accepted or 0)
+    made.observe(StepStats(
+        "head", n, n_accepted or 0, emitted, n + 1, 100 + emitted, 0.1 * n, 1.0, total_s, evaluated
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_hidden_states_cost_is_lost_at_every_step(given):
+    made = with_head(given)
+    before = made.accounts.loss_budget, made.costs.won_by_head
+    for _ in range(10):
+        take(made)
+    lost = before[0] + 10 * 0.01 - made.accounts.loss_budget
+    assert lost == pytest.approx(0.4 if given else 0.0)
+    assert before[1] - made.costs.won_by_head == pytest.approx(0.4 if given else 0.0)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_plain_decoding_is_without_hidden_states(given):
+    made = with_head(given)
+    for _ in range(8):
+        take(made)
+    assert made.plain_s(100) == pytest.approx(0.96 if given else 1.0)
+
+
+@pytest.mark.parametrize(("n_accepted", "won"), [(0, -0.44), (1, 0.56), (4, 3.56)])
+def test_what_a_head_has_won(n_accepted, won):
+    made = with_head(given=True)
+    before = made.costs.won_by_head
+    take(made, n_accepted, total_s=1.4)
+    assert made.costs.won_by_head - before == pytest.approx(won)

@@ -1,12 +1,17 @@
 """The verifier over a model in this process."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel
+from edgespec.backends.base import FINAL
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
+from edgespec.types import NO_DRAFT
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.toy_head import ToyHead
 
 
 class Restricting(ToyModel):
@@ -28,3 +33,73 @@ def test_rows_hold_what_sources_of_trees_learn_from(params, options, truncate, t
     verifier = LocalVerifier(model, **options)
     list(verifier.begin(Request([1], SamplingParams(**params), SeededRandomness(None))))
     assert model.top == top
+
+
+class Noting(ToyModel):
+    """A model that notes which tokens were evaluated with hidden states."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), **options)
+        self.tapped, self.fails_at = [], None
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        if self.fails_at is not None and self.n_past >= self.fails_at:
+            raise MemoryError
+        self.tapped += [bool(self._layers)] * len(tokens)
+        return super().decode(tokens, n_logits, abort)
+
+
+def with_head(layers=(FINAL,), n_states=0, **options):
+    model = Noting(n_ctx=512, max_rows=4, max_batch=16)
+    head = ToyHead(np.full((8, 8), 1 / 8), layers=layers, n_states=n_states, **options)
+    return LocalVerifier(model, head=head), model, head
+
+
+def ask(verifier, n, **params):
+    """Return how many tokens of a prompt of `n` were done after each chunk."""
+    request = Request([1] * n, SamplingParams(**params), SeededRandomness(None))
+    done = list(verifier.begin(request))
+    verifier.verify(NO_DRAFT)
+    return done
+
+
+@pytest.mark.parametrize(("layers", "options", "n", "n_tapped"), [
+    ((FINAL,), {"n_states": 1}, 100, 1), ((FINAL,), {"n_states": 7}, 100, 7),
+    ((FINAL,), {"most": 30}, 100, 30), ((FINAL,), {"most": 300}, 100, 100),
+    ((FINAL,), {"n_states": 1}, 10, 10), ((1, FINAL), {"n_states": 1}, 100, 100),
+    ((1, 3), {"most": 30}, 100, 100),
+])  # fmt: skip
+def test_only_what_a_head_reads_is_evaluated_with_final_states(layers, options, n, n_tapped):
+    verifier, model, head = with_head(layers, **options)
+    done = ask(verifier, n)
+    assert model.tapped == [False] * (n - n_tapped) + [True] * n_tapped
+    assert done == sorted(set(done))
+    assert all(b - a <= 12 for a, b in itertools.pairwise(done))
+    assert head.features.start <= max(n - n_tapped, n - head.features.most)
+    assert head.features.end == n
+
+
+def test_what_is_cached_needs_no_states_and_requests_without_drafts_none():
+    verifier, model, head = with_head(n_states=1)
+    ask(verifier, 100)
+    model.tapped.clear()
+    ask(verifier, 150)
+    assert model.tapped == [False] * 49 + [True]
+    model.tapped.clear()
+    ask(verifier, 200, num_draft_tokens=0)
+    assert model.tapped == [False] * 50
+    assert head.features.end <= 150
+
+
+@pytest.mark.parametrize("fails_at", [0, 40, 96])
+def test_a_prompt_that_fails_leaves_states_as_they_should_be(fails_at):
+    verifier, model, head = with_head(n_states=3)
+    model.fails_at = fails_at
+    with pytest.raises(MemoryError):
+        ask(verifier, 100)
+    model.fails_at = None
+    model.tapped.clear()
+    ask(verifier, 100)
+    assert model.tapped[-3:] == [True] * 3
+    assert head.features.end == 100
+    assert len(head.features.of(97, 100)) == 3

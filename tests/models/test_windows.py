@@ -1,0 +1,42 @@
+"""Windows on real weights: a draft model that sees the first and the latest tokens only."""
+
+import contextlib
+
+import pytest
+
+from edgespec import EngineConfig
+from edgespec.backends.llama_cpp import LlamaCppModel
+from edgespec.drafters.draft_model import ModelDrafter
+from tests.benchmarks.windows import measure, text_of
+from tests.helpers import libllama
+
+libllama.require()
+
+CONFIG = EngineConfig(n_ctx=1024, n_threads=1)
+
+
+@pytest.fixture
+def models(smollm2):
+    """Return a target and two draft models of the same weights."""
+    with contextlib.ExitStack() as stack:
+        made = [LlamaCppModel(smollm2, CONFIG) for _ in range(3)]
+        for model in made:
+            stack.enter_context(contextlib.closing(model))
+        yield made
+
+
+def test_a_window_of_a_real_text(models):
+    """The draft model is the target: of all of a text it is always right, of a part often."""
+    target, *drafts = models
+    drafters = {
+        name: ModelDrafter(draft, target.vocab_size, window=window)
+        for (name, window), draft in zip([("whole", 0), ("window", 128)], drafts, strict=True)
+    }
+    options = {"lengths": [300, 600], "depth": 3, "n_tokens": 16, "rounds": 1}
+    found = measure(target, drafters, text_of([]), **options)
+    for length in (300, 600):
+        whole, window = found[length]["whole"], found[length]["window"]
+        assert whole["draft_acceptance_rate"] > 0.9
+        assert 0.2 < window["draft_acceptance_rate"] <= 1
+    n_seen = [draft.n_past for draft in drafts]
+    assert n_seen[1] <= 4 + 128 + 4 < n_seen[0]
