@@ -18,7 +18,7 @@ from .render import Status, count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Choice, Entry
+    from edgespec.hub import Choice, Entry, PublishedHead
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -201,8 +201,8 @@ def announcement(reference: str, n_bytes: int | None = None) -> str:
     )
 
 
-def licence(entry: Entry) -> str:
-    """Return the name of an entry's licence, and its address if there is one."""
+def licence(entry: Entry | PublishedHead) -> str:
+    """Return the name of a licence, and its address if there is one."""
     return f"{entry.licence} ({entry.licence_url})" if entry.licence_url else entry.licence
 
 

@@ -16,18 +16,25 @@ from .render import count, name, size, table
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Entry
+    from edgespec.hub import Entry, PublishedHead
 
 _N_CTX = 4096  # context length that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
 @cloup.command()
+@click.argument("reference", metavar="[NAME]", required=False, type=ModelType())
 @json_option
-def models(as_json: bool) -> None:
-    """List the models of the catalogue."""
+def models(reference: str | None, as_json: bool) -> None:
+    """List the models of the catalogue, or show the one of a name.
+
+    With NAME also its files, and the draft models and trained heads that are known for it.
+    """
     from edgespec import hub
 
+    if reference is not None:
+        _show_entry(hub.entry(reference.partition(":")[0]), as_json)
+        return
     rows = [_row(entry) for entry in hub.entries().values()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -75,9 +82,43 @@ def _row(entry: Entry) -> dict[str, Any]:
         "licence": entry.licence,
         "licence_url": entry.licence_url,
         "drafts": list(entry.drafts),
+        "heads": [_head_row(head) for head in entry.heads],
         "default": entry.name == hub.default_model,
         "files": files,
     }
+
+
+def _head_row(head: PublishedHead) -> dict[str, Any]:
+    return {"kind": head.kind, "reference": head.reference, "licence": head.licence or None}
+
+
+def _show_entry(entry: Entry, as_json: bool) -> None:
+    """Show one model, the files that there are of it, and what drafts for it."""
+    row = _row(entry)
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    facts = {
+        "name": f"{entry.name}: {entry.title}",
+        "about": entry.description,
+        "parameters": count(entry.parameters),
+        "context": f"{entry.context} tokens",
+        "licence": licence(entry),
+        "drafts": ", ".join(entry.drafts) or "–",
+    }
+    for label, value in facts.items():
+        click.echo(f"{label:<12}{name(value)}")
+    for head in entry.heads:
+        to_do = "" if head.file else ", a checkpoint to convert"
+        known = licence(head) if head.licence else "see its card"
+        click.echo(f"{'head':<12}{head.kind}, {name(head.reference)}{to_do}; licence: {known}")
+    table(
+        ("quantisation", "size", "memory", "on disk"),
+        [
+            (f["quantisation"], size(f["size"]), size(f["memory"]), f["path"] or "no")
+            for f in row["files"]
+        ],
+    )
 
 
 def _text(path: Path | None) -> str | None:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 from ..backends.files import label
 
 if TYPE_CHECKING:
-    from .catalogue import Entry, HubSource, ModelFile, WheelSource, default_model, entries, entry
+    from .catalogue import (
+        Entry,
+        HubSource,
+        ModelFile,
+        PublishedHead,
+        WheelSource,
+        default_model,
+        entries,
+        entry,
+    )
     from .downloads import choices, pull
     from .references import names_model, resolve
     from .removal import find, remove
@@ -21,6 +30,7 @@ __all__ = [
     "HubSource",
     "ModelFile",
     "Progress",
+    "PublishedHead",
     "StoredModel",
     "WheelSource",
     "choices",
@@ -43,6 +53,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "Entry",
         "HubSource",
         "ModelFile",
+        "PublishedHead",
         "WheelSource",
         "default_model",
         "entries",
