@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from .answer import TextSink, play
 from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
-from .loading import measure_afterwards, model_reference, opened
+from .loading import measure_afterwards, model_reference, opened, suggestion
 from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
 
@@ -51,6 +52,7 @@ def converse(ctx: click.Context) -> int:
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
             quiet=ctx.params["quiet"],
+            suggestion=functools.partial(suggestion, engine, ctx.params),
         )
         return _on_terminal(talk) if interactive else _piped(talk)
 
@@ -134,6 +136,8 @@ def answer(talk: Conversation, text: str) -> bool:
         talk.count(completion)
         if not talk.quiet:
             talk.screen.remark(figures(completion))
+            if told := talk.suggestion():
+                talk.screen.remark(told)
         if not completion.token_ids:
             talk.screen.remark("the answer had not begun: your message is not part of the chat")
     return interrupted

@@ -58,6 +58,21 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
         yield engine
 
 
+def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
+    """Return a line that names a head or draft model to fetch, the first time for a model on this
+    device; "" else.
+    """
+    from edgespec.loading import companions
+
+    reference = engine.describe().get("suggestion")
+    if not reference or options.get("verifier") or options.get("quiet"):
+        return ""
+    model = model_reference(options)
+    if not companions.is_new(model, reference):
+        return ""
+    return f"what may make it faster: edgespec pull {reference} (told once)"
+
+
 def measure_afterwards(engine: edgespec.Engine) -> None:
     """Measure what is not known yet once the answer is there; scripts do not wait for that.
 

@@ -1,4 +1,4 @@
-"""The commands `edgespec models`, `pull` and `inspect`."""
+"""The commands `edgespec models` and `inspect`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .loading import announcement, entry_of, fetched, licence
-from .options import json_option, offline_option, option
+from .loading import entry_of, licence
+from .options import json_option
 from .parameters import ModelType
 from .render import count, name, size, table
 
@@ -123,29 +123,6 @@ def _show_entry(entry: Entry, as_json: bool) -> None:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-@cloup.command()
-@click.argument("reference", type=ModelType())
-@offline_option
-@option("-q", "--quiet", is_flag=True, help="Print only the path.")
-def pull(reference: str, offline: bool, quiet: bool) -> None:
-    """Download a model and print its path.
-
-    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or of the hub:
-    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo for its most sensible file, or the address
-    of a page there. A model that is on disk is not downloaded again.
-    """
-    from edgespec import hub
-
-    entry, there = entry_of(reference), hub.resolve(reference) is not None
-    path = fetched(reference, offline=offline)
-    if there and not quiet:
-        what = f": {announcement(reference)}" if entry else ""
-        click.echo(f"already on disk{what}", err=True)
-    click.echo(str(path))
-    if not quiet and entry and entry.drafts and not any(map(hub.resolve, entry.drafts)):
-        click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
 
 
 @cloup.command()

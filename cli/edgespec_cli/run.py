@@ -14,7 +14,7 @@ from . import errors, options
 from .answer import JsonSink, TextSink, play
 from .arguments import exclusive, from_environment, is_typed, sampling_arguments
 from .chat import converse
-from .loading import measure_afterwards, opened
+from .loading import measure_afterwards, opened, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
 from .prompt import decoded, piped_text
@@ -141,6 +141,8 @@ def _text(ctx: click.Context, screen: Screen) -> int:
             completion, interrupted = play(engine, events, sink)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion), stderr=True)
+            if told := suggestion(engine, ctx.params):
+                screen.remark(told, stderr=True)
         if not interrupted:
             measure_afterwards(engine)
     return errors.INTERRUPTED if interrupted else 0

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
         entry,
     )
     from .downloads import choices, pull
+    from .head_repositories import (
+        HeadRepository,
+        checkpoint_on_disk,
+        head_repository,
+        pull_head,
+        targets_of,
+    )
     from .references import names_model, resolve
     from .removal import find, remove
     from .repositories import Choice
@@ -27,24 +34,29 @@ if TYPE_CHECKING:
 __all__ = [
     "Choice",
     "Entry",
+    "HeadRepository",
     "HubSource",
     "ModelFile",
     "Progress",
     "PublishedHead",
     "StoredModel",
     "WheelSource",
+    "checkpoint_on_disk",
     "choices",
     "default_model",
     "entries",
     "entry",
     "find",
+    "head_repository",
     "label",
     "models_dir",
     "names_model",
     "pull",
+    "pull_head",
     "remove",
     "resolve",
     "stored",
+    "targets_of",
     "verify",
 ]
 
@@ -60,6 +72,13 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "entry",
     ),
     "downloads": ("choices", "pull"),
+    "head_repositories": (
+        "HeadRepository",
+        "checkpoint_on_disk",
+        "head_repository",
+        "pull_head",
+        "targets_of",
+    ),
     "references": ("names_model", "resolve"),
     "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),

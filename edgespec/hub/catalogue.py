@@ -90,11 +90,6 @@ class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         at = "" if self.revision == "main" else f"@{self.revision}"
         return f"hf:{self.repo}{file}{at}"
 
-    @property
-    def name(self) -> str:
-        """The repository without its organisation, after which a checkpoint's folder is named."""
-        return self.repo.rpartition("/")[2]
-
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model of the catalogue.

@@ -87,9 +87,13 @@ def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[Reposit
     if graphs := [name for name in sizes if name.endswith(".onnx")][:3]:
         names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
         raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
+    head = ""
+    if "config.json" in sizes:
+        head = f"; if it is a trained head, `edgespec pull hf:{repository.repo} --target MODEL` "
+        head += "makes one that drafts for MODEL"
     raise ModelNotFound(
         f"{repository.repo} has no GGUF file; look for a repository of the same model whose name "
-        "ends in -GGUF"
+        f"ends in -GGUF{head}"
     )
 
 

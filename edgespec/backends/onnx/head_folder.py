@@ -20,7 +20,9 @@ _KNOWN_FORMAT = 1
 
 
 class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The contents of head.json; hidden_size, n_layer and vocab_size are the target's."""
+    """The contents of head.json; hidden_size, n_layer and vocab_size are the target's, and `target`
+    is its name. precision: of the matrices.
+    """
 
     format: int
     kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator"]
@@ -32,6 +34,8 @@ class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     n_ctx_train: int = 0
     source: str = ""
     license: str = "unknown"
+    precision: str = ""
+    target: str = ""
 
 
 def folder_of(path: Path) -> Path:

@@ -17,12 +17,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import backends, hub
+from ...backends.base import TargetSizes
 from ...backends.files import has_folder
 from ...errors import ConfigError, ConversionError, UnknownArchitecture
 from ...loading.models import Reference, model_path
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
-from .fitting import TargetSizes, better_reading, check_runs, target_sizes
+from .fitting import better_reading, check_runs, target_sizes
 from .reading import read_head
 
 logger = logging.getLogger("edgespec.convert")
@@ -98,14 +99,15 @@ def convert_head(
         _write_weights(head, model, work)
         work.run(_job(head, chosen, precision, work), _GRAPHS)
         shutil.rmtree(work.weights)
-        _write_note(head, chosen, sizes, work.folder)
+        noted = {"precision": precision, "target": _target_name(target, model)}
+        _write_note(head, chosen, sizes, work.folder, noted)
         progress("checking that it runs")
         check_runs(work.folder, sizes)
         if len(candidates) > 1:
             progress("trying both readings of the layers with the target")
             chosen, warning = better_reading(work.folder, model, candidates)
             work.warnings = (warning,)
-            _write_note(head, chosen, sizes, work.folder)
+            _write_note(head, chosen, sizes, work.folder, noted)
         size = sum(file.stat().st_size for file in work.folder.iterdir())
         work.folder.replace(folder)
     finally:
@@ -222,14 +224,21 @@ def _job(
     }
 
 
+def _target_name(target: Reference, model: Path) -> str:
+    """Return the name of a target in the catalogue, or that of its file."""
+    name = os.fspath(target).partition(":")[0].lower()
+    return name if name in hub.entries() else hub.label(model)
+
+
 def _write_note(
-    head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path
-) -> None:
-    """Write head.json, and d2t.npy for a head of a part of the vocabulary."""
+    head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path,
+    noted: dict[str, str],
+) -> None:  # fmt: skip
+    """Write head.json, and d2t.npy for a head of a part of the vocabulary. noted: more to note."""
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **asdict(sizes),
         "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
-        "license": head.license,
+        "license": head.license, **noted,
     }  # fmt: skip
     (folder / "head.json").write_text(json.dumps(note, indent=1), "utf-8")
     if head.d2t is not None:
