@@ -15,7 +15,7 @@ from .answer import TextSink, play
 from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
-from .loading import measure_afterwards, model_reference, opened, suggestion
+from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
 from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
 
@@ -129,13 +129,16 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 def answer(talk: Conversation, text: str) -> bool:
     """Send a message and show the answer; return whether Ctrl-C ended it."""
+    from edgespec.device import LoadMeter
+
+    meter = LoadMeter()
     params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
     with TextSink(talk.screen) as sink:
         completion, interrupted = play(talk.engine, talk.chat.stream(text, **params), sink)
     if completion:
         talk.count(completion)
         if not talk.quiet:
-            talk.screen.remark(figures(completion))
+            talk.screen.remark(figures(completion, others_of(meter)))
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:

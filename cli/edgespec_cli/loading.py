@@ -18,6 +18,7 @@ from .render import Status, count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
+    from edgespec.device import LoadMeter
     from edgespec.hub import Choice, Entry, PublishedHead
 
 Progress = Callable[[str, int, "int | None"], None]
@@ -56,6 +57,14 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
             engine = edgespec.load(model, **arguments)
     with engine:
         yield engine
+
+
+def others_of(meter: LoadMeter) -> float:
+    """Return how many cores other programs have used since a meter was made, 0 where the system
+    does not show it.
+    """
+    load = meter.look()
+    return load.others if load else 0.0
 
 
 def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,12 +130,15 @@ def _text(path: Path | None) -> str | None:
 @click.argument("reference", type=ModelType())
 @json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Show what a model is, and the memory it needs.
+    """Show what a model or a trained head is, and the memory it needs.
 
-    Also which of the models on disk can draft for it.
+    Of a model also which of the models on disk can draft for it.
     """
     import edgespec
 
+    if _is_head(reference):
+        _show_head(reference, as_json)
+        return
     info = edgespec.inspect(reference)
     drafts = edgespec.fitting_drafts(reference)
     entry = entry_of(reference)
@@ -151,6 +155,29 @@ def inspect(reference: str, as_json: bool) -> None:
     for draft in drafts:
         verdict = "fits" if draft.fits else "does not fit"
         click.echo(f"  {name(draft.reference)}: {verdict}, {name(draft.why)}")
+
+
+def _is_head(reference: str) -> bool:
+    from edgespec.loading.models import is_head, model_path
+
+    return is_head(model_path(reference))
+
+
+def _show_head(reference: str, as_json: bool) -> None:
+    import edgespec
+    from edgespec.loading.models import model_path
+    from edgespec.measure.head_inspection import in_words
+
+    path, facts = model_path(reference), edgespec.inspect_head(reference)
+    if as_json:
+        click.echo(json.dumps({"path": str(path)} | asdict(facts), indent=2))
+        return
+    shown = {"file": str(path), "name": facts.source} | in_words(facts)
+    shown |= {"size": f"{size(facts.size)}, of which a guess reads {size(facts.read_size)}"}
+    shown |= {"context": f"{facts.n_ctx_train} tokens in training"} if facts.n_ctx_train else {}
+    for label, value in shown.items():
+        if value:
+            click.echo(f"{label:<14}{name(value)}")
 
 
 def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import cloup
 from .loading import announcement, entry_of, fetched, progress_bar
 from .options import offline_option, option
 from .parameters import ModelType
-from .render import name, names, size, status
+from .render import name, names, size, told
 
 
 @cloup.command()
@@ -98,11 +98,12 @@ def _convert(
     import edgespec
     from edgespec import hub
     from edgespec.convert.heads import read_head
+    from edgespec.convert.heads.conversion import target_name
 
     known = hub.targets_of(reference)
     if not quiet:
-        told = read_head(folder).license
-        click.echo(f"licence of the head, as its card names it: {name(told)}", err=True)
+        card = read_head(folder).license
+        click.echo(f"licence of the head, as its card names it: {name(card)}", err=True)
     target = target or next((each for each in known if hub.resolve(each)), None)
     if target is None:
         click.echo(str(folder))
@@ -110,25 +111,25 @@ def _convert(
             click.echo(_how_to(folder, known), err=True)
         return
     out = hub.models_dir() / f"{folder.name}-head-{precision}"
-    if not _is_for(out, target):
-        fetched(target, offline=offline)
-        with status() as line:
+    model = fetched(target, offline=offline)
+    if not _is_for(out, target_name(target, model)):
+        with told() as show:
             edgespec.convert_head(
                 folder, target, out, precision=precision,  # type: ignore[arg-type]
-                progress=line.show, offline=offline,
+                progress=show, offline=offline,
             )  # fmt: skip
     click.echo(str(out))
     if not quiet:
         click.echo(f"it drafts for {names(target)}: edgespec chat -m {names(target)}", err=True)
 
 
-def _is_for(folder: Path, target: str) -> bool:
-    """Return True if a folder holds a head that was converted for a target of this name."""
+def _is_for(folder: Path, noted: str) -> bool:
+    """Return True if a folder holds a head whose target was noted under this name."""
     try:
         note = json.loads((folder / "head.json").read_text("utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(note, dict) and note.get("target") == target.partition(":")[0].lower()
+    return isinstance(note, dict) and note.get("target") == noted
 
 
 def _how_to(folder: Path, known: list[str]) -> str:

@@ -21,7 +21,7 @@ from ..costs.profiles import keep, kept
 from ..errors import EdgeSpecError
 from ..hub.repositories import quantisation_of
 from .kept import draft_gain
-from .models import Reference, is_head, is_installed, model_path
+from .models import Reference, is_head, is_installed
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -53,7 +53,9 @@ def found(reference: Reference, path: Path) -> list[Companion]:
     """
     heads = [companion for each in _heads(reference, path) if (companion := _fitting(each, path))]
     heads.sort(key=lambda companion: companion.role == "mtp")
-    siblings = [Companion(each, "sibling", files.size_of(each)) for each in _siblings(reference)]
+    siblings = [
+        Companion(each, "sibling", files.size_of(each)) for each in _siblings(reference, path)
+    ]
     return [*dict.fromkeys(heads), *siblings]
 
 
@@ -215,13 +217,11 @@ def _fitting(path: Path, target: Path) -> Companion | None:
     return Companion(path, "mtp" if facts.kind == "mtp" else "head", facts.read_size)
 
 
-def _siblings(reference: Reference) -> list[Path]:
+def _siblings(reference: Reference, path: Path) -> list[Path]:
     """Return the files on disk of the draft models that the catalogue suggests for a model."""
     entry = _entry(reference)
-    if entry is None or not entry.drafts:
-        return []
-    path = model_path(reference)
-    return [there for draft in entry.drafts if (there := _file_like(path, draft))]
+    suggested = entry.drafts if entry else ()
+    return [there for draft in suggested if (there := _file_like(path, draft))]
 
 
 def _file_like(path: Path, name: str) -> Path | None:

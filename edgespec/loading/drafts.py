@@ -33,6 +33,11 @@ __all__ = [
 
 logger = logging.getLogger("edgespec.loading")
 
+SAME = (
+    "the draft model is the target itself: a token of it takes as long as the target's own, so it "
+    "never pays"
+)
+
 
 def draft_paths(
     model: Reference,
@@ -78,6 +83,11 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> 
                 logger.warning("%s is left for the file itself: %s", copy, error)
                 discard(copy)
     return open_model(path, config)
+
+
+def is_same(draft: Path, target: Path) -> bool:
+    """Return True if a draft model's file is that of its target."""
+    return draft.resolve() == target.resolve()
 
 
 def copying(draft: FileModel | None) -> list[Work]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Learning, ModelCurve, learning
 from ..costs.measuring import QUICK, READING
@@ -21,7 +21,7 @@ from ..decoding.idle_work import Work
 from ..device import processor
 from .assembly import assemble, configured
 from .companions import suggestion
-from .drafts import copying, draft_paths, load_first
+from .drafts import SAME, copying, draft_paths, is_same, load_first
 from .kept import Kept
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
@@ -70,6 +70,8 @@ def load(
         if draft_model:
             stack.callback(draft_model.close)
         _warn(target, draft_model)
+        if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
+            logger.warning("%s; name a smaller one, or none", SAME)
         costs, missing = (None, None) if spec.fixed else _costs(target, draft_model)
         works: list[Work] = [missing] if missing else []
         engine = assemble(

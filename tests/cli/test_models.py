@@ -249,6 +249,7 @@ def inspected(monkeypatch) -> None:
         edgespec.DraftFit("small", True, "same vocabulary"),
         edgespec.DraftFit("other.gguf", False, "token 5 is different"),
     ]
+    monkeypatch.setattr("edgespec_cli.models._is_head", lambda reference: False)
     monkeypatch.setattr(edgespec, "inspect", lambda reference: INFO)
     monkeypatch.setattr(edgespec, "fitting_drafts", lambda reference: fits)
 

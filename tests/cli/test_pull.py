@@ -23,7 +23,7 @@ HEAD = "hf:org/toy_eagle3"
 
 @pytest.fixture
 def published(edgespec_cli, monkeypatch) -> Path:
-    """A hub with the checkpoint of a head; returns the folder that it serves."""
+    """Return the folder of a head's checkpoint, which a hub serves."""
     source = head_files.write(edgespec_cli.folder / "hub", head_files.eagle3(), "specforge")
     (source / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(edgespec_cli.folder / "no"))

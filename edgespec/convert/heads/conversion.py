@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -83,6 +84,7 @@ def convert_head(
     """
     if precision not in _PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(_PRECISIONS)}")
+    _refuse_gguf(source)
     head, model = read_head(source), model_path(target)
     sizes = target_sizes(model)
     candidates = _candidates(head, sizes, layers)
@@ -99,7 +101,7 @@ def convert_head(
         _write_weights(head, model, work)
         work.run(_job(head, chosen, precision, work), _GRAPHS)
         shutil.rmtree(work.weights)
-        noted = {"precision": precision, "target": _target_name(target, model)}
+        noted = {"precision": precision, "target": target_name(target, model)}
         _write_note(head, chosen, sizes, work.folder, noted)
         progress("checking that it runs")
         check_runs(work.folder, sizes)
@@ -116,6 +118,17 @@ def convert_head(
         folder, head.kind, chosen, tuple(each for each in candidates if each != chosen), precision,
         size, head.license, {step: round(s, 1) for step, s in work.times.items()}, work.warnings,
     )  # fmt: skip
+
+
+def _refuse_gguf(source: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere."""
+    path = Path(source).expanduser()
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(4) == b"GGUF":
+            raise ConfigError(
+                f"{path} is a GGUF, and a head in a GGUF drafts as it is, without a conversion: "
+                f"name it as the draft of its target (-md {path}, draft=…)"
+            )
 
 
 @dataclass(slots=True)
@@ -224,8 +237,8 @@ def _job(
     }
 
 
-def _target_name(target: Reference, model: Path) -> str:
-    """Return the name of a target in the catalogue, or that of its file."""
+def target_name(target: Reference, model: Path) -> str:
+    """Return the name that head.json notes of a target: that in the catalogue, or of its file."""
     name = os.fspath(target).partition(":")[0].lower()
     return name if name in hub.entries() else hub.label(model)
 

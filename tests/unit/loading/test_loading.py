@@ -129,7 +129,10 @@ def test_impossible_methods(spec, says):
 def test_options_that_no_drafter_takes():
     target = ToyModel([[0.5, 0.5], [0.5, 0.5]])
     spec = {"method": "suffix", "options": {"depth": 3}}
-    with pytest.raises(ConfigError, match="unknown option 'depth' of the drafters; they have none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown option 'depth': the drafters that are used \(suffix\) have no opt",
+    ):
         assemble(target, ToyTokenizer(["a", "b"]), None, spec)
 
 
