@@ -81,10 +81,13 @@ def peers(ctx: click.Context) -> int:
 
 
 def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
-    """Return the files that the engine was loaded from: the model's, and the draft model's."""
+    """Return the files that the engine was loaded from: the model's, and the draft model's, None
+    for a trained head, with which others do not draft.
+    """
     import edgespec
     from edgespec import hub
     from edgespec.loading.drafts import draft_path
+    from edgespec.loading.models import is_head
 
     reference = model_reference(params)
     model = hub.resolve(reference)
@@ -92,7 +95,8 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
     if not engine.describe()["draft"]:
         return model, None
     asked = engine_arguments(params)["draft"]
-    return model, draft_path(reference, asked, edgespec.EngineConfig())
+    draft = draft_path(reference, asked, edgespec.EngineConfig())
+    return model, None if draft and is_head(draft) else draft
 
 
 @contextlib.contextmanager

@@ -136,9 +136,8 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
             f"({stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens} drafted accepted)"
         )
     from edgespec.device import BUSY
-    from edgespec.policies.adaptive import NOT_MEASURED
 
-    if NOT_MEASURED in stats.speculation and others > BUSY:
+    if "costs are not measured yet" in stats.speculation and others > BUSY:
         return (
             f"speculation off: its costs cannot be measured while other programs use {others:.1f} "
             "cores; stop them, or keep what `edgespec tune --busy` measures beside them"

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..backends.files import HEAD, only_graph
 from ..errors import DownloadError, ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource, ModelFile
 from .references import locate
 from .repositories import Repository
-from .storage import Progress, locked, models_dir, need_space
+from .storage import Progress, locked, need_space
+from .store import checkpoint_folder
 
 CONFIG, _CARD = "config.json", "README.md"
 _INDEX = "model.safetensors.index.json"
@@ -52,12 +52,6 @@ class HeadRepository:
     def folder(self) -> Path:
         """The folder that the checkpoint is kept in."""
         return checkpoint_folder(self.repository)
-
-
-def checkpoint_folder(repository: Repository) -> Path:
-    """Return the folder of ours for a repository's checkpoint."""
-    at = "" if repository.revision == "main" else f"@{repository.revision}"
-    return models_dir() / f"{repository.repo.replace('/', '--')}{at}".replace(":", "_")
 
 
 def head_repository(reference: str, token: str | None = None) -> HeadRepository | None:
@@ -176,19 +170,6 @@ def names_head(config: Mapping[str, Any]) -> bool:
     if any(_NAMES.search(name) for name in named if isinstance(name, str)):
         return True
     return any(key in config for key in _KEYS) or config.get("num_hidden_layers") == 1
-
-
-def converted(repository: Repository) -> Path | None:
-    """Return a graph of a head that was made of a repository's checkpoint, the newest of several;
-    None where there is none.
-    """
-    if repository.tag:
-        return None
-    name = checkpoint_folder(repository).name
-    made = [f for f in models_dir().glob("*-head-*") if f.name.startswith(f"{name}-head-")]
-    there = [folder for folder in made if (folder / HEAD).is_file()]
-    newest = max(there, key=lambda folder: (folder / HEAD).stat().st_mtime, default=None)
-    return only_graph(newest) if newest else None
 
 
 def targets_of(reference: str) -> list[str]:

@@ -149,9 +149,7 @@ def on_disk(file: ModelFile | Repository) -> Path | None:
     model that would be taken if it had no other ones, or the head that was made of it.
     """
     if isinstance(file, Repository):
-        from .head_repositories import converted  # which looks for references itself
-
-        return store.cached_model(file) or converted(file)
+        return store.cached_model(file) or store.converted(file)
     own = models_dir() / file.filename
     if file.quantisation and has_size(own, file.size):  # hf: references have none
         return own

@@ -60,6 +60,25 @@ def cached_model(repository: Repository) -> Path | None:
     return None
 
 
+def checkpoint_folder(repository: Repository) -> Path:
+    """Return the folder of ours for a repository's checkpoint."""
+    at = "" if repository.revision == "main" else f"@{repository.revision}"
+    return models_dir() / f"{repository.repo.replace('/', '--')}{at}".replace(":", "_")
+
+
+def converted(repository: Repository) -> Path | None:
+    """Return a graph of a head that was made of a repository's checkpoint, the newest of several;
+    None where there is none.
+    """
+    if repository.tag:
+        return None
+    name = checkpoint_folder(repository).name
+    made = [f for f in models_dir().glob("*-head-*") if f.name.startswith(f"{name}-head-")]
+    there = [folder for folder in made if (folder / HEAD).is_file()]
+    newest = max(there, key=lambda folder: (folder / HEAD).stat().st_mtime, default=None)
+    return only_graph(newest) if newest else None
+
+
 def _own() -> Iterator[StoredModel]:
     """Yield the models in our folder."""
     folder, names = models_dir(), _names()

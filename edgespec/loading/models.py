@@ -54,6 +54,6 @@ def refuse_head(path: Path) -> None:
     """Raise ConfigError for a trained head where a model is meant."""
     if is_head(path):
         raise ConfigError(
-            f"{files.label(path)} is a trained head, which only drafts for the model that it was made "
-            "for: name that model (-m), and the head as its draft (-md, or draft=… in Python)"
+            f"{files.label(path)} is a trained head, which only drafts for the model that it was "
+            "made for: name that model (-m), and the head as its draft (-md, or draft=… in Python)"
         )
