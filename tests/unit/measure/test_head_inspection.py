@@ -65,6 +65,25 @@ def test_what_fits_and_what_does_not(pair):
     assert not found.fits(TargetSizes(width, vocabulary - 1, 6))
 
 
+def test_heads_are_among_the_drafts_of_a_model(pair, tmp_path):
+    target, head = pair
+    tiny_heads.write(tmp_path / "other.gguf", target_hidden_size=(gguf_files.UINT32, 999))
+    (tmp_path / "half.gguf").write_bytes(head.read_bytes()[:200])
+    found = {fit.reference: (fit.fits, fit.why) for fit in edgespec.fitting_drafts(target)}
+    assert found["head.gguf"] == (True, "a trained head (eagle3) for a target of its sizes")
+    assert found["other.gguf"] == (False, "a trained head (eagle3) for a target of other sizes")
+    assert not found["half.gguf"][0]
+    assert "cannot be read" in found["half.gguf"][1]
+
+
+def test_converted_heads_are_too(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
+    made = head_folders.converted(tmp_path, head_files.eagle3())
+    (fit,) = edgespec.fitting_drafts(tmp_path / "target.gguf")
+    assert (fit.reference, fit.fits) == (str(made / "head.onnx"), True)
+
+
 def test_a_model_is_no_head_and_a_head_no_model(pair):
     target, head = pair
     with pytest.raises(ConfigError, match="is a model and no trained head"):
