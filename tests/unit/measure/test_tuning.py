@@ -247,7 +247,8 @@ def test_where_others_never_stop_it_is_kept_if_that_is_asked_for(
     steps: list[str] = []
     found = edgespec.tune(model, None, budget_s=1, keep_busy=True, progress=steps.append, n_ctx=256)
     assert steps[0] == "other programs use 1.5 cores: it is kept all the same"
-    assert (found.busy, found.others) == (False, 1.5)
+    assert not found.busy
+    assert found.others == pytest.approx(1.5, abs=0.1)
     assert found.path.exists()
     with edgespec.load(model, None, n_ctx=256) as engine:
         assert not engine.idle_work.left  # the costs are known
