@@ -16,7 +16,9 @@ PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0")
 _QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
 )
-_NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics for quantising
+_NO_MODELS = re.compile(  # vision encoders, statistics for quantising, heads that nothing here runs
+    r"mmproj|imatrix|(?:^|/)dspark-", re.I
+)
 _HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # beside its target
 
 
