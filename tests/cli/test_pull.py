@@ -13,7 +13,7 @@ from edgespec import hub
 from edgespec.convert import tools
 from edgespec.hub import catalogue, hub_client
 from edgespec.loading import companions
-from tests.helpers import head_files, head_folders, libllama
+from tests.helpers import head_files, head_folders, libllama, tiny_models
 from tests.helpers.catalogue import HEADS, TOML
 
 libllama.require()
@@ -117,3 +117,45 @@ def test_a_checkpoint_named_as_a_model_says_what_to_do(edgespec_cli, published):
     )
     edgespec_cli("pull", HEAD)
     assert edgespec.hub.resolve(HEAD) is None  # what is not converted drafts for nothing
+
+
+@pytest.fixture
+def suggesting(edgespec_cli, monkeypatch):
+    """Let the engine know a head that this disk lacks."""
+    load = edgespec.load
+
+    def loaded(*args, **options):
+        engine = load(*args, **options)
+        engine._description["suggestion"] = HEAD
+        return engine
+
+    monkeypatch.setattr(edgespec, "load", loaded)
+    return edgespec_cli
+
+
+def test_what_may_make_it_faster_is_told_once(suggesting):
+    line = "what may make it faster: edgespec pull hf:org/toy_eagle3 (told once)\n"
+    quiet = suggesting.run("hello", "--quiet")
+    assert "edgespec pull" not in quiet.stderr
+    first, second = suggesting.run("hello"), suggesting.run("hello")
+    assert line in first.stderr
+    assert line not in first.stdout
+    assert line not in second.stderr
+
+
+def test_in_a_chat_it_is_told_below_the_first_answer(suggesting):
+    told = suggesting.chat("hello", "hello").stderr
+    assert told.count("edgespec pull hf:org/toy_eagle3") == 1
+    assert "edgespec pull" not in suggesting.chat("hello").stderr
+
+
+def test_the_doctor_tells_it_every_time(published, monkeypatch, edgespec_cli):
+    entry = catalogue.parse(TOML.replace("size = 4\n", "") + HEADS, "toy.toml")
+    monkeypatch.setattr(catalogue, "load", lambda: {entry.name: entry})
+    models = edgespec_cli.folder / "models"
+    models.mkdir()
+    tiny_models.write(models, "llama").rename(models / "toy-Q4_0.gguf")
+    for _ in range(2):
+        found = edgespec.diagnose("toy-1b", n_ctx=256)
+        (draft,) = [each for each in found if each.subject == "draft"]
+        assert draft.remedy == "edgespec pull hf:org/toy_eagle3 may help"
