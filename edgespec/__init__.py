@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
+    from .measure.head_inspection import HeadFacts, inspect_head
     from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
     from .measure.results import Candidate, Choice, Tuning
     from .measure.tuning import tune
@@ -80,6 +81,7 @@ __all__ = [
     "Finding",
     "Format",
     "HeadConversion",
+    "HeadFacts",
     "Logprob",
     "ModelError",
     "ModelInfo",
@@ -114,6 +116,7 @@ __all__ = [
     "fitting_drafts",
     "hub",
     "inspect",
+    "inspect_head",
     "load",
     "tune",
 ]
@@ -122,6 +125,7 @@ _MEASURE = {  # imported when they are first asked for, which keeps `import edge
     "doctor": ("diagnose", "diagnose_verifier"),
     "findings": ("Finding",),
     "formats": ("Format",),
+    "head_inspection": ("HeadFacts", "inspect_head"),
     "inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "results": ("Candidate", "Choice", "Tuning"),
     "tuning": ("tune",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from .answer import TextSink, play
 from .arguments import sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
-from .loading import measure_afterwards, model_reference, opened
+from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
 from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
 
@@ -51,6 +52,7 @@ def converse(ctx: click.Context) -> int:
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
             quiet=ctx.params["quiet"],
+            suggestion=functools.partial(suggestion, engine, ctx.params),
         )
         return _on_terminal(talk) if interactive else _piped(talk)
 
@@ -127,13 +129,18 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 def answer(talk: Conversation, text: str) -> bool:
     """Send a message and show the answer; return whether Ctrl-C ended it."""
+    from edgespec.device import LoadMeter
+
+    meter = LoadMeter()
     params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
     with TextSink(talk.screen) as sink:
         completion, interrupted = play(talk.engine, talk.chat.stream(text, **params), sink)
     if completion:
         talk.count(completion)
         if not talk.quiet:
-            talk.screen.remark(figures(completion))
+            talk.screen.remark(figures(completion, others_of(meter)))
+            if told := talk.suggestion():
+                talk.screen.remark(told)
         if not completion.token_ids:
             talk.screen.remark("the answer had not begun: your message is not part of the chat")
     return interrupted

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ FORMAT, VERSION = "edgespec-chat", 1
 class Conversation:
     """A chat with its engine and settings.
 
-    model: the model's name as the user gave it. sampling: fields of SamplingParams. last: the
-    last answer. totals: sums over the answers of this session.
+    model: the model's name as the user gave it. sampling: fields of SamplingParams. suggestion:
+    returns a line to show behind an answer, "" for none. last: the last answer. totals: sums over
+    the answers of this session.
     """
 
     engine: edgespec.Engine
@@ -36,6 +37,7 @@ class Conversation:
     screen: Screen
     quiet: bool = False
     speculate: bool = True
+    suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
     totals: dict[str, float] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from .arguments import is_typed, refuse_typed
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
 from .parameters import KeyValueType, LayersType, ModelType
-from .render import names, size, status
+from .render import names, size, told
 
 if TYPE_CHECKING:
     import edgespec
@@ -104,13 +104,19 @@ def convert(
         return
     if not Path(source).is_dir():
         fetched(source, offline=offline)
+    if hidden_states and not out and not Path(source).is_dir() and not is_graph(source):
+        raise click.UsageError(
+            f"{source} is a GGUF, which gives hidden states as it is: it needs no conversion to be "
+            "a head's target. To make an ONNX graph of it that gives them as well, name the folder "
+            "OUT"
+        )
     if trees or (hidden_states and is_graph(source)):
         _refuse_building(out, "--trees" if trees else "--hidden-states")
         _add(source, trees, hidden_states, as_json, python=options["python"], offline=offline)
         return
-    with status() as line:
+    with told() as show:
         made = edgespec.convert(
-            source, out, builder_options=dict(builder_options), progress=line.show,
+            source, out, builder_options=dict(builder_options), progress=show,
             offline=offline, hidden_states=hidden_states or (), **options,
         )  # fmt: skip
     if as_json:
@@ -136,13 +142,13 @@ def _add(
     import edgespec
 
     added, path = [], Path(source)
-    with status() as line:
+    with told() as show:
         if layers:
-            path = edgespec.add_hidden_states(source, layers, progress=line.show, **options)
+            path = edgespec.add_hidden_states(source, layers, progress=show, **options)
             numbers = ", ".join("final" if layer < 0 else str(layer) for layer in layers)
             added.append(f"gives the hidden states {numbers}")
         if trees:
-            path = edgespec.add_tree_inputs(source, progress=line.show, **options)
+            path = edgespec.add_tree_inputs(source, progress=show, **options)
             added.append("evaluates token trees")
     if as_json:
         click.echo(json.dumps({"path": str(path)}, indent=2))
@@ -163,9 +169,9 @@ def _convert_head(
     )  # fmt: skip
     chosen: Any = precision if is_typed(context, "precision") else "fp32"
     fetched(target, offline=offline)
-    with status() as line:
+    with told() as show:
         made = edgespec.convert_head(
-            source, target, out, precision=chosen, python=python, progress=line.show,
+            source, target, out, precision=chosen, python=python, progress=show,
             offline=offline,
         )  # fmt: skip
     if as_json:

@@ -58,6 +58,8 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
         f"for {name(collection.model)} and models with its vocabulary; "
         f"{made.n_tokenised} of them tokenised now"
     )
+    if without := made.without_text(paths):
+        click.echo(f"no text was found in {names(', '.join(without))}", err=True)
     if left_out := _left_out(made.left_out):
         click.echo(f"left out: {left_out}", err=True)
 

@@ -18,7 +18,8 @@ from .render import Status, count, is_terminal, name, names, size, status
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Choice, Entry
+    from edgespec.device import LoadMeter
+    from edgespec.hub import Choice, Entry, PublishedHead
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -56,6 +57,29 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
             engine = edgespec.load(model, **arguments)
     with engine:
         yield engine
+
+
+def others_of(meter: LoadMeter) -> float:
+    """Return how many cores other programs have used since a meter was made, 0 where the system
+    does not show it.
+    """
+    load = meter.look()
+    return load.others if load else 0.0
+
+
+def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
+    """Return a line that names a head or draft model to fetch, the first time for a model on this
+    device; "" else.
+    """
+    from edgespec.loading import companions
+
+    reference = engine.describe().get("suggestion")
+    if not reference or options.get("verifier") or options.get("quiet"):
+        return ""
+    model = model_reference(options)
+    if not companions.is_new(model, reference):
+        return ""
+    return f"what may make it faster: edgespec pull {reference} (told once)"
 
 
 def measure_afterwards(engine: edgespec.Engine) -> None:
@@ -201,8 +225,8 @@ def announcement(reference: str, n_bytes: int | None = None) -> str:
     )
 
 
-def licence(entry: Entry) -> str:
-    """Return the name of an entry's licence, and its address if there is one."""
+def licence(entry: Entry | PublishedHead) -> str:
+    """Return the name of a licence, and its address if there is one."""
     return f"{entry.licence} ({entry.licence_url})" if entry.licence_url else entry.licence
 
 

@@ -15,8 +15,9 @@ from .chat import chat
 from .convert import convert
 from .corpus import corpus
 from .habits import HabitGroup
-from .models import inspect, models, pull
+from .models import inspect, models
 from .options import option
+from .pull import pull
 from .render import names
 from .run import run
 from .serve import serve

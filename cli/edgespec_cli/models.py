@@ -1,33 +1,41 @@
-"""The commands `edgespec models`, `pull` and `inspect`."""
+"""The commands `edgespec models` and `inspect`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
-from .loading import announcement, entry_of, fetched, licence
-from .options import json_option, offline_option, option
+from .loading import entry_of, licence
+from .options import json_option
 from .parameters import ModelType
 from .render import count, name, size, table
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Entry
+    from edgespec.hub import Entry, PublishedHead
 
 _N_CTX = 4096  # context length that the list counts memory for
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
 @cloup.command()
+@click.argument("reference", metavar="[NAME]", required=False, type=ModelType())
 @json_option
-def models(as_json: bool) -> None:
-    """List the models of the catalogue."""
+def models(reference: str | None, as_json: bool) -> None:
+    """List the models of the catalogue, or show the one of a name.
+
+    With NAME also its files, and the draft models and trained heads that are known for it.
+    """
     from edgespec import hub
 
+    if reference is not None:
+        _show_entry(hub.entry(reference.partition(":")[0]), as_json)
+        return
     rows = [_row(entry) for entry in hub.entries().values()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -75,9 +83,43 @@ def _row(entry: Entry) -> dict[str, Any]:
         "licence": entry.licence,
         "licence_url": entry.licence_url,
         "drafts": list(entry.drafts),
+        "heads": [_head_row(head) for head in entry.heads],
         "default": entry.name == hub.default_model,
         "files": files,
     }
+
+
+def _head_row(head: PublishedHead) -> dict[str, Any]:
+    return {"kind": head.kind, "reference": head.reference, "licence": head.licence or None}
+
+
+def _show_entry(entry: Entry, as_json: bool) -> None:
+    """Show one model, the files that there are of it, and what drafts for it."""
+    row = _row(entry)
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    facts = {
+        "name": f"{entry.name}: {entry.title}",
+        "about": entry.description,
+        "parameters": count(entry.parameters),
+        "context": f"{entry.context} tokens",
+        "licence": licence(entry),
+        "drafts": ", ".join(entry.drafts) or "–",
+    }
+    for label, value in facts.items():
+        click.echo(f"{label:<12}{name(value)}")
+    for head in entry.heads:
+        to_do = "" if head.file else ", a checkpoint to convert"
+        known = licence(head) if head.licence else "see its card"
+        click.echo(f"{'head':<12}{head.kind}, {name(head.reference)}{to_do}; licence: {known}")
+    table(
+        ("quantisation", "size", "memory", "on disk"),
+        [
+            (f["quantisation"], size(f["size"]), size(f["memory"]), f["path"] or "no")
+            for f in row["files"]
+        ],
+    )
 
 
 def _text(path: Path | None) -> str | None:
@@ -86,37 +128,17 @@ def _text(path: Path | None) -> str | None:
 
 @cloup.command()
 @click.argument("reference", type=ModelType())
-@offline_option
-@option("-q", "--quiet", is_flag=True, help="Print only the path.")
-def pull(reference: str, offline: bool, quiet: bool) -> None:
-    """Download a model and print its path.
-
-    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or of the hub:
-    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo for its most sensible file, or the address
-    of a page there. A model that is on disk is not downloaded again.
-    """
-    from edgespec import hub
-
-    entry, there = entry_of(reference), hub.resolve(reference) is not None
-    path = fetched(reference, offline=offline)
-    if there and not quiet:
-        what = f": {announcement(reference)}" if entry else ""
-        click.echo(f"already on disk{what}", err=True)
-    click.echo(str(path))
-    if not quiet and entry and entry.drafts and not any(map(hub.resolve, entry.drafts)):
-        click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
-
-
-@cloup.command()
-@click.argument("reference", type=ModelType())
 @json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Show what a model is, and the memory it needs.
+    """Show what a model or a trained head is, and the memory it needs.
 
-    Also which of the models on disk can draft for it.
+    Of a model also which of the models on disk can draft for it.
     """
     import edgespec
 
+    if _is_head(reference):
+        _show_head(reference, as_json)
+        return
     info = edgespec.inspect(reference)
     drafts = edgespec.fitting_drafts(reference)
     entry = entry_of(reference)
@@ -133,6 +155,29 @@ def inspect(reference: str, as_json: bool) -> None:
     for draft in drafts:
         verdict = "fits" if draft.fits else "does not fit"
         click.echo(f"  {name(draft.reference)}: {verdict}, {name(draft.why)}")
+
+
+def _is_head(reference: str) -> bool:
+    from edgespec.loading.models import is_head, model_path
+
+    return is_head(model_path(reference))
+
+
+def _show_head(reference: str, as_json: bool) -> None:
+    import edgespec
+    from edgespec.loading.models import model_path
+    from edgespec.measure.head_inspection import in_words
+
+    path, facts = model_path(reference), edgespec.inspect_head(reference)
+    if as_json:
+        click.echo(json.dumps({"path": str(path)} | asdict(facts), indent=2))
+        return
+    shown = {"file": str(path), "name": facts.source} | in_words(facts)
+    shown |= {"size": f"{size(facts.size)}, of which a guess reads {size(facts.read_size)}"}
+    shown |= {"context": f"{facts.n_ctx_train} tokens in training"} if facts.n_ctx_train else {}
+    for label, value in shown.items():
+        if value:
+            click.echo(f"{label:<14}{name(value)}")
 
 
 def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:

@@ -82,11 +82,12 @@ def peers(ctx: click.Context) -> int:
 
 def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
     """Return the files that the engine was loaded from: the model's, and the draft model's, None
-    for a head in the model's own file.
+    for a trained head, with which others do not draft.
     """
     import edgespec
     from edgespec import hub
     from edgespec.loading.drafts import draft_path
+    from edgespec.loading.models import is_head
 
     reference = model_reference(params)
     model = hub.resolve(reference)
@@ -95,7 +96,7 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
         return model, None
     asked = engine_arguments(params)["draft"]
     draft = draft_path(reference, asked, edgespec.EngineConfig())
-    return model, draft if draft != model else None
+    return model, None if draft and (draft == model or is_head(draft)) else draft
 
 
 @contextlib.contextmanager

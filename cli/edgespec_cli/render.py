@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -112,8 +112,10 @@ def _painted(text: str, code: str) -> str:
     return "\n".join(lines)
 
 
-def figures(completion: edgespec.Completion) -> str:
-    """Return the line of figures that follows an answer."""
+def figures(completion: edgespec.Completion, others: float = 0.0) -> str:
+    """Return the line of figures that follows an answer. others: cores that other programs used
+    meanwhile.
+    """
     stats = completion.stats
     n = stats.num_emitted_tokens
     parts = [f"{n} token{'' if n == 1 else 's'}"]
@@ -121,17 +123,24 @@ def figures(completion: edgespec.Completion) -> str:
         gain = f" ({stats.speedup:.2f}× plain)" if stats.speedup and stats.num_draft_steps else ""
         parts.append(f"{stats.tokens_per_second:.1f} tok/s{gain}")
     if n:
-        parts.append(_speculation(stats))
+        parts.append(_speculation(stats, others))
         parts.append(f"first token {stats.time_to_first_token_s:.2f} s")
     parts.append(_ENDINGS.get(completion.finish_reason, ""))
     return " · ".join(part for part in parts if part)
 
 
-def _speculation(stats: edgespec.Stats) -> str:
+def _speculation(stats: edgespec.Stats, others: float) -> str:
     if stats.num_draft_tokens:
         return (
             f"{stats.mean_acceptance_length:.2f} tokens a step "
             f"({stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens} drafted accepted)"
+        )
+    from edgespec.device import BUSY
+
+    if "costs are not measured yet" in stats.speculation and others > BUSY:
+        return (
+            f"speculation off: its costs cannot be measured while other programs use {others:.1f} "
+            "cores; stop them, or keep what `edgespec tune --busy` measures beside them"
         )
     if stats.speculation.startswith("off"):
         return f"speculation {stats.speculation}"
@@ -231,3 +240,20 @@ def status(text: str = "") -> Iterator[Status]:
         yield line
     finally:
         line.hide()
+
+
+@contextmanager
+def told() -> Iterator[Callable[[str], None]]:
+    """Give what shows the steps of something that may take minutes: a status line that disappears,
+    or lines on stderr if that is not a terminal.
+    """
+    if is_terminal(sys.stderr):
+        with status() as line:
+            yield line.show
+        return
+
+    def show(text: str) -> None:
+        if sys.stderr is not None:
+            print(names(text), file=sys.stderr, flush=True)
+
+    yield show

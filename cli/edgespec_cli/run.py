@@ -14,7 +14,7 @@ from . import errors, options
 from .answer import JsonSink, TextSink, play
 from .arguments import FORMS, exclusive, from_environment, is_typed, sampling_arguments
 from .chat import converse
-from .loading import measure_afterwards, opened
+from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
 from .prompt import decoded, piped_text
@@ -133,15 +133,19 @@ def _is_chat(params: dict[str, Any]) -> bool:
 
 
 def _text(ctx: click.Context, screen: Screen) -> int:
+    from edgespec.device import LoadMeter
+
     if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
         raise click.UsageError("--logprobs needs --json, because only JSON shows them")
     prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
     with opened(ctx.params) as engine:
-        events = _events(engine, prompt, ctx.params, sampling)
+        events, meter = _events(engine, prompt, ctx.params, sampling), LoadMeter()
         with TextSink(screen) as sink:
             completion, interrupted = play(engine, events, sink)
         if completion and not ctx.params["quiet"]:
-            screen.remark(figures(completion), stderr=True)
+            screen.remark(figures(completion, others_of(meter)), stderr=True)
+            if told := suggestion(engine, ctx.params):
+                screen.remark(told, stderr=True)
         if not interrupted:
             measure_afterwards(engine)
     return _exit_code(completion, interrupted, sampling)

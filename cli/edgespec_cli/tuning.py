@@ -32,6 +32,12 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
         metavar="SECONDS",
         help="About how long it may take; a slow device needs more.",
     ),
+    option(
+        "--busy",
+        is_flag=True,
+        help="Keep what is measured although other programs use the cores: for devices on which "
+        "they always do.",
+    ),
 )
 @json_option
 @pass_params
@@ -47,7 +53,10 @@ def tune(ctx: click.Context) -> None:
     arguments, model = model_arguments(params), model_reference(params)
     fetch_all(params, model, arguments["draft"])
     with status() as line:
-        found = edgespec.tune(model, budget_s=params["budget"], progress=line.show, **arguments)
+        found = edgespec.tune(
+            model, budget_s=params["budget"], keep_busy=params["busy"], progress=line.show,
+            **arguments,
+        )  # fmt: skip
     if params["as_json"]:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -75,7 +84,7 @@ def _show(found: edgespec.Tuning) -> None:
     if found.busy:
         click.echo(
             f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
-            "else is running",
+            "else is running, or with --busy if they never stop",
             err=True,
         )
     elif found.disturbed:

@@ -391,9 +391,64 @@ class Backend(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class TargetSizes:
+    """The sizes of a target, as HiddenStates and CachedStates have them: all that checks ask of
+    one. In what a file says of itself, 0 is one that it does not say. cached_size: 0 for a target
+    that does not lend its cache. n_cached: no tokens.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    n_layer: int
+    cached_size: int = 0
+
+    @property
+    def n_cached(self) -> int:
+        """Return 0: nothing was evaluated."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """The description of a head in its files; nothing of its weights is read.
+
+    kind, layers, max_depth: as in `Head`. sizes: of the targets that it was made for. target: the
+    name of the one that it was converted for, "" where none is noted. n_drafted: tokens that it can
+    guess. precision: of its matrices. size: bytes on disk. read_size: those that a guess reads,
+    about: of embeddings only a row is looked up.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    sizes: TargetSizes
+    n_drafted: int
+    size: int
+    read_size: int
+    max_depth: int = 0
+    n_ctx_train: int = 0
+    precision: str = "unknown"
+    license: str = "unknown"
+    source: str = ""
+    target: str = ""
+
+    def fits(self, target: TargetSizes) -> bool:
+        """Return False if a size is another one than the target's."""
+        pairs = [(getattr(self.sizes, f), getattr(target, f)) for f in TargetSizes.__slots__]
+        return all(ours == theirs for ours, theirs in pairs if ours and theirs)
+
+
 @runtime_checkable
 class HeadBackend(Backend, Protocol):
     """A backend that evaluates trained heads."""
+
+    def head_facts(self, path: Path) -> HeadFacts:
+        """Return what a head's files say. Raises ModelError and its kinds."""
+
+    def target_sizes(self, path: Path) -> TargetSizes:
+        """Return the sizes of a model that heads may be made for, as far as they are told without
+        loading it. Raises ModelError and its kinds.
+        """
 
     def is_head(self, path: Path) -> bool:
         """Return True if a file is a head and no model of its own. Raises ModelError and its

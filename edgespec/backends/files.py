@@ -29,7 +29,7 @@ def only_graph(folder: Path) -> Path:
     """
     found = onnx_files(folder)
     if (folder / HEAD).is_file():
-        found = [path for path in found if path.name.startswith("head.")][:1]
+        found = [path for path in found if path.name.startswith("head.")][:1] or found[:1]
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
         raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")
@@ -47,11 +47,14 @@ def split_parts(name: str) -> list[str]:
 
 def parts(path: Path) -> list[Path]:
     """Return the files of a model: a GGUF, the parts of a split one that are there, or a graph and
-    its external data (model.onnx.data, model.onnx_data_1, …).
+    its external data (model.onnx.data, model.onnx_data_1, …). Those of a head in a folder are all
+    that are in it.
     """
     if not has_folder(path):
         split = [path.with_name(name) for name in split_parts(path.name)]
         return [part for part in split if part.is_file()] or [path]
+    if (path.parent / HEAD).is_file():
+        return sorted(p for p in path.parent.iterdir() if p.is_file())
     beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
     return sorted(p for p in path.parent.iterdir() if beside.fullmatch(p.name) and p.is_file())
 

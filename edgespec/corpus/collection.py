@@ -75,6 +75,15 @@ class Made(NamedTuple):
     n_tokenised: int
     left_out: Counter[str]
 
+    def without_text(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+        """Return those of the files and folders `paths` in which no text was found."""
+        texts = [Path(each.path) for each in self.collection.documents if each.n_tokens]
+        return [
+            str(path)
+            for path in located(paths)
+            if not any(text.is_relative_to(path) for text in texts)
+        ]
+
 
 def make(
     tokenizer: Tokenizer,
@@ -183,12 +192,19 @@ def add(
     """Add files and folders to the collection that is drafted from at all times.
 
     Those that were added before are read again if they have changed, and leave it if they are gone.
-    Raises ConfigError as `make` does.
+    Raises ConfigError as `make` does, and where none of `paths` has a text; what was added before
+    stays.
     """
     before = _opened(vocabulary_folder(tokenizer), ADDED)
-    roots = [root for root in (before.roots if before else ()) if Path(root).exists()]
-    roots += map(str, located(paths))
-    return make(tokenizer, ADDED, list(dict.fromkeys(roots)), model=model, progress=progress)
+    earlier = [root for root in (before.roots if before else ()) if Path(root).exists()]
+    roots = dict.fromkeys([*earlier, *map(str, located(paths))])
+    made = make(tokenizer, ADDED, list(roots), model=model, progress=progress)
+    if len(made.without_text(paths)) == len(located(paths)):
+        make(tokenizer, ADDED, earlier, model=model)
+        raise ConfigError(
+            f"there is no text in {', '.join(map(str, paths))}; what was added before stays"
+        )
+    return made
 
 
 def added(tokenizer: Tokenizer) -> SuffixArray | None:

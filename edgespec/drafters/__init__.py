@@ -166,8 +166,7 @@ def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
     known = [name for entry in found for name in entry.options]
     for name in options:
         if name not in known:
-            hint = did_you_mean(name, known) if known else "they have none"
-            raise ConfigError(f"unknown option {name!r} of the drafters; {hint}")
+            raise ConfigError(_unknown_option(name, known, found))
     made: list[Drafter] = []
     sources: dict[str, Branches] = {}
     place = 0
@@ -181,6 +180,22 @@ def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
     if sources:
         made.insert(place, TreeDrafter.of(sources, context))
     return made
+
+
+def _unknown_option(name: str, known: list[str], found: Iterable[Entry]) -> str:
+    """Return the message for an option that none of the drafters `found` takes."""
+    owner = next((entry for entry in _entries.values() if name in entry.options), None)
+    if owner and owner.uses_model:
+        return (
+            f"the option {name!r} is for draft models and heads, and none is loaded; name one "
+            "(draft=…, or -md on the command line), or leave the option out"
+        )
+    if owner:
+        return f"the option {name!r} is for the method {owner.name!r}, which is not asked for"
+    if known:
+        return f"unknown option {name!r} of the drafters; {did_you_mean(name, known)}"
+    names = ", ".join(entry.name for entry in found) or "none"
+    return f"unknown option {name!r}: the drafters that are used ({names}) have no options"
 
 
 def _made(entry: Entry, context: DrafterContext, options: dict[str, Any]) -> Drafter | Branches:

@@ -7,8 +7,24 @@ from typing import TYPE_CHECKING, Any
 from ..backends.files import label
 
 if TYPE_CHECKING:
-    from .catalogue import Entry, HubSource, ModelFile, WheelSource, default_model, entries, entry
+    from .catalogue import (
+        Entry,
+        HubSource,
+        ModelFile,
+        PublishedHead,
+        WheelSource,
+        default_model,
+        entries,
+        entry,
+    )
     from .downloads import choices, pull
+    from .head_repositories import (
+        HeadRepository,
+        checkpoint_on_disk,
+        head_repository,
+        pull_head,
+        targets_of,
+    )
     from .references import names_model, resolve
     from .removal import find, remove
     from .repositories import Choice
@@ -18,23 +34,29 @@ if TYPE_CHECKING:
 __all__ = [
     "Choice",
     "Entry",
+    "HeadRepository",
     "HubSource",
     "ModelFile",
     "Progress",
+    "PublishedHead",
     "StoredModel",
     "WheelSource",
+    "checkpoint_on_disk",
     "choices",
     "default_model",
     "entries",
     "entry",
     "find",
+    "head_repository",
     "label",
     "models_dir",
     "names_model",
     "pull",
+    "pull_head",
     "remove",
     "resolve",
     "stored",
+    "targets_of",
     "verify",
 ]
 
@@ -43,12 +65,20 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "Entry",
         "HubSource",
         "ModelFile",
+        "PublishedHead",
         "WheelSource",
         "default_model",
         "entries",
         "entry",
     ),
     "downloads": ("choices", "pull"),
+    "head_repositories": (
+        "HeadRepository",
+        "checkpoint_on_disk",
+        "head_repository",
+        "pull_head",
+        "targets_of",
+    ),
     "references": ("names_model", "resolve"),
     "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ..schema import convert
 default_model = "smollm2-135m"
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+HeadKind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash"]
 
 
 class HubSource(
@@ -68,12 +69,34 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return has_folder(Path(self.filename))
 
 
+class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A trained head of a repository of the hub.
+
+    file: a GGUF that drafts as it is; "" where the repository holds a checkpoint, which is
+    converted for its target. licence: as its card names it, "" where only the card tells.
+    """
+
+    kind: HeadKind
+    repo: _Text
+    file: str = ""
+    revision: str = "main"
+    licence: str = ""
+    licence_url: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The file or the repository, as an hf: reference."""
+        file = f"/{self.file}" if self.file else ""
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"hf:{self.repo}{file}{at}"
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model of the catalogue.
 
     parameters: how many. context: the longest one, in tokens. drafts: names of models with the
-    same vocabulary, best first. files: the first one is what the bare name means.
-    licence: an SPDX identifier, or a name whose text is at licence_url.
+    same vocabulary, best first. heads: trained for it, best first. files: the first one is what the
+    bare name means. licence: an SPDX identifier, or a name whose text is at licence_url.
     n_layer, n_head_kv and head_dim give the memory of the KV cache; None where not known.
     """
 
@@ -88,6 +111,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licence_url: str = ""
     template: str = ""
     drafts: tuple[str, ...] = ()
+    heads: tuple[PublishedHead, ...] = ()
     n_layer: int | None = None
     n_head_kv: int | None = None
     head_dim: int | None = None
@@ -138,7 +162,19 @@ def parse(text: str, where: str) -> Entry:
     found = convert(values, Entry, where)
     for number, file in enumerate(found.files):
         _check(file, f"{where}: files[{number}]")
+    for number, head in enumerate(found.heads):
+        _check_head(head, f"{where}: heads[{number}]")
     return found
+
+
+def _check_head(head: PublishedHead, where: str) -> None:
+    """Raise ConfigError for a head that no hf: reference can name."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", head.repo):
+        raise ConfigError(f"{where}.repo {head.repo!r} is no org/name of the hub")
+    if head.file and not re.fullmatch(r"[^@\\]+\.gguf", head.file):
+        raise ConfigError(
+            f"{where}.file {head.file!r} is no .gguf; leave it out for a checkpoint to convert"
+        )
 
 
 def _check(file: ModelFile, where: str) -> None:

@@ -58,8 +58,14 @@ def _in_cache(source: HubSource) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def fetch(file: ModelFile, source: HubSource, progress: Progress, token: str | None) -> Path:
-    """Return the path of `file` in the hub's cache, fetched and checked.
+def fetch(
+    file: ModelFile,
+    source: HubSource,
+    progress: Progress,
+    token: str | None,
+    folder: Path | None = None,
+) -> Path:
+    """Return the path of `file` in the hub's cache, or in a folder, fetched and checked.
 
     Raises ModelNotFound for what the hub does not have, DownloadError for what it did not send.
     """
@@ -73,6 +79,8 @@ def fetch(file: ModelFile, source: HubSource, progress: Progress, token: str | N
         fetch(ModelFile(name.rpartition("/")[2], "", (part,)), part, progress, token)
     try:
         with _hub_progress(file.filename, progress) as options, _hub_log(file.filename, progress):
+            if folder:
+                options["local_dir"] = folder
             path = huggingface_hub.hf_hub_download(
                 source.repo, source.file, revision=source.revision, token=token, **options
             )

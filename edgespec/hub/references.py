@@ -146,10 +146,10 @@ def _in_hub(text: str) -> ModelFile | Repository:
 
 def on_disk(file: ModelFile | Repository) -> Path | None:
     """Return the whole file if it is in our folder or in the hub's cache; of a repository the
-    model that would be taken if it had no other ones.
+    model that would be taken if it had no other ones, or the head that was made of it.
     """
     if isinstance(file, Repository):
-        return store.cached_model(file)
+        return store.cached_model(file) or store.converted(file)
     own = models_dir() / file.filename
     if file.quantisation and has_size(own, file.size):  # hf: references have none
         return own

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..backends.files import has_folder, onnx_files, parts
+from ..backends.files import HEAD, has_folder, onnx_files, parts
 from ..errors import ModelNotFound
 from . import hub_client
 from .references import resolve
@@ -43,14 +43,15 @@ def _place(path: Path) -> str:
 def remove(model: StoredModel) -> int:
     """Delete a model that `find` returned, and return the bytes that this freed.
 
-    A folder of our own goes with the only graph in it; of the hub's cache the model's files go, and
-    content that another revision has as well stays.
+    A folder of our own goes with the only graph in it, or with the head that it is; of the hub's
+    cache the model's files go, and content that another revision has as well stays.
     """
     files = parts(model.path)
     if not model.path.is_relative_to(models_dir()):
         return sum(map(_unlink, files))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
-    whole = has_folder(model.path) and onnx_files(folder) == [model.path]
+    is_only = onnx_files(folder) == [model.path] or (folder / HEAD).is_file()
+    whole = has_folder(model.path) and is_only
     files = [path for path in folder.rglob("*") if path.is_file()] if whole else files
     freed = sum(path.lstat().st_size for path in files)
     if whole:

@@ -16,7 +16,9 @@ PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0")
 _QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
 )
-_NO_MODELS = re.compile(r"mmproj|imatrix", re.I)  # a vision encoder, statistics for quantising
+_NO_MODELS = re.compile(  # vision encoders, statistics for quantising, heads that nothing here runs
+    r"mmproj|imatrix|(?:^|/)dspark-", re.I
+)
 _HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # beside its target
 
 
@@ -87,9 +89,13 @@ def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[Reposit
     if graphs := [name for name in sizes if name.endswith(".onnx")][:3]:
         names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
         raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
+    head = ""
+    if "config.json" in sizes:
+        head = f"; if it is a trained head, `edgespec pull hf:{repository.repo} --target MODEL` "
+        head += "makes one that drafts for MODEL"
     raise ModelNotFound(
         f"{repository.repo} has no GGUF file; look for a repository of the same model whose name "
-        "ends in -GGUF"
+        f"ends in -GGUF{head}"
     )
 
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backends.files import has_folder, label, onnx_files, parts, size_of, split_parts
+from ..backends.files import (
+    HEAD,
+    has_folder,
+    label,
+    only_graph,
+    onnx_files,
+    parts,
+    size_of,
+    split_parts,
+)
 from ..errors import ModelNotFound
 from . import catalogue
 from .catalogue import HubSource
@@ -51,14 +60,39 @@ def cached_model(repository: Repository) -> Path | None:
     return None
 
 
+def checkpoint_folder(repository: Repository) -> Path:
+    """Return the folder of ours for a repository's checkpoint."""
+    at = "" if repository.revision == "main" else f"@{repository.revision}"
+    return models_dir() / f"{repository.repo.replace('/', '--')}{at}".replace(":", "_")
+
+
+def converted(repository: Repository) -> Path | None:
+    """Return a graph of a head that was made of a repository's checkpoint, the newest of several;
+    None where there is none.
+    """
+    if repository.tag:
+        return None
+    name = checkpoint_folder(repository).name
+    made = [f for f in models_dir().glob("*-head-*") if f.name.startswith(f"{name}-head-")]
+    there = [folder for folder in made if (folder / HEAD).is_file()]
+    newest = max(there, key=lambda folder: (folder / HEAD).stat().st_mtime, default=None)
+    return only_graph(newest) if newest else None
+
+
 def _own() -> Iterator[StoredModel]:
     """Yield the models in our folder."""
     folder, names = models_dir(), _names()
-    graphs = [graph for sub in folder.glob("[!.]*/") for graph in onnx_files(sub)]
+    graphs = [graph for sub in folder.glob("[!.]*/") for graph in _graphs(sub)]
     for path in (*folder.glob("*.gguf"), *graphs):
         if _is_whole(path):
             name, quantisation = names.get(path.relative_to(folder).as_posix(), ("", ""))
             yield _model(name or str(path), path, quantisation)
+
+
+def _graphs(folder: Path) -> list[Path]:
+    """Return the models in a folder; of a head, whose graphs belong together, one of them."""
+    found = onnx_files(folder)
+    return [only_graph(folder)] if found and (folder / HEAD).is_file() else found
 
 
 def _cached() -> Iterator[StoredModel]:

@@ -4,28 +4,59 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .. import backends, drafters, hub
+from .. import backends, drafters
 from ..backends import files
 from ..backends.base import FileModel, Head, HeadBackend, HiddenStates
 from ..cache.requantization import Copying, discard, discard_copy_of, fastest, is_copy, known
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
-from ..errors import ConfigError, ModelError, VocabularyMismatch
+from ..errors import ConfigError, EdgeSpecError, ModelError, VocabularyMismatch
+from . import companions
 from .assembly import configured, uses_model
-from .models import Reference, has_own_head, is_head, is_installed, model_path, open_model
+from .models import Reference, has_own_head, is_head, model_path, open_model
 
-__all__ = ["discard_copy_of", "draft_path", "load_draft", "open_draft", "pair"]
+__all__ = [
+    "discard_copy_of",
+    "draft_path",
+    "draft_paths",
+    "load_draft",
+    "load_first",
+    "open_draft",
+    "pair",
+]
 
 logger = logging.getLogger("edgespec.loading")
 
-_CPU_SHARE = 5  # on CPUs a draft model of more than a fifth of the target's bytes hardly pays
+SAME = (
+    "the draft model is the target itself: a token of it takes as long as the target's own, so it "
+    "never pays"
+)
+
+
+def draft_paths(
+    model: Reference,
+    draft: Reference | None,
+    config: EngineConfig,
+    speculative_config: SpeculativeConfig | None = None,
+) -> list[Path]:
+    """Return the files of draft models and heads that `load` may take for these, best first: the
+    one that is named, those on this disk for "auto", [] for none.
+    """
+    spec = configured(speculative_config, draft)
+    if not uses_model(spec):
+        return []
+    if spec.model:
+        return [model_path(spec.model)]
+    needs_model = all(entry.uses_model for entry in drafters.chosen(spec.method))
+    if not needs_model and draft != "auto":
+        return []
+    return companions.best(model, model_path(model), config, needed=needs_model)
 
 
 def draft_path(
@@ -34,46 +65,8 @@ def draft_path(
     config: EngineConfig,
     speculative_config: SpeculativeConfig | None = None,
 ) -> Path | None:
-    """Return the file of the draft model that `load` takes for these, the model's own if that has a
-    head in it; None for none.
-    """
-    spec = configured(speculative_config, draft)
-    if not uses_model(spec):
-        return None
-    if spec.model:
-        return model_path(spec.model)
-    needs_model = all(entry.uses_model for entry in drafters.chosen(spec.method))
-    if not needs_model and draft != "auto":
-        return None
-    path = model_path(model)
-    if has_own_head(path):
-        return path
-    there = _suggested(os.fspath(model), path)
-    wants_gpu = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
-    on_gpu = wants_gpu and backends.of(path).supports_gpu_offload()
-    if not needs_model and not on_gpu:
-        largest = files.size_of(path) / _CPU_SHARE
-        there = [path for path in there if files.size_of(path) <= largest]
-    return there[0] if there else None
-
-
-def _suggested(reference: str, path: Path) -> list[Path]:
-    """Return the files on disk of the draft models that the catalogue suggests for a model."""
-    name = reference.partition(":")[0].lower()
-    suggested = hub.entries()[name].drafts if name in hub.entries() else ()
-    return [found for draft in suggested if (found := _file_like(path, draft))]
-
-
-def _file_like(path: Path, name: str) -> Path | None:
-    """Return the file of a catalogue model that is on disk, None if there is none.
-
-    One in the same format as `path` is preferred: two engines in one process take more memory.
-    """
-    listed = hub.entry(name).files
-    found = [hub.resolve(name, quantisation=file.quantisation) for file in listed]
-    there = [file for file in found if file and is_installed(file)]
-    alike = (file for file in there if backends.name_of(file) == backends.name_of(path))
-    return next(alike, there[0] if there else None)
+    """Return the first file of `draft_paths`, None for none."""
+    return next(iter(draft_paths(model, draft, config, speculative_config)), None)
 
 
 def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> FileModel:
@@ -90,6 +83,11 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> 
                 logger.warning("%s is left for the file itself: %s", copy, error)
                 discard(copy)
     return open_model(path, config)
+
+
+def is_same(draft: Path, target: Path) -> bool:
+    """Return True if a draft model's file is that of its target."""
+    return draft.resolve() == target.resolve()
 
 
 def copying(draft: FileModel | None) -> list[Work]:
@@ -127,6 +125,44 @@ def load_draft(
     if copies and not known(path, config):  # no copy is made of what cannot draft
         _checked(open_model(path, config), path, target).close()
     return _checked(open_draft(path, config, make_copy=make_copy), path, target)
+
+
+def load_first(
+    paths: Sequence[Path],
+    config: EngineConfig,
+    options: Mapping[str, Any],
+    target: FileModel,
+    *,
+    named: bool,
+) -> tuple[Path | None, FileModel | None]:
+    """Open the first of several draft models and heads that fits a target; return its file, too.
+
+    named: the user has named it, so that it raises as `load_draft` what is wrong with it; else
+    that is a warning, and the next one is tried.
+    """
+    for path in paths:
+        draft = None
+        try:
+            draft = load_draft(path, config, options, target)
+            if isinstance(draft, Head) and not named:
+                _try_tap(target, draft)
+        except EdgeSpecError as error:
+            if draft:
+                draft.close()
+            is_guess = path == target.path or is_head(path)
+            if named or (isinstance(error, ConfigError) and not is_guess):
+                raise  # settings that are wrong for every file
+            logger.warning("%s is not drafted with: %s", files.label(path), error)
+            continue
+        return path, draft
+    return None, None
+
+
+def _try_tap(target: FileModel, head: Head) -> None:
+    """Raise ConfigError if a target cannot give the states that a head reads."""
+    assert isinstance(target, HiddenStates)  # the head was opened for it
+    target.tap(head.layers)
+    target.tap(())
 
 
 def _open_head(path: Path, config: EngineConfig, target: FileModel) -> Head:

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ..corpus.collection import delete
 from ..corpus.stored import Stored
 from ..costs.profiles import folder, forget_all, keep, kept
 from ..drafters.base import Learns, LearnsTokens, Tokens
+from ..policies.draft_gain import DraftGain
 from ..types import Abort
 
 logger = logging.getLogger("edgespec.kept")
@@ -45,8 +47,7 @@ class Kept:
 
     def __init__(self, target: Path, draft: Path | None, *, tokens: bool = True) -> None:
         self._paths = target, draft
-        resolved = [path and str(path.resolve()) for path in self._paths]
-        self._key = {"kind": _KIND, "models": resolved}
+        self._key = _key(self._paths)
         self._of = [_stamp(path) for path in self._paths]
         self._tokens = TokensFile(target) if tokens else None
         self._learners: Sequence[Learns] = ()
@@ -145,6 +146,22 @@ class TokensFile:
             with contextlib.suppress(OSError):
                 partial.unlink()
             logger.info("tokens cannot be kept in %s: %s", self.path.parent, error)
+
+
+def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
+    """Return what a draft model or head has gained for a target by what is kept of these files, and
+    how many seconds ago that was kept last. Nothing is known of files that have changed.
+    """
+    gain = DraftGain()
+    found = kept(_key((target, draft)))
+    if found.get("version") == _VERSION and found.get("of") == [_stamp(target), _stamp(draft)]:
+        _attempt(functools.partial(gain.relearn, found["learned"]))
+    return gain, time.time() - found.get("created", 0.0)
+
+
+def _key(paths: Sequence[Path | None]) -> dict[str, Any]:
+    """Return the fingerprint of what is learned with a target and a draft model."""
+    return {"kind": _KIND, "models": [path and str(path.resolve()) for path in paths]}
 
 
 def _attempt(relearn: Callable[[], None]) -> None:

@@ -20,7 +20,8 @@ from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
 from ..device import processor
 from .assembly import assemble, configured
-from .drafts import copying, draft_path, load_draft
+from .companions import suggestion
+from .drafts import SAME, copying, draft_paths, is_same, load_first
 from .kept import Kept
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
@@ -40,9 +41,10 @@ def load(
 
     model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path: of a
     GGUF, of an .onnx file or of a folder with one.
-    draft: a draft model named in the same way; None for none; "auto" takes a suggested one
-    that is on disk: on a GPU any, on CPUs, where time goes with bytes, one of at most a fifth
-    of the target's size. A larger one would only take memory.
+    draft: a draft model or trained head named in the same way; None for none; "auto" takes the one
+    on this disk that has gained most for the model, or one that was not measured yet: on a GPU
+    any, on CPUs, where time goes with bytes, one that reads at most a fifth of the target's. A
+    larger one would only take memory.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
     EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
     where none is given, what `tune` has chosen for this file on this device.
@@ -58,14 +60,18 @@ def load(
     spec = configured(speculative_config, draft)
     path = model_path(model)
     config = replace(config, **tuned_options(path, config, options))
-    wanted = draft_path(model, draft, config, spec)
+    wanted = draft_paths(model, draft, config, spec)
     with contextlib.ExitStack() as stack:
         target = open_model(path, config)
         stack.callback(target.close)
-        draft_model = load_draft(wanted, config, draft_options or {}, target)
+        draft_file, draft_model = load_first(
+            wanted, config, draft_options or {}, target, named=bool(spec.model)
+        )
         if draft_model:
             stack.callback(draft_model.close)
         _warn(target, draft_model)
+        if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
+            logger.warning("%s; name a smaller one, or none", SAME)
         costs, missing = (None, None) if spec.fixed else _costs(target, draft_model)
         works: list[Work] = [missing] if missing else []
         engine = assemble(
@@ -74,13 +80,23 @@ def load(
             draft_model,
             spec,
             profile=costs,
-            kept=_kept(spec, path, wanted),
+            kept=_kept(spec, path, draft_file),
             on_busy=config.on_busy,
-            description=_describe(target, draft_model),
+            description=_describe(target, draft_model) | _suggested(model, draft, config, wanted),
             works=works + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
     return engine
+
+
+def _suggested(
+    model: Reference, draft: Reference | None, config: EngineConfig, wanted: list[Path]
+) -> dict[str, Any]:
+    """Return the companion that the catalogue knows and this disk lacks, for a description."""
+    if draft != "auto" or wanted:
+        return {}
+    found = suggestion(model, model_path(model), config)
+    return {"suggestion": found} if found else {}
 
 
 def _kept(spec: SpeculativeConfig, target: Path, draft: Path | None) -> Kept | None:

@@ -65,6 +65,6 @@ def refuse_head(path: Path) -> None:
     """Raise ConfigError for a trained head where a model is meant."""
     if is_head(path):
         raise ConfigError(
-            f"{files.label(path)} is a trained head, which only drafts: name the model that it was "
-            "made for, and the head as its draft (-md, draft=…)"
+            f"{files.label(path)} is a trained head, which only drafts for the model that it was "
+            "made for: name that model (-m), and the head as its draft (-md, or draft=… in Python)"
         )

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import backends
 from ..backends import files
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Head, HeadBackend
 from ..config import EngineConfig
 from ..costs.curves import Curve
 from ..costs.measuring import READING
 from ..costs.profiles import Profile
-from ..errors import VocabularyMismatch
-from ..loading.drafts import load_draft
-from ..loading.models import Reference, model_path
+from ..errors import ConfigError, VocabularyMismatch
+from ..loading import companions
+from ..loading.drafts import SAME, is_same, load_draft
+from ..loading.models import Reference, is_head, model_path
 from .findings import Finding
 from .gains import LIKELY, SHORT_CACHE, break_even, conditions
+from .head_inspection import in_words
 from .inspection import fitting_drafts
 from .profile_checks import check_profile
 
@@ -35,7 +38,7 @@ def check_draft(
     options: fields of EngineConfig in which the draft differs from it.
     """
     if wanted is None:
-        yield Finding("ok", "draft", "no draft model: drafts come from prompt lookup alone")
+        yield _check_none(reference, target.path, config)
         return
     try:
         draft = load_draft(wanted, config, options, target)
@@ -43,14 +46,46 @@ def check_draft(
         remedy = _smaller_draft(reference, files.size_of(target.path)) or "leave it out: -md none"
         yield Finding("problem", "draft", str(error), remedy, broken=True)
         return
+    except ConfigError as error:
+        if not is_head(wanted):
+            raise  # an option that cannot be
+        yield Finding("problem", "head", str(error), "leave it out: -md none", broken=True)
+        return
     assert draft is not None
     try:
+        if isinstance(draft, Head):
+            yield _check_head(draft)
+        elif is_same(wanted, target.path):
+            remedy = _smaller_draft(reference, files.size_of(target.path))
+            yield Finding("problem", "draft", SAME, remedy or "leave it out: -md none")
+            return
         yield from _check_context(draft, target.n_ctx)
         finding, drafting = check_profile(draft, READING)
         yield finding
     finally:
         draft.close()
     yield check_cost(Profile(curve, drafting), draft.path, reference)
+
+
+def _check_none(reference: Reference, path: Path, config: EngineConfig) -> Finding:
+    """Return that nothing but lookup drafts, and what the catalogue knows that would."""
+    text = "no draft model: drafts come from prompt lookup alone"
+    known = companions.suggestion(reference, path, config)
+    return Finding("ok", "draft", text, f"edgespec pull {known} may help" if known else "")
+
+
+def _check_head(head: Head) -> Finding:
+    """Return what a head is."""
+    backend = backends.of(head.path)
+    assert isinstance(backend, HeadBackend)
+    facts = backend.head_facts(head.path)
+    words = in_words(facts)
+    text = (
+        f"{files.label(head.path)}, {words['kind']}, {words['precision']}, "
+        f"{facts.size / 1e6:.0f} MB, licence {words['licence']}; made for {words['target']}; reads "
+        f"{words['reads']}; drafts {words['drafts']}"
+    )
+    return Finding("ok", "head", text)
 
 
 def _check_context(draft: FileModel, needed: int) -> Iterator[Finding]:

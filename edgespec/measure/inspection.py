@@ -9,10 +9,11 @@ from typing import Any
 
 from .. import backends, hub
 from ..backends import files
-from ..backends.base import Vocabulary
+from ..backends.base import HeadBackend, Vocabulary
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
-from ..loading.models import model_path, refuse_head
+from ..loading import companions
+from ..loading.models import is_head, model_path, refuse_head
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -110,12 +111,17 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
-    """Return every catalogue model on disk, and every model beside this one, as its draft."""
+    """Return every catalogue model on disk, every model and head beside this one, and the heads
+    that were converted for it, as its draft.
+    """
     path = model_path(reference)
     found = {p: name for name in hub.entries() if (p := hub.resolve(name))}
     for neighbour in files.neighbours(path):
         name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
         found.setdefault(neighbour, name)
+    for companion in companions.found(reference, path):
+        if companion.role != "sibling":
+            found.setdefault(companion.path, str(companion.path))
     target = backends.of(path).entries(path)
     return [
         _fit(name, other, path, target)
@@ -124,11 +130,23 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     ]
 
 
+def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
+    """Compare the sizes that a head was made for with those of a target."""
+    backend, of_target = backends.of(path), backends.of(target_path)
+    assert isinstance(backend, HeadBackend)
+    facts = backend.head_facts(path)
+    if isinstance(of_target, HeadBackend) and facts.fits(of_target.target_sizes(target_path)):
+        return DraftFit(name, True, f"a trained head ({facts.kind}) for a target of its sizes")
+    return DraftFit(name, False, f"a trained head ({facts.kind}) for a target of other sizes")
+
+
 def _fit(name: str, path: Path, target_path: Path, target: Vocabulary) -> DraftFit:
     """Compare a model with a target, by size and vocabulary."""
-    if files.size_of(path) >= files.size_of(target_path):
-        return DraftFit(name, False, "not smaller than the target")
     try:
+        if is_head(path):
+            return _fit_of_head(name, path, target_path)
+        if files.size_of(path) >= files.size_of(target_path):
+            return DraftFit(name, False, "not smaller than the target")
         check_vocabulary(target, backends.of(path).entries(path))
         return DraftFit(name, True, "same vocabulary")
     except VocabularyMismatch as error:

@@ -69,7 +69,7 @@ class Tuning:
     @property
     def busy(self) -> bool:
         """True if other programs used the CPUs, so that nothing was kept."""
-        return self.others is not None and self.others > BUSY
+        return self.path is None and self.others is not None and self.others > BUSY
 
     @property
     def disturbed(self) -> bool:

@@ -38,6 +38,7 @@ def tune(
     *,
     draft_options: Mapping[str, Any] | None = None,
     budget_s: float = 25.0,
+    keep_busy: bool = False,
     progress: Callable[[str], None] = logger.info,
     **options: Any,
 ) -> Tuning:
@@ -47,14 +48,16 @@ def tune(
     about how long loading, searching and measuring may take; settings for which there is no time
     are not tried. progress: is told what is done now. A model of the catalogue that is on disk
     as GGUF and as ONNX has its files compared afterwards. Nothing is kept that was measured while
-    other programs used the CPUs. Raises as `load`.
+    other programs used the CPUs, unless keep_busy: they will go on, and the device is as it is.
+    Raises as `load`.
     """
     start, meter = time.perf_counter(), LoadMeter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
     fixed = explicit(options)
     if (busy := other_load() or 0.0) > BUSY:
-        progress(f"other programs use {busy:.1f} cores: nothing is kept until they have stopped")
+        told = "it is kept all the same" if keep_busy else "nothing is kept until they have stopped"
+        progress(f"other programs use {busy:.1f} cores: {told}")
     progress(f"loading {files.label(path)}")
     opening = time.perf_counter()
     target, draft_model = open_model(path, config), None
@@ -75,7 +78,7 @@ def tune(
     load = meter.look()
     others = load.others if load else None
     where = None
-    if others is None or others <= BUSY:
+    if keep_busy or others is None or others <= BUSY:
         before = tuned_options(path, config)
         kept = {name: before[name] for name in before if name in fixed} | chosen
         where = _keep(profile, tuning_key(path, config), kept)

@@ -25,6 +25,7 @@ from ..sampling.base import Request
 from ..types import PLAIN, Budget, DraftEstimate, Extension, Plan, StepStats
 from .accounts import EXPLORE, MOST_SPEED, Accounts
 from .base import Ask
+from .draft_gain import DraftGain
 
 logger = logging.getLogger("edgespec.adaptive")
 
@@ -83,6 +84,7 @@ class Adaptive:
         self._price = 0.0  # tokens a second
         self._regime = costs.regime
         self.accounts = Accounts()
+        self.draft_gain = DraftGain()
         self._n_emitted = 0
         self._catch_up_s = 0.0  # of the step under way, which is not charged with it
         self._pause = 0  # steps until a draft model is asked again
@@ -141,6 +143,8 @@ class Adaptive:
             rate *= self.accounts.speed  # what other steps make of it
         self._price += MEMORY * (rate - self._price) if self._price else rate
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
+        if self.costs.profile.draft:
+            self.draft_gain.count(step, plain)
         tapping = self.costs.tapping_s / plain  # what a head costs all steps, in tokens
         lost = tapping
         if step.n_drafted or step.draft_evaluated:
@@ -158,17 +162,19 @@ class Adaptive:
     def learned(self) -> dict[str, Any]:
         """Return the accounts of the answers so far, as drafters.base.Learns has it."""
         self._end()
-        return {"accounts": self.accounts.learned()}
+        return {"accounts": self.accounts.learned()} | self.draft_gain.learned()
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned."""
         if "accounts" in state:
             self.accounts.relearn(state["accounts"])
+        self.draft_gain.relearn(state)
 
     def _end(self) -> None:
         """Learn from an answer that has ended, once."""
         if self._n_emitted:
             self.accounts.end(self._n_emitted)
+            self.draft_gain.end()
             self._n_emitted = 0
 
     @property

@@ -57,6 +57,27 @@ def test_hidden_states_of_a_conversion(edgespec_cli, converted):
     assert converted["hidden_states"] == (2, 15, 27, -1)
 
 
+def test_a_gguf_needs_no_hidden_states_and_nothing_is_installed_to_say_so(edgespec_cli, converted):
+    refused = edgespec_cli("convert", str(edgespec_cli.model), "--hidden-states", "2,15")
+    assert refused.exit_code == 2
+    assert "toy.gguf is a GGUF, which gives hidden states as it is" in refused.stderr
+    assert converted == {}
+
+
+def test_steps_are_told_where_nobody_sees_a_status_line(edgespec_cli, converted):
+    done = edgespec_cli("convert", str(edgespec_cli.model), "out", "--json")
+    assert done.stderr == "building the graph in int4\n"
+    assert json.loads(done.stdout)["precision"] == "int4"
+
+
+def test_a_head_in_a_gguf_needs_no_conversion(edgespec_cli):
+    (edgespec_cli.folder / "head.gguf").write_bytes(b"GGUF and more")
+    refused = edgespec_cli("convert", "head.gguf", "--head", "--target", "toy.gguf")
+    assert refused.exit_code == 2
+    assert "head.gguf is a GGUF, and a head in a GGUF drafts as it is" in refused.stderr
+    assert "-md head.gguf" in refused.stderr
+
+
 @pytest.fixture
 def changed(edgespec_cli, monkeypatch):
     """`edgespec.add_tree_inputs` and `add_hidden_states` of a folder "graph", without tools; what

@@ -56,6 +56,21 @@ def test_what_cannot_be_added(toy, path):
     assert path.rpartition("/")[2] in result.stderr
 
 
+def test_a_folder_without_text_is_told_whatever_was_added_before(toy):
+    (toy.folder / "empty").mkdir()
+    assert add(toy, "texts").exit_code == 0
+    before = json.loads(toy("corpus", "list", "--json").stdout)
+    refused = add(toy, "empty")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "there is no text in empty; what was added before stays" in refused.stderr
+    assert json.loads(toy("corpus", "list", "--json").stdout) == before
+    (toy.folder / "more.txt").write_text("another text")
+    both = add(toy, "empty", "more.txt")
+    assert both.exit_code == 0
+    assert f"no text was found in {toy.folder / 'empty'}\n" in both.stderr
+    assert "more.txt" not in both.stderr
+
+
 def test_what_names_nothing_is_told_before_a_model_is_fetched(toy, monkeypatch):
     """An unset variable does not name the current folder."""
     monkeypatch.setattr("edgespec_cli.corpus.fetched", None)

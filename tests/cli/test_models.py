@@ -13,12 +13,13 @@ from click.shell_completion import ShellComplete
 
 import edgespec
 from edgespec import hub
-from edgespec.hub import hub_client
+from edgespec.hub import catalogue, hub_client
 from edgespec.loading.kept import Kept
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
 from tests.helpers import gguf_files, libllama
+from tests.helpers.catalogue import HEADS, TOML
 
 
 def test_models_lists_the_catalogue(edgespec_cli):
@@ -42,6 +43,21 @@ def test_models_as_json(edgespec_cli):
     kv_cache = 2 * 2 * 30 * 3 * 64 * 4096  # keys and values, two bytes, layers, heads, their size
     assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache
     assert all(file["memory"] > file["size"] for file in files.values())
+
+
+def test_models_shows_one_with_what_drafts_for_it(edgespec_cli, monkeypatch):
+    entry = catalogue.parse(TOML + HEADS, "toy.toml")
+    monkeypatch.setattr(catalogue, "load", lambda: {entry.name: entry})
+    told = edgespec_cli("models", "toy-1b").stdout
+    assert "head        eagle3, hf:org/toy_eagle3, a checkpoint to convert; licence: MIT\n" in told
+    assert "dflash, hf:org/toy/dflash-toy-Q8_0.gguf@v2; licence: see its card\n" in told
+    assert "Q8_0" in told
+    row = json.loads(edgespec_cli("models", "toy-1b:Q8_0", "--json").stdout)
+    assert row["heads"][0] == {
+        "kind": "eagle3", "reference": "hf:org/toy_eagle3", "licence": "MIT",
+    }  # fmt: skip
+    wrong = edgespec_cli("models", "toy-2b")
+    assert (wrong.exit_code, "close to it: toy-1b" in wrong.stderr) == (1, True)
 
 
 @pytest.fixture
@@ -233,6 +249,7 @@ def inspected(monkeypatch) -> None:
         edgespec.DraftFit("small", True, "same vocabulary"),
         edgespec.DraftFit("other.gguf", False, "token 5 is different"),
     ]
+    monkeypatch.setattr("edgespec_cli.models._is_head", lambda reference: False)
     monkeypatch.setattr(edgespec, "inspect", lambda reference: INFO)
     monkeypatch.setattr(edgespec, "fitting_drafts", lambda reference: fits)
 

@@ -64,7 +64,7 @@ def test_options_of_a_drafter_reach_it(edgespec_cli):
     options = {"n": 3, "share": 0.5, "fast": True, "kind": "bigram"}
     assert edgespec_cli.loaded["speculative_config"] == {"method": "auto", "options": options}
     refused = edgespec_cli.run("hello", "--spec-option", "n=3")
-    assert "unknown option 'n' of the drafters; they have none" in refused.stderr
+    assert "unknown option 'n': the drafters that are used (" in refused.stderr
 
 
 def test_a_draft_model_alone_and_its_limits(edgespec_cli):

@@ -47,7 +47,7 @@ def test_tune_says_what_it_tried_and_chose(edgespec_cli, tuned):
         assert said in result.stdout
     assert tuned == [{
         "model": "toy.gguf", "draft": "draft.gguf", "n_ctx": 2048, "draft_options": None,
-        "budget_s": 25.0,
+        "budget_s": 25.0, "keep_busy": False,
     }]  # fmt: skip
 
 

@@ -24,3 +24,15 @@ kind = "hub"
 repo = "org/toy"
 file = "toy-Q8_0.gguf"
 """
+
+HEADS = """
+[[heads]]
+kind = "eagle3"
+repo = "org/toy_eagle3"
+licence = "MIT"
+[[heads]]
+kind = "dflash"
+repo = "org/toy"
+file = "dflash-toy-Q8_0.gguf"
+revision = "v2"
+"""

@@ -2,6 +2,8 @@
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .head import LlamaCppHead as LlamaCppHead
+from .head_facts import head_facts as head_facts
+from .head_facts import target_sizes as target_sizes
 from .head_files import is_head as is_head
 from .heads import open_head as open_head
 from .inspection import entries as entries

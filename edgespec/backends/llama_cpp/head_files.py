@@ -18,7 +18,7 @@ from .metadata import Header
 from .model import LlamaCppModel
 from .nextn import GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
 
-_ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")  # which are no models of their own
+ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
 _OTHER_DFLASH = (  # tensors, and keys of metadata
@@ -29,7 +29,7 @@ _OTHER_DFLASH = (  # tensors, and keys of metadata
 def is_head(path: Path) -> bool:
     """Return True if a file is a head and no model. Raises ModelError and its kinds."""
     header = check(path)
-    return header.text("general.architecture") in _ARCHITECTURES or is_sidecar(path, header)
+    return header.text("general.architecture") in ARCHITECTURES or is_sidecar(path, header)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _KNOWN_FORMAT = 1
 
 class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The contents of head.json; hidden_size, n_layer, vocab_size and cached_size are the target's,
-    the last of one whose cache is read.
+    the last of one whose cache is read, and `target` is its name. precision: of the matrices.
     """
 
     format: int
@@ -35,6 +35,8 @@ class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     n_ctx_train: int = 0
     source: str = ""
     license: str = "unknown"
+    precision: str = ""
+    target: str = ""
 
 
 def folder_of(path: Path) -> Path:

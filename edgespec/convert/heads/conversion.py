@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -17,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import backends, hub
+from ...backends.base import TargetSizes
 from ...backends.files import has_folder
 from ...errors import ConfigError, ConversionError, UnknownArchitecture
 from ...loading.models import Reference, model_path
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
-from .fitting import TargetSizes, better_reading, check_runs, target_sizes
+from .fitting import better_reading, check_runs, target_sizes
 from .reading import read_head
 
 logger = logging.getLogger("edgespec.convert")
@@ -84,6 +86,7 @@ def convert_head(
     """
     if precision not in _PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(_PRECISIONS)}")
+    _refuse_gguf(source)
     head, model = read_head(source), model_path(target)
     sizes = target_sizes(model)
     candidates = _candidates(head, sizes, layers)
@@ -100,14 +103,15 @@ def convert_head(
         _write_weights(head, model, work)
         work.run(_job(head, chosen, precision, work) | {"n_layer": sizes.n_layer}, _GRAPHS)
         shutil.rmtree(work.weights)
-        _write_note(head, chosen, sizes, work.folder)
+        noted = {"precision": precision, "target": target_name(target, model)}
+        _write_note(head, chosen, sizes, work.folder, noted)
         progress("checking that it runs")
         check_runs(work.folder, sizes)
         if len(candidates) > 1:
             progress("trying both readings of the layers with the target")
             chosen, warning = better_reading(work.folder, model, candidates)
             work.warnings = (warning,)
-            _write_note(head, chosen, sizes, work.folder)
+            _write_note(head, chosen, sizes, work.folder, noted)
         size = sum(file.stat().st_size for file in work.folder.iterdir())
         work.folder.replace(folder)
     finally:
@@ -116,6 +120,17 @@ def convert_head(
         folder, head.kind, chosen, tuple(each for each in candidates if each != chosen), precision,
         size, head.license, {step: round(s, 1) for step, s in work.times.items()}, work.warnings,
     )  # fmt: skip
+
+
+def _refuse_gguf(source: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere."""
+    path = Path(source).expanduser()
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(4) == b"GGUF":
+            raise ConfigError(
+                f"{path} is a GGUF, and a head in a GGUF drafts as it is, without a conversion: "
+                f"name it as the draft of its target (-md {path}, draft=…)"
+            )
 
 
 @dataclass(slots=True)
@@ -236,17 +251,24 @@ def _job(
     }
 
 
+def target_name(target: Reference, model: Path) -> str:
+    """Return the name that head.json notes of a target: that in the catalogue, or of its file."""
+    name = os.fspath(target).partition(":")[0].lower()
+    return name if name in hub.entries() else hub.label(model)
+
+
 def _write_note(
-    head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path
-) -> None:
-    """Write head.json, and d2t.npy for a head of a part of the vocabulary."""
+    head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path,
+    noted: dict[str, str],
+) -> None:  # fmt: skip
+    """Write head.json, and d2t.npy for a head of a part of the vocabulary. noted: more to note."""
     known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
     if head.kind == "moa":
         known["cached_size"] = sizes.cached_size
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **known,
         "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
-        "license": head.license,
+        "license": head.license, **noted,
     }  # fmt: skip
     (folder / "head.json").write_text(json.dumps(note, indent=1), "utf-8")
     if head.d2t is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ... import backends
-from ...backends.base import Head, HeadBackend, HiddenStates
+from ...backends.base import Head, HeadBackend, HiddenStates, TargetSizes
 from ...backends.features import Features, States
 from ...config import EngineConfig
 from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
@@ -21,23 +20,6 @@ from ...loading.models import open_model
 N_TOKENS = 33  # one more than the rows of a call
 _OF_CACHE = ("head_count_kv", "key_length", "value_length")
 _PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSizes:
-    """The sizes of a target, as HiddenStates and CachedStates have them: all that checks ask of
-    one. cached_size: 0 for one that does not lend its cache. n_cached: no tokens.
-    """
-
-    hidden_size: int
-    vocab_size: int
-    n_layer: int
-    cached_size: int = 0
-
-    @property
-    def n_cached(self) -> int:
-        """Return 0: nothing was evaluated."""
-        return 0
 
 
 def target_sizes(path: Path) -> TargetSizes:

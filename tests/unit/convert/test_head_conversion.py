@@ -69,7 +69,7 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     assert json.loads((made.path / "head.json").read_text()) == {
         "format": 1, "kind": "eagle3", "layers": [2, 4, 5], "hidden_size": 32, "vocab_size": 259,
         "n_layer": 8, "max_depth": 0, "n_ctx_train": 256, "source": "source",
-        "license": "apache-2.0",
+        "license": "apache-2.0", "precision": "fp32", "target": target.name,
     }  # fmt: skip
     assert json.dumps(made.to_dict())
     expected = folders.Reference(files.eagle3())

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import ConfigError, ToyModel, ToyTokenizer, assemble, drafters
+from edgespec import (
+    ConfigError,
+    SpeculativeConfig,
+    ToyModel,
+    ToyTokenizer,
+    assemble,
+    drafters,
+)
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.drafters.suffix import SuffixDrafter
@@ -173,3 +180,19 @@ def test_what_a_drafter_says_about_its_settings_is_told_as_it_is():
     target = ToyModel([[0.5, 0.5]] * 2)
     with pytest.raises(ConfigError, match=r"^method 'draft_model' needs a draft model"):
         assemble(target, ToyTokenizer("ab"), None, {"method": "draft_model"}, profile=FREE)
+
+
+@pytest.mark.parametrize(("method", "options", "says"), [
+    ("auto", {"top_k": 2}, "'top_k' is for draft models and heads, and none is loaded; name one"),
+    ("suffix", {"top_k": 2}, "'top_k' is for draft models and heads, and none is loaded"),
+    ("suffix", {"shape": 2}, "'shape': the drafters that are used (suffix) have no options"),
+    ("none", {"shape": 2}, "the drafters that are used (none) have no options"),
+])  # fmt: skip
+def test_an_option_that_nothing_takes(method, options, says):
+    model = ToyModel([[0.5, 0.5]] * 2)
+    found = [entry for entry in drafters.chosen(method) if not entry.uses_model]
+    context = drafters.base.DrafterContext(
+        SpeculativeConfig(method, options=options), 2, model, ToyTokenizer(["a", "b"])
+    )
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        drafters.make(found, context)

@@ -12,7 +12,7 @@ import pytest
 from edgespec import hub
 from edgespec.errors import ConfigError
 from edgespec.hub.catalogue import parse
-from tests.helpers.catalogue import TOML
+from tests.helpers.catalogue import HEADS, TOML
 
 ENTRIES = hub.entries()
 
@@ -85,12 +85,43 @@ def test_import_is_light() -> None:
 def test_the_page_lists_the_catalogue() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "models.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    heads = [[cell.strip(" `") for cell in row[1:4]] for row in rows if len(row) == 5]
+    known = [[e.name, h.kind, h.reference] for e in ENTRIES.values() for h in e.heads]
+    assert [row for row in heads if row[0] in ENTRIES] == known
     table = {row[1].strip(" `"): row for row in rows if len(row) == 7}
     assert list(table) == list(ENTRIES)
     for name, entry in ENTRIES.items():
         assert int(table[name][3]) == entry.context
         assert table[name][4].strip() == (", ".join(f"`{d}`" for d in entry.drafts) or "–")
         assert entry.licence in table[name][5]
+
+
+def test_heads_are_named_as_references() -> None:
+    found = parse(TOML + HEADS, "toy.toml").heads
+    assert [head.kind for head in found] == ["eagle3", "dflash"]
+    assert found[0].reference == "hf:org/toy_eagle3"
+    assert found[1].reference == "hf:org/toy/dflash-toy-Q8_0.gguf@v2"
+    assert [head.licence for head in found] == ["MIT", ""]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=list(ENTRIES))
+def test_no_head_is_listed_twice(entry: hub.Entry) -> None:
+    assert len({head.reference for head in entry.heads}) == len(entry.heads)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"eagle3"', '"eagle4"', r"heads\[0\].kind"),
+        ('"org/toy_eagle3"', '"toy_eagle3"', r"heads\[0\].repo 'toy_eagle3' is no org/name"),
+        ('"dflash-toy-Q8_0.gguf"', '"model.safetensors"', r"heads\[1\].file .* is no .gguf"),
+        ('licence = "MIT"', 'license = "MIT"', r"unknown field 'heads\[0\].license'"),
+    ],
+)
+def test_a_wrong_head_is_named_with_its_key(old: str, new: str, expected: str) -> None:
+    assert old in HEADS
+    with pytest.raises(ConfigError, match=f"^toy.toml.*{expected}"):
+        parse(TOML + HEADS.replace(old, new, 1), "toy.toml")
 
 
 HUB = 'kind = "hub"\nrepo = "org/toy"\nfile = "toy-Q4_0.gguf"'

@@ -218,7 +218,10 @@ for verb, reference, options in calls:
         if verb == "remove":
             print(json.dumps({"freed": hub.remove(hub.find(reference))}))
             continue
-        path = getattr(hub, verb)(reference, **options)
+        if verb == "pull_head":
+            path = hub.pull_head(hub.head_repository(reference))
+        else:
+            path = getattr(hub, verb)(reference, **options)
         print(json.dumps({"path": path and str(path), "seen": seen}))
     except EdgeSpecError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error), "seen": seen}))
@@ -298,6 +301,55 @@ def test_a_graph_comes_with_its_weights_tokenizer_and_settings(server: Hub) -> N
     (again,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=server.url)
     assert again["path"] == str(path)
     assert server.requests == []
+
+
+HEAD = {
+    "config.json": b'{"architectures": ["LlamaForCausalLMEagle3"]}',
+    "README.md": b"---\nlicense: apache-2.0\n---\n",
+    "model.safetensors": CONTENT,
+    "modeling_eagle.py": b"raise SystemExit",
+    "tokenizer.json": b"{}",
+}
+
+
+def test_the_checkpoint_of_a_head_comes_without_code(server: Hub, environment: Path) -> None:
+    server.files = dict(HEAD)
+    got, there = edgespec_process(
+        ("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy"), HF_ENDPOINT=server.url
+    )
+    folder = Path(got["path"])
+    assert folder == environment / "org--toy" == Path(there["path"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        name: HEAD[name] for name in ("config.json", "README.md", "model.safetensors")
+    }
+    server.requests.clear()
+    (again,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    assert again["path"] == got["path"]
+    assert server.gets == [request for request in server.gets if "/api/" in request.path]
+
+
+def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environment: Path) -> None:
+    server.files = {k: v for k, v in HEAD.items() if k != "README.md"}
+    server.corrupt = True
+    failed, there = edgespec_process(
+        ("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy"), HF_ENDPOINT=server.url
+    )
+    assert failed["error"] == "DownloadError"
+    assert there["path"] is None
+    assert not (environment / "org--toy").exists()
+    server.corrupt = False
+    (got,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    assert (Path(got["path"]) / "model.safetensors").read_bytes() == CONTENT
+
+
+def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environment: Path) -> None:
+    config = b'{"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 28}'
+    server.files = {"config.json": config, "model.safetensors": CONTENT}
+    (refused,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    assert refused["error"] == "ModelNotFound"
+    assert "org/toy holds a model (Qwen3ForCausalLM) and no trained head" in refused["message"]
+    assert not [request for request in server.gets if "safetensors" in request.path]
+    assert left(environment) == set()
 
 
 def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(server: Hub) -> None:

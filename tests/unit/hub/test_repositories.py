@@ -55,6 +55,7 @@ def test_a_tag_that_nothing_has() -> None:
 WITH_HEADS = {  # as ggml-org has them
     "README.md": 2_000,
     "dflash-gemma-4-12B-it-Q8_0.gguf": 900_000_000,
+    "dspark-gemma-4-12B-it-BF16.gguf": 900_000_000,
     "eagle3-gemma-4-12B-it-Q8_0.gguf": 800_000_000,
     "gemma-4-12B-it-Q4_K_M.gguf": 7_000_000_000,
     "gemma-4-12B-it-Q8_0.gguf": 12_000_000_000,

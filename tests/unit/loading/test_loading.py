@@ -108,9 +108,9 @@ def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
     target, draft = (ClosingToy([[0.5, 0.5], [0.5, 0.5]]) for _ in range(2))
     monkeypatch.setattr(loading, "model_path", lambda _: None)
     monkeypatch.setattr(loading, "tuned_options", lambda *_: {})
-    monkeypatch.setattr(loading, "draft_path", lambda *_: None)
+    monkeypatch.setattr(loading, "draft_paths", lambda *_: [])
     monkeypatch.setattr(loading, "open_model", lambda *_: target)
-    monkeypatch.setattr(loading, "load_draft", lambda *_: draft)
+    monkeypatch.setattr(loading, "load_first", lambda *_, **__: (None, draft))
     with pytest.raises(AttributeError):  # toys have no settings of a file
         loading.load("any")
     assert (target.closed, draft.closed) == (True, True)
@@ -129,7 +129,10 @@ def test_impossible_methods(spec, says):
 def test_options_that_no_drafter_takes():
     target = ToyModel([[0.5, 0.5], [0.5, 0.5]])
     spec = {"method": "suffix", "options": {"depth": 3}}
-    with pytest.raises(ConfigError, match="unknown option 'depth' of the drafters; they have none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown option 'depth': the drafters that are used \(suffix\) have no opt",
+    ):
         assemble(target, ToyTokenizer(["a", "b"]), None, spec)
 
 

@@ -19,7 +19,7 @@ from edgespec.measure.interleaving import MAX_ROUNDS, decide, interleave
 from edgespec.measure.results import Tuning
 from edgespec.measure.search import enough_time
 from edgespec.measure.tuning import seconds_per_prompt_token
-from tests.helpers import libllama
+from tests.helpers import libllama, tiny_models
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -236,6 +236,22 @@ def test_nothing_is_kept_that_was_measured_beside_other_programs(
     assert steps[0].startswith("other programs use 1.5 cores: nothing is kept")
     assert (found.busy, found.path, found.to_dict()["other_programs_cores"]) == (True, None, 1.5)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_others_never_stop_it_is_kept_if_that_is_asked_for(
+    tmp_path, monkeypatch, busy_machine
+):
+    libllama.require()
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    model = tiny_models.write(tmp_path, "llama")
+    steps: list[str] = []
+    found = edgespec.tune(model, None, budget_s=1, keep_busy=True, progress=steps.append, n_ctx=256)
+    assert steps[0] == "other programs use 1.5 cores: it is kept all the same"
+    assert not found.busy
+    assert found.others == pytest.approx(1.5, abs=0.1)
+    assert found.path.exists()
+    with edgespec.load(model, None, n_ctx=256) as engine:
+        assert not engine.idle_work.left  # the costs are known
 
 
 @pytest.mark.parametrize("fails", [False, True])

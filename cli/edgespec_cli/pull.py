@@ -1,0 +1,141 @@
+"""The command `edgespec pull`: models, and trained heads for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import cloup
+
+from .loading import announcement, entry_of, fetched, progress_bar
+from .options import offline_option, option
+from .parameters import ModelType
+from .render import name, names, size, told
+
+
+@cloup.command()
+@click.argument("reference", type=ModelType())
+@cloup.option_group(
+    "Trained heads",
+    option(
+        "--target", type=ModelType(), metavar="MODEL",
+        help="REFERENCE is the checkpoint of a trained head: convert it for this model, which is "
+        "on this disk.",
+    ),
+    option(
+        "--precision", type=click.Choice(["int4", "int8", "fp32"]), default="int8",
+        help="Number format of the matrices of a converted head.",
+    ),
+)  # fmt: skip
+@offline_option
+@option("-q", "--quiet", is_flag=True, help="Print only the path.")
+def pull(reference: str, target: str | None, precision: str, offline: bool, quiet: bool) -> None:
+    """Download a model or a trained head, and print its path.
+
+    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or of the hub:
+    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo for its most sensible file, or the address
+    of a page there. A model that is on disk is not downloaded again.
+
+    Of a repository with the checkpoint of a trained head and no model, the checkpoint is fetched
+    and converted for --target, or for the model that the catalogue knows it for, if that is on this
+    disk.
+    """
+    from edgespec import hub
+
+    there = hub.resolve(reference)
+    if target is not None or there is None:
+        folder = _checkpoint(reference, offline, quiet)
+        if folder:
+            _convert(reference, folder, target, precision, offline, quiet)
+            return
+        if target is not None:
+            raise click.UsageError(
+                f"--target is for the checkpoint of a trained head, and {reference} is none; leave "
+                "it out"
+            )
+    path = fetched(reference, offline=offline)
+    if there and not quiet:
+        what = f": {announcement(reference)}" if entry_of(reference) else ""
+        click.echo(f"already on disk{what}", err=True)
+    click.echo(str(path))
+    if not quiet:
+        _suggest(reference)
+
+
+def _suggest(reference: str) -> None:
+    """Name a draft model and a head for a model of the catalogue, where none is on disk."""
+    from edgespec import hub
+
+    entry = entry_of(reference)
+    if entry and entry.drafts and not any(map(hub.resolve, entry.drafts)):
+        click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
+    if entry and entry.heads and not any(hub.resolve(head.reference) for head in entry.heads):
+        click.echo(f"a trained head for it: edgespec pull {entry.heads[0].reference}", err=True)
+
+
+def _checkpoint(reference: str, offline: bool, quiet: bool) -> Path | None:
+    """Return the folder of a head's checkpoint, which is fetched if need be; None for a model."""
+    from edgespec import hub
+
+    folder = hub.checkpoint_on_disk(reference)
+    if folder or offline:
+        return folder
+    head = hub.head_repository(reference)
+    if head is None:
+        return None
+    if not quiet:
+        what = f"the checkpoint of a trained head, {size(head.size)}"
+        click.echo(f"fetching {names(reference)}: {what}", err=True)
+    with progress_bar() as progress:
+        return hub.pull_head(head, progress=progress)
+
+
+def _convert(
+    reference: str, folder: Path, target: str | None, precision: str, offline: bool, quiet: bool
+) -> None:
+    """Convert a checkpoint for a target that is on this disk, or say how."""
+    import edgespec
+    from edgespec import hub
+    from edgespec.convert.heads import read_head
+    from edgespec.convert.heads.conversion import target_name
+
+    known = hub.targets_of(reference)
+    if not quiet:
+        card = read_head(folder).license
+        click.echo(f"licence of the head, as its card names it: {name(card)}", err=True)
+    target = target or next((each for each in known if hub.resolve(each)), None)
+    if target is None:
+        click.echo(str(folder))
+        if not quiet:
+            click.echo(_how_to(folder, known), err=True)
+        return
+    out = hub.models_dir() / f"{folder.name}-head-{precision}"
+    model = fetched(target, offline=offline)
+    if not _is_for(out, target_name(target, model)):
+        with told() as show:
+            edgespec.convert_head(
+                folder, target, out, precision=precision,  # type: ignore[arg-type]
+                progress=show, offline=offline,
+            )  # fmt: skip
+    click.echo(str(out))
+    if not quiet:
+        click.echo(f"it drafts for {names(target)}: edgespec chat -m {names(target)}", err=True)
+
+
+def _is_for(folder: Path, noted: str) -> bool:
+    """Return True if a folder holds a head whose target was noted under this name."""
+    try:
+        note = json.loads((folder / "head.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(note, dict) and note.get("target") == noted
+
+
+def _how_to(folder: Path, known: list[str]) -> str:
+    """Return how to convert a checkpoint whose target is not on this disk."""
+    target = known[0] if known else "MODEL"
+    first = f"edgespec pull {target}, then " if known else ""
+    return (
+        f"to draft with it: {first}edgespec convert {names(str(folder))} --head --target {target}"
+    )

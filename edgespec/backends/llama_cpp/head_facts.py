@@ -1,0 +1,99 @@
+"""What GGUF files say of trained heads and of their targets, read without the engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..base import HeadFacts, TargetSizes
+from ..files import size_of
+from .damage import check
+from .head_files import ARCHITECTURES
+from .metadata import BLOCKS, Header, Layout
+from .nextn import mtp_layers, n_declared
+
+_EMBEDDING = "token_embd.weight"
+_NAMES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K",
+    11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16",
+    39: "MXFP4",
+}  # fmt: skip  # of ggml_types
+_OF_LAYERS = ("target_layers", "target_layer_ids")
+
+
+def head_facts(path: Path) -> HeadFacts:
+    """Return what the header of a head says, which may be in its target's file. Raises ModelError
+    and its kinds.
+    """
+    header = check(path)
+    architecture = header.text("general.architecture")
+    mtp, size = mtp_layers(path), size_of(path)
+    if mtp and not mtp.alone:
+        size = _n_bytes_of(header, (f"blk.{mtp.n_layer + i}." for i in range(mtp.n)))
+    read_size = size - (0 if mtp else _n_bytes(header.layouts.get(_EMBEDDING)))
+    d2t = header.layouts.get("d2t")
+    return HeadFacts(
+        kind=architecture if architecture in ARCHITECTURES else "mtp",
+        layers=(mtp.reads,) if mtp else _layers(header, architecture),
+        sizes=TargetSizes(
+            _number(header, f"{architecture}.target_hidden_size"), header.vocab_size, 0
+        ),
+        n_drafted=d2t.shape[0] if d2t and d2t.shape else header.vocab_size,
+        size=size,
+        read_size=read_size,
+        max_depth=max(0, _number(header, f"{architecture}.block_size") - 1),
+        n_ctx_train=_number(header, f"{architecture}.context_length"),
+        precision=_precision(header),
+        license=header.text("general.license") or "unknown",
+        source=header.text("general.name"),
+    )
+
+
+def target_sizes(path: Path) -> TargetSizes:
+    """Return the sizes of a model. Raises ModelError and its kinds."""
+    header = check(path)
+    prefix = header.text("general.architecture")
+    width = _number(header, f"{prefix}.embedding_length")
+    n_layer = _number(header, f"{prefix}.block_count") - n_declared(header)
+    return TargetSizes(width, header.vocab_size, max(0, n_layer))
+
+
+def _number(header: Header, key: str) -> int:
+    found: Any = header.metadata.get(key)
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def _layers(header: Header, architecture: str) -> tuple[int, ...]:
+    """Return the target's layers that a head reads, () where the file does not say."""
+    for key in _OF_LAYERS:
+        found = header.metadata.get(f"{architecture}.{key}")
+        if isinstance(found, list) and all(isinstance(layer, int) for layer in found):
+            return tuple(found)
+    return ()
+
+
+def _n_bytes_of(header: Header, prefixes: Iterable[str]) -> int:
+    """Return the bytes of the tensors whose names begin so."""
+    begins = tuple(prefixes)
+    return sum(_n_bytes(each) for name, each in header.layouts.items() if name.startswith(begins))
+
+
+def _n_bytes(layout: Layout | None) -> int:
+    """Return the bytes of a tensor, 0 for none and for a kind that is not known."""
+    if layout is None:
+        return 0
+    elements, n_bytes = BLOCKS.get(layout.kind, (1, 0))
+    return math.prod(layout.shape) // elements * n_bytes
+
+
+def _precision(header: Header) -> str:
+    """Return the number format that most bytes of the matrices have."""
+    totals: Counter[int] = Counter()
+    for name, layout in header.layouts.items():
+        if name != _EMBEDDING and len(layout.shape) > 1:
+            totals[layout.kind] += _n_bytes(layout)
+    kind = max(totals, key=totals.__getitem__, default=-1)
+    return _NAMES.get(kind, f"type {kind}" if kind >= 0 else "unknown")

@@ -1,0 +1,181 @@
+"""Repositories of the hub that hold the checkpoint of a trained head, and no model.
+
+A checkpoint is kept in our folder as it was published, without code, until it is converted for its
+target.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DownloadError, ModelNotFound
+from . import catalogue, hub_client
+from .catalogue import HubSource, ModelFile
+from .references import locate
+from .repositories import Repository
+from .storage import Progress, locked, need_space
+from .store import checkpoint_folder
+
+CONFIG, _CARD = "config.json", "README.md"
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = (
+    "model.safetensors", _INDEX, "medusa_lm_head.safetensors", "pytorch_model.bin",
+    "medusa_lm_head.pt",
+)  # fmt: skip
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+_NAMES = re.compile(r"eagle|medusa|speculator|dflash|mtp|nextn", re.I)  # in a head's config
+_KEYS = ("draft_vocab_size", "medusa_num_heads", "n_predict", "dflash_config", "block_size")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRepository:
+    """A repository with the checkpoint of a trained head. files: those that are fetched, and their
+    bytes.
+    """
+
+    repository: Repository
+    files: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        """The bytes to fetch."""
+        return sum(self.files.values())
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the checkpoint is kept in."""
+        return checkpoint_folder(self.repository)
+
+
+def head_repository(reference: str, token: str | None = None) -> HeadRepository | None:
+    """Return what to fetch of a repository that has neither a GGUF nor a graph; None for another
+    reference. Asks the hub.
+
+    Raises ModelNotFound for a checkpoint that is not whole, DownloadError if the hub does not
+    answer.
+    """
+    found = locate(reference, None)
+    if not isinstance(found, Repository) or found.tag:
+        return None
+    sizes = hub_client.sizes(found.repo, found.revision, token)
+    if any(name.lower().endswith((".gguf", ".onnx")) for name in sizes):
+        return None
+    weights = _weights(sizes)
+    if CONFIG not in sizes:
+        if not weights:
+            return None
+        raise ModelNotFound(
+            f"{found.repo} has weights ({weights[0]}) and no {CONFIG}, so nothing says what they "
+            "are; give a repository with both"
+        )
+    if not weights:
+        raise ModelNotFound(
+            f"{found.repo} has a {CONFIG} and no weights that can be read (one of "
+            f"{', '.join(_WEIGHTS)}); give a repository with both"
+        )
+    wanted = [CONFIG, *(name for name in (_CARD,) if name in sizes), *weights]
+    return HeadRepository(found, {name: sizes[name] for name in wanted})
+
+
+def _weights(sizes: Mapping[str, int]) -> list[str]:
+    """Return the files with the weights, as conversion looks for them."""
+    for name in _WEIGHTS:
+        if name in sizes:
+            shards = sorted(filter(_SHARD.fullmatch, sizes)) if name == _INDEX else []
+            return [name, *shards]
+    for suffix in _SUFFIXES:
+        found = [name for name in sizes if name.endswith(suffix) and "/" not in name]
+        if len(found) == 1:
+            return found
+    return []
+
+
+def checkpoint_on_disk(reference: str) -> Path | None:
+    """Return the folder of a head's checkpoint that was fetched, None where there is none."""
+    found = locate(reference, None)
+    if isinstance(found, Repository) and (checkpoint_folder(found) / CONFIG).is_file():
+        return checkpoint_folder(found)
+    return None
+
+
+def pull_head(
+    head: HeadRepository, *, progress: Progress | None = None, token: str | None = None
+) -> Path:
+    """Return the folder of a head's checkpoint, fetched and checked if it is not there yet. What
+    was fetched before it broke off is kept for the next time.
+
+    Raises ModelNotFound for a checkpoint of a model, DownloadError where the hub does not send it.
+    """
+    show = progress or (lambda *_: None)
+    whole = ModelFile(head.folder.name, "", (HubSource(head.repository.repo, CONFIG),), head.size)
+    try:
+        with locked(whole, show) as final:
+            if (final / CONFIG).is_file():
+                return final
+            need_space(final.parent, head.size)
+            partial = final.with_name(f".{final.name}.fetch")
+            _fetch(head, partial, show, token)
+            shutil.rmtree(partial / ".cache", ignore_errors=True)  # of the hub's client
+            partial.replace(final)
+    except OSError as error:
+        raise DownloadError(f"{head.repository}: {type(error).__name__}: {error}") from error
+    return final
+
+
+def _fetch(head: HeadRepository, folder: Path, progress: Progress, token: str | None) -> None:
+    """Fetch the files into a folder, the config first."""
+    of = head.repository
+    for name, size in head.files.items():
+        source = HubSource(of.repo, name, of.revision)
+        file = ModelFile(name, "", (source,), size or None)
+        hub_client.fetch(file, source, progress, token, folder)
+        if name == CONFIG:
+            try:
+                _check_config(of, folder / CONFIG)
+            except ModelNotFound:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+
+def _check_config(repository: Repository, path: Path) -> None:
+    """Raise ModelNotFound for a config.json that no head has."""
+    try:
+        config: Any = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelNotFound(
+            f"the {CONFIG} of {repository.repo} is no JSON ({error}), so it is no checkpoint of a "
+            "head; look at the repository's files"
+        ) from None
+    if not isinstance(config, dict) or not names_head(config):
+        named = config.get("architectures") if isinstance(config, dict) else None
+        what = str(named[0]) if isinstance(named, list) and named else "nothing that is known"
+        raise ModelNotFound(
+            f"{repository.repo} holds a model ({what:.80}) and no trained head; pull a repository "
+            "of the same model with GGUF files, or convert a folder of it with `edgespec convert`"
+        )
+
+
+def names_head(config: Mapping[str, Any]) -> bool:
+    """Return True if a config.json describes a head: it says so, or has a single layer."""
+    named = [config.get("model_type"), config.get("speculators_model_type")]
+    architectures = config.get("architectures")
+    named += architectures if isinstance(architectures, list) else []
+    if any(_NAMES.search(name) for name in named if isinstance(name, str)):
+        return True
+    return any(key in config for key in _KEYS) or config.get("num_hidden_layers") == 1
+
+
+def targets_of(reference: str) -> list[str]:
+    """Return the models of the catalogue that a head of the hub was trained for."""
+    found = locate(reference, None)
+    if not isinstance(found, Repository):
+        return []
+    entries = catalogue.load().values()
+    return [e.name for e in entries if any(h.repo == found.repo and not h.file for h in e.heads)]

@@ -1,0 +1,66 @@
+"""The gain of a draft model or head over plain decoding, as its own steps have shown it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..types import StepStats
+
+MOST_ANSWERS = 64  # that count: earlier ones fade
+_NAME = "draft_gain"
+
+
+class DraftGain:
+    """Sums the time of answers for which a draft model was loaded, and the time that its own
+    drafts saved.
+
+    Steps in which only lookups drafted save nothing here: they would do the same without it.
+    answers: how many count, MOST_ANSWERS at most. Both times are in seconds, and earlier ones fade.
+    """
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.spent_s = self.saved_s = 0.0
+        self._spent_s = self._saved_s = 0.0  # of the answer under way
+
+    @property
+    def value(self) -> float:
+        """The time of plain steps in place of its own, over the time with it; 1 before any."""
+        return (self.spent_s + self.saved_s) / self.spent_s if self.spent_s else 1.0
+
+    def count(self, step: StepStats, plain_s: float) -> None:
+        """Count a step. plain_s: seconds of a plain one in its place."""
+        self._spent_s += step.total_s
+        if step.draft_evaluated:
+            self._saved_s += step.n_emitted * plain_s - step.total_s
+
+    def end(self) -> None:
+        """End an answer."""
+        if not self._spent_s:
+            return
+        fading = 1 - 1 / MOST_ANSWERS
+        self.spent_s = fading * self.spent_s + self._spent_s
+        self.saved_s = fading * self.saved_s + self._saved_s
+        self.answers = min(self.answers + 1, MOST_ANSWERS)
+        self._spent_s = self._saved_s = 0.0
+
+    def learned(self) -> dict[str, Any]:
+        """Return the sums of the answers that have ended, {} where there were none."""
+        if not self.answers:
+            return {}
+        return {_NAME: {"answers": self.answers, "spent_s": self.spent_s, "saved_s": self.saved_s}}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned, if it is there. Raises ValueError, TypeError or KeyError
+        for what cannot be.
+        """
+        if _NAME not in state:
+            return
+        found = state[_NAME]
+        answers, spent, saved = int(found["answers"]), found["spent_s"], found["saved_s"]
+        sane = 0 < answers <= MOST_ANSWERS and 0 < spent < 1e9 and -spent < saved < 1e9
+        if not (sane and math.isfinite(spent + saved)):
+            raise ValueError(f"no gain of a draft model: {found}")
+        self.answers, self.spent_s, self.saved_s = answers, float(spent), float(saved)
