@@ -106,7 +106,7 @@ class ModelCurve:
 
 
 class HeadTimes:
-    """What a head takes beside its t(n), as kept or measured.
+    """Times of a head beside its t(n), as kept or measured.
 
     tapping: seconds of the target a step for hidden states. growing: what the head's guess behind
     another takes, as a share of its first. What was measured beside other programs is not kept.

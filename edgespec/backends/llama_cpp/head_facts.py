@@ -1,4 +1,4 @@
-"""What GGUF files say of trained heads and of their targets, read without the engine."""
+"""Facts about trained heads and their targets in GGUF files, read without the engine."""
 
 from __future__ import annotations
 

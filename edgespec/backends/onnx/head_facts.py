@@ -1,4 +1,4 @@
-"""What the files beside graphs say of trained heads and of their targets; no graph is loaded."""
+"""Facts about trained heads and their targets from the files beside graphs; no graph is loaded."""
 
 from __future__ import annotations
 
