@@ -171,7 +171,7 @@ def main() -> None:
             n_tokens=args.tokens, rounds=args.rounds,
         )  # fmt: skip
     result = {
-        "target": Path(args.target).stem, "draft": Path(args.draft).stem, "window": args.window,
+        "target": Path(args.target).name, "draft": Path(args.draft).name, "window": args.window,
         "depth": args.depth, "tokens": args.tokens, "rounds": args.rounds, "lengths": rows,
     }  # fmt: skip
     if args.save:
