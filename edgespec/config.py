@@ -191,11 +191,11 @@ class SamplingParams:
         given = [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} were given; an answer follows one of them")
-        if given and (self.stop or self.stop_token_ids or self.ignore_eos):
-            name = "ignore_eos" if self.ignore_eos else "stop"
+        others = [n for n in ("stop", "stop_token_ids", "ignore_eos") if getattr(self, n)]
+        if given and others:
             raise ConfigError(
-                f"{given[0]} and {name} were given: an answer under {given[0]} ends where it is "
-                f"complete; leave {name} out"
+                f"{given[0]} and {others[0]} were given: an answer under {given[0]} ends where it "
+                f"is complete; leave {others[0]} out"
             )
 
     @property

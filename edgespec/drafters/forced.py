@@ -23,7 +23,7 @@ State = tuple[int, ...]
 class ForcedBranches:
     """Guesses from the constraint of a request; none without one."""
 
-    wide = False
+    wide, constrained_only = False, True
 
     def __init__(self) -> None:
         self._matcher: Matcher | None = None

@@ -62,6 +62,16 @@ class Branches(Guesses, Protocol):
 
 
 @runtime_checkable
+class OfConstraint(Branches, Protocol):
+    """A source that guesses only under a constraint, and is left out without one.
+
+    constrained_only: True; it tells the kind.
+    """
+
+    constrained_only: bool
+
+
+@runtime_checkable
 class Closing(Protocol):
     """A source that has something to do when its drafter is closed."""
 
@@ -273,8 +283,11 @@ class TreeDrafter:
         """Begin a request."""
         n = len(request.prompt)
         wide = not self._costs or (self._costs.known and self._costs.least(n)[0] <= WIDE)
-        self._begin({k: s for k, s in self._named.items() if wide or not s.wide}, n)
         self._matcher = request.matcher()
+        of_use = {k: s for k, s in self._named.items() if wide or not s.wide}
+        if self._matcher is None:
+            of_use = {k: s for k, s in of_use.items() if not isinstance(s, OfConstraint)}
+        self._begin(of_use, n)
         for source in self._sources:
             source.begin(request)
 

@@ -8,9 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from ...config import EngineConfig
-from ...errors import ModelError
 from .buffers import MAX_ROWS
-from .head_steps import FUSE, HEAD, Floats, Nodes, Run, bind_input, bind_output, provider_of
+from .head_steps import (
+    FUSE,
+    HEAD,
+    Floats,
+    Nodes,
+    Run,
+    bind_input,
+    bind_output,
+    described,
+    provider_of,
+)
 from .session import open_session
 
 
@@ -28,18 +37,11 @@ class Blocks:
         self._head = open_session(folder / HEAD, config, n_threads)
         self._fuse = open_session(folder / FUSE, config, n_threads)
         self.provider = provider_of(self._head)
-        inputs = {node.name: node.shape for node in self._head.get_inputs()}
-        outputs = {node.name: node.shape for node in self._head.get_outputs()}
-        known = self._head.get_modelmeta().custom_metadata_map
-        try:
-            _, n_guesses, self.width = outputs["logits"]
-            block = np.full(inputs.pop("input_ids"), int(known["edgespec.mask_token"]), np.int64)
-            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
-            ) from error
-        self._block = block
+        with described(self._head, folder / HEAD, config) as graph:
+            _, n_guesses, self.width = graph.outputs["logits"]
+            inputs, mask = graph.inputs, int(graph.notes["edgespec.mask_token"])
+            self._block = np.full(inputs.pop("input_ids"), mask, np.int64)
+            self.n_ctx = graph.n_ctx
         self._cache = {
             name.removeprefix("past_key_values."): np.zeros((self.n_ctx, shape[-1]), np.float32)
             for name, shape in inputs.items()

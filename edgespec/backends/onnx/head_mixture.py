@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...errors import ModelError
 from .buffers import MAX_ROWS
 from .graph import KEEP
 from .head_steps import (
@@ -22,6 +21,7 @@ from .head_steps import (
     Run,
     bind_input,
     bind_output,
+    described,
     provider_of,
 )
 from .session import open_session
@@ -42,18 +42,10 @@ class Mixture:
         self._head = open_session(folder / HEAD, config, n_threads)
         self._fuse = open_session(folder / FUSE, config, n_threads)
         self.provider = provider_of(self._head)
-        inputs = {node.name: node.shape for node in self._head.get_inputs()}
-        outputs = {node.name: node.shape for node in self._head.get_outputs()}
-        known = self._head.get_modelmeta().custom_metadata_map
         names = [f"{i}.{kind}" for i in range(2) for kind in ("key", "value")]
-        try:
-            self.width = int(outputs["logits"][-1])
-            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
-            sizes = {name: int(inputs[f"past_key_values.{name}"][-1]) for name in names}
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
-            ) from error
+        with described(self._head, folder / HEAD, config) as graph:
+            self.width, self.n_ctx = int(graph.outputs["logits"][-1]), graph.n_ctx
+            sizes = {name: int(graph.inputs[f"past_key_values.{name}"][-1]) for name in names}
         self._cache = {
             name: np.zeros((self.n_ctx, size), np.float32) for name, size in sizes.items()
         }

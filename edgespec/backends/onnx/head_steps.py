@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from ...config import EngineConfig
 from ...errors import ModelError, OutOfMemory
 from .buffers import MAX_ROWS
+from .companions import DEFAULT_N_CTX
 from .graph import KEEP
 from .session import open_session, ort
 
@@ -30,6 +32,34 @@ class Nodes(NamedTuple):
     parents: Sequence[int]
     depths: Sequence[int]
     n_before: int
+
+
+class Described(NamedTuple):
+    """The description of a head's graph in itself. inputs, outputs: shapes by name. notes: those
+    that its conversion left. n_ctx: most tokens of its cache.
+    """
+
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    notes: Mapping[str, str]
+    n_ctx: int
+
+
+@contextlib.contextmanager
+def described(session: Any, path: Path, config: EngineConfig) -> Iterator[Described]:
+    """Give the description of a graph. Raises ModelError for what the block misses in it."""
+    try:
+        notes = session.get_modelmeta().custom_metadata_map
+        yield Described(
+            {node.name: node.shape for node in session.get_inputs()},
+            {node.name: node.shape for node in session.get_outputs()},
+            notes,
+            min(config.n_ctx or DEFAULT_N_CTX, int(notes["edgespec.n_ctx"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{path} lacks {error}: it is no head as edgespec convert writes them"
+        ) from error
 
 
 class Steps(Protocol):
@@ -66,18 +96,10 @@ class Layered:
         self.provider = provider_of(self._head)
         has_fuse = (folder / FUSE).is_file()
         self._fuse = open_session(folder / FUSE, config, n_threads) if has_fuse else None
-        inputs = {node.name: node for node in self._head.get_inputs()}
-        outputs = {node.name: node for node in self._head.get_outputs()}
-        try:
-            self._d = int(inputs["states"].shape[-1])
-            heads, size = (inputs["past_key_values.0.key"].shape[i] for i in (1, 3))
-            self.width = int(outputs["logits"].shape[-1])
-            known = self._head.get_modelmeta().custom_metadata_map
-            self.n_ctx = min(config.n_ctx or 8192, int(known["edgespec.n_ctx"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"{folder / HEAD} lacks {error}: it is no head as edgespec convert writes them"
-            ) from error
+        with described(self._head, folder / HEAD, config) as graph:
+            self._d = int(graph.inputs["states"][-1])
+            heads, size = (graph.inputs["past_key_values.0.key"][i] for i in (1, 3))
+            self.width, self.n_ctx = int(graph.outputs["logits"][-1]), graph.n_ctx
         self._cache_shape = (1, int(heads), self.n_ctx, int(size))
         self._make_buffers(chunk)
 

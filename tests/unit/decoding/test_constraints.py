@@ -254,3 +254,34 @@ def test_the_cache_of_compiled_constraints_is_used():
     made = Constraints(TOKENIZER)
     assert made.of(SamplingParams(schema=COMMAND)) is made.of(SamplingParams(schema=dict(COMMAND)))
     assert made.of(SamplingParams()) is None
+
+
+def tree_drafter(text, **given):
+    """Return a drafter of lookups and forced tokens behind a text, under a form of the answer."""
+    from edgespec.drafters.forced import ForcedBranches
+    from edgespec.drafters.suffix import SuffixBranches
+    from edgespec.drafters.trees import TreeDrafter
+    from edgespec.sampling.base import Request
+
+    params = SamplingParams(**given)
+    drafter = TreeDrafter({"suffix": SuffixBranches(1), "forced": ForcedBranches()}, 8)
+    constraint = Constraints(TOKENIZER).of(params)
+    drafter.begin(Request(tokens_of(text), params, None, constraint=constraint))
+    return drafter
+
+
+def test_lookups_are_cut_where_the_form_would_refuse():
+    text = "left then right, left"
+    looked_up = tree_drafter(text).propose(tokens_of(text), 8)
+    assert TOKENIZER.piece(looked_up.tokens[0]) == b" "
+    free = tree_drafter(text, regex=" then .*").propose(tokens_of(text), 8)
+    assert free.tokens[: len(tokens_of(" then"))] == tuple(tokens_of(" then"))
+    cut = tree_drafter(text, regex=" th[0-9]+").propose(tokens_of(text), 8)
+    assert cut.tokens == tuple(tokens_of(" th"))
+    assert not tree_drafter(text, regex="[0-9]+").propose(tokens_of(text), 8).tokens
+
+
+def test_forced_tokens_cost_nothing_without_a_form():
+    assert tree_drafter("abab")._names == ["suffix"]
+    assert tree_drafter("abab", regex="a")._names == ["suffix", "forced"]
+    assert answer("forced", max_tokens=5).token_ids == answer("none", max_tokens=5).token_ids
