@@ -7,8 +7,8 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -20,9 +20,9 @@ from ..decoding.engine import Engine
 from ..errors import ConfigError
 from ..types import Completion, Event
 from . import parameters
-from .errors import as_api_error, bad_value, shutting_down
+from .errors import ApiError, as_api_error, bad_value, shutting_down
 from .metrics import Metrics
-from .parameters import Generation
+from .parameters import ChatRequest, Generation
 from .request_queue import RequestQueue
 from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder, usage
 from .settings import ServerSettings
@@ -31,6 +31,40 @@ from .tokenization import Tokenization, body, while_connected
 T = TypeVar("T")
 Item = tuple[int, Event]
 """An event, and the index of the choice that it belongs to."""
+
+
+class Form(Protocol):
+    """How a response is written, of which there are the dicts that a ResponseBuilder makes."""
+
+    def whole(self, response: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a whole response as it is sent."""
+        ...
+
+    def stream(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+        """Yield the server-sent events of a stream."""
+        ...
+
+    def failure(self, error: ApiError, request_id: str) -> str:
+        """Return the server-sent events that end a stream that broke off."""
+        ...
+
+
+class PlainForm:
+    """The form of OpenAI's completions: a chunk an event, and [DONE] at the end."""
+
+    def whole(self, response: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a response as it is."""
+        return response
+
+    async def stream(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+        """Yield an event for each chunk."""
+        async for chunk in chunks:
+            yield f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
+        yield "data: [DONE]\n\n"
+
+    def failure(self, error: ApiError, request_id: str) -> str:
+        """Return an event with the error."""
+        return f"data: {json.dumps(error.body())}\n\n"
 
 
 class OpenAIEndpoints:
@@ -75,11 +109,24 @@ class OpenAIEndpoints:
     async def chat(self, request: Request) -> Response:
         """Answer `/v1/chat/completions`: continue a conversation."""
         given = parameters.read(await body(request), parameters.ChatRequest)
+        return await self.continue_chat(request, given, lambda n_prompt_tokens: PlainForm())
+
+    async def continue_chat(
+        self, request: Request, given: ChatRequest, form: Callable[[int], Form]
+    ) -> Response:
+        """Answer a chat-completions request; form: makes the form of the response, from the number
+        of tokens of the prompt.
+        """
         self._tokenization.check_model(given.model)
         fields = await self._sampling(given)
         prompt = await self._tokenization.conversation(request, given)
         builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
-        return await self._answer(request, given, builder, [prompt], fields)
+        return await self._answer(request, given, builder, [prompt], fields, form(len(prompt)))
+
+    async def count_tokens(self, request: Request, given: ChatRequest) -> int:
+        """Return the number of tokens of a chat-completions request's prompt."""
+        self._tokenization.check_model(given.model)
+        return await self._tokenization.count(request, given)
 
     async def completions(self, request: Request) -> Response:
         """Answer `/v1/completions`: continue texts."""
@@ -88,7 +135,7 @@ class OpenAIEndpoints:
         fields = await self._sampling(given)
         prompts = await self._tokenization.prompts(request, given.prompt)
         builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
-        return await self._answer(request, given, builder, prompts, fields)
+        return await self._answer(request, given, builder, prompts, fields, PlainForm())
 
     async def _sampling(self, given: Generation) -> dict[str, Any]:
         """Return the fields of SamplingParams; the form of an answer is compiled on a thread."""
@@ -130,6 +177,7 @@ class OpenAIEndpoints:
         builder: ResponseBuilder,
         prompts: Sequence[list[int]],
         fields: dict[str, Any],
+        form: Form,
     ) -> Response:
         log = request.scope["edgespec.log"]
         log |= {"stream": bool(given.stream), "prompts": len(prompts)}
@@ -138,10 +186,10 @@ class OpenAIEndpoints:
             if given.stream_options is not None:
                 raise bad_value("stream_options", "stream_options needs stream: true beside it")
             completions = await while_connected(request.receive, _completions(items))
-            return JSONResponse(builder.whole(completions))
+            return JSONResponse(form.whole(builder.whole(completions)))
         with_usage = bool(given.stream_options and given.stream_options.include_usage)
         first = await while_connected(request.receive, anext(items))
-        return EventStream(_chunks(builder, first, items, with_usage), items, log)
+        return EventStream(form, _chunks(builder, first, items, with_usage), items, log)
 
     async def _events(
         self, prompts: Sequence[list[int]], fields: dict[str, Any], scope: Scope
@@ -246,21 +294,24 @@ async def _chain(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
 
 
 class EventStream(Response):
-    """Sends chunks as server-sent events, then [DONE]; a failure is an event with an error.
+    """Sends a stream of server-sent events in a form.
 
-    source: where the chunks come from; it is closed as soon as the client has gone.
+    chunks: what the stream says. source: where the chunks come from; it is closed as soon as the
+    client has gone.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
+        form: Form,
         chunks: AsyncIterator[dict[str, Any]],
         source: AsyncGenerator[Item, None],
         log: dict[str, Any],
     ) -> None:
         self.status_code = 200
         self.background = None
+        self._form = form
         self._chunks = chunks
         self._source = source
         self._log = log
@@ -275,17 +326,17 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for line in self._lines():
-            body = f"data: {line}\n\n".encode("ascii")
+        async for text in self._texts():
+            body = text.encode("ascii")
             await send({"type": "http.response.body", "body": body, "more_body": True})
             await asyncio.sleep(0)  # neither chunks that wait already nor `send` let others in
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _lines(self) -> AsyncIterator[str]:
+    async def _texts(self) -> AsyncIterator[str]:
         try:
-            async for chunk in self._chunks:
-                yield json.dumps(chunk, allow_nan=False, separators=(",", ":"))
-            yield "[DONE]"
+            async for text in self._form.stream(self._chunks):
+                yield text
         except Exception as error:
             self._log["error"] = type(error).__name__
-            yield json.dumps(as_api_error(error, self._log["request_id"]).body())
+            request_id = self._log["request_id"]
+            yield self._form.failure(as_api_error(error, request_id), request_id)

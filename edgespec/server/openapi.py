@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from .converters.messages_request import CountRequest, MessagesRequest
+from .converters.responses_request import ResponsesRequest
 from .parameters import (
     ChatRequest,
     CompletionRequest,
@@ -31,6 +33,21 @@ class Error(Struct):
     """Any answer with another status than 200."""
 
     error: ErrorDetails
+
+
+class MessagesErrorDetails(Struct):
+    """The reason why a request was refused or failed."""
+
+    type: str
+    message: str
+
+
+class MessagesError(Struct):
+    """Any answer under `/v1/messages` with another status than 200."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+    request_id: str
 
 
 class Model(Struct):
@@ -77,6 +94,37 @@ class Answer(Struct):
     usage: Usage
 
 
+class ResponsesAnswer(Struct):
+    """The fields of a response that say what the answer is."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
+class MessagesAnswer(Struct):
+    """A message of the assistant."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, Any]
+
+
+class TokenCount(Struct):
+    """Number of tokens of a conversation."""
+
+    input_tokens: int
+
+
 class Tokens(Struct):
     """Token ids of a text or of a conversation."""
 
@@ -92,8 +140,9 @@ class Text(Struct):
 
 
 _STRUCTS = (
-    Error, Model, Models, Health, Answer, Tokens, Text,
-    ChatRequest, CompletionRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
+    Error, MessagesError, Model, Models, Health, Answer, ResponsesAnswer, MessagesAnswer, Tokens,
+    TokenCount, Text, ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest,
+    CountRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _WHY = {
@@ -123,8 +172,11 @@ def document(settings: ServerSettings) -> dict[str, Any]:
         "components": components,
     }
     if settings.api_keys:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"key": []}]
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+        }
+        found["security"] = [{"key": []}, {"header": []}]
     return found
 
 
@@ -140,6 +192,21 @@ def _paths(settings: ServerSettings) -> dict[str, Any]:
     post = {
         "/v1/chat/completions": _generate("Continue a conversation", ChatRequest),
         "/v1/completions": _generate("Continue texts", CompletionRequest),
+        "/v1/responses": _generate(
+            "Continue a conversation, as OpenAI's Responses API has it",
+            ResponsesRequest,
+            ResponsesAnswer,
+        ),
+        "/v1/messages": _as_messages(
+            _generate(
+                "Continue a conversation, as Anthropic's Messages API has it",
+                MessagesRequest,
+                MessagesAnswer,
+            )
+        ),
+        "/v1/messages/count_tokens": _as_messages(
+            _post("Number of tokens", _ref(CountRequest), _json(_ref(TokenCount)))
+        ),
         "/tokenize": _post(
             "Token ids",
             {"oneOf": [_ref(TokenizeText), _ref(TokenizeConversation)]},
@@ -182,10 +249,18 @@ def _vocabulary() -> dict[str, Any]:
     return found
 
 
-def _generate(summary: str, request: type[Struct]) -> dict[str, Any]:
-    found = _post(summary, _ref(request), _json(_ref(Answer)) | {"text/event-stream": {}})
+def _generate(summary: str, request: type[Struct], answer: type[Struct] = Answer) -> dict[str, Any]:
+    found = _post(summary, _ref(request), _json(_ref(answer)) | {"text/event-stream": {}})
     found["responses"] |= _errors(429, 503)
     return found
+
+
+def _as_messages(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an endpoint, with errors in the shape of Anthropic's API."""
+    for status, answer in described["responses"].items():
+        if status != "200":
+            answer["content"] = _json(_ref(MessagesError))
+    return described
 
 
 def _post(summary: str, body: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

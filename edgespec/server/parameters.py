@@ -297,7 +297,12 @@ def read(body: bytes, *kinds: type[R]) -> R:
 
     Raises ApiError (400) that names the field which is unknown, missing or wrong.
     """
-    given = {name: value for name, value in _parse(body).items() if value is not None}
+    return check(parse(body), *kinds)
+
+
+def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
+    """Return the fields of a request as `read` does."""
+    given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
     if unknown := [name for name in given if name not in known]:
         raise _unknown(unknown[0], known)
@@ -314,7 +319,8 @@ def read(body: bytes, *kinds: type[R]) -> R:
         raise _refused(mismatch) from None
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def parse(body: bytes) -> dict[str, Any]:
+    """Return a body as a JSON object; raise ApiError (400) if it is none."""
     try:
         value = msgspec.json.decode(body)
     except RecursionError:

@@ -122,6 +122,16 @@ class Tokenization:
             ),
         )
 
+    async def count(self, request: Request, given: ChatRequest) -> int:
+        """Return how many tokens a conversation has, up to where the assistant's answer begins."""
+        limit = self._settings.max_body_bytes
+        return await self._alone(
+            request,
+            lambda stopped: len(
+                collect(self._rendered(given.messages, given.parse_special)[1], limit, stopped)
+            ),
+        )
+
     async def prompts(self, request: Request, prompt: Any) -> list[list[int]]:
         """Return the token ids of each prompt of a completions request."""
         texts_or_ids = prompt if isinstance(prompt, list) else [prompt]

@@ -1,0 +1,407 @@
+"""Anthropic's Messages API: what requests become, what answers look like, and its own client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.server import parameters
+from edgespec.server.converters.messages_request import (
+    CountRequest,
+    MessagesRequest,
+    conversion,
+)
+from edgespec.server.converters.messages_writer import MessagesWriter
+from edgespec.server.errors import ApiError
+from tests.helpers.conversions import USAGE, chunks, cut_message, events_of, message, whole_of
+
+PATH = "/v1/messages"
+ASK = [{"role": "user", "content": "hello"}]
+WEATHER = {
+    "name": "weather",
+    "description": "Tell the weather",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+
+
+def chat_of(**body: Any) -> dict[str, Any]:
+    """Return the chat-completions request for a request."""
+    body = {"max_tokens": 5, "messages": ASK} | body
+    return conversion(parameters.check(body, MessagesRequest)).fields
+
+
+def refusal(**body: Any) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        chat_of(**body)
+    return refused.value
+
+
+def writer() -> MessagesWriter:
+    return MessagesWriter("toy", USAGE["prompt_tokens"])
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+def test_a_plain_request():
+    found = chat_of(system="be brief", stop_sequences=["x"], temperature=0.5, top_p=0.9, top_k=3)
+    assert found == {
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hello"},
+        ],
+        "max_completion_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_p": 0.9, "top_k": 3,
+    }  # fmt: skip
+
+
+def test_a_conversation_with_calls_as_clients_send_it_back():
+    cached = {"cache_control": {"type": "ephemeral"}}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "Weather?"} | cached]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Look it up.", "signature": ""},
+            {"type": "redacted_thinking", "data": "…"},
+            {"type": "text", "text": "Wait.", "citations": None},
+            {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Köln"}},
+            {"type": "tool_use", "id": "b", "name": "weather", "input": {}, "caller": None},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": "sunny"} | cached,
+            {"type": "tool_result", "tool_use_id": "b", "is_error": True,
+             "content": [{"type": "text", "text": "un"}, {"type": "text", "text": "known"}]},
+            {"type": "text", "text": "And now?"},
+        ]},
+    ]  # fmt: skip
+
+    def call(name: str, arguments: str) -> dict[str, Any]:
+        function = {"name": "weather", "arguments": arguments}
+        return {"id": name, "type": "function", "function": function}
+
+    assert chat_of(messages=turns)["messages"] == [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
+         "tool_calls": [call("a", '{"city": "Köln"}'), call("b", "{}")]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "content": "unknown"},
+        {"role": "user", "content": "And now?"},
+    ]  # fmt: skip
+
+
+def test_turns_of_one_role_are_combined_as_anthropic_does():
+    turns = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    assert chat_of(messages=turns)["messages"] == [{"role": "user", "content": "one\n\ntwo"}]
+
+
+def test_the_block_for_accounting_is_no_text_for_a_model():
+    """It differs from request to request: nothing behind it could be reused from the cache."""
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=a5145;"},
+        {"type": "text", "text": "You are Claude Code."},
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+    ]
+    first = chat_of(system=system)["messages"][0]
+    assert first == {"role": "system", "content": "You are Claude Code.\n\nBe brief."}
+
+
+def test_custom_tools_are_taken_and_those_of_the_provider_skipped():
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        WEATHER | {"cache_control": {"type": "ephemeral"}},
+        WEATHER | {"type": "custom", "name": "time", "strict": True, "defer_loading": False},
+    ]
+    found = chat_of(tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    assert [tool["function"]["name"] for tool in found["tools"]] == ["weather", "time"]
+    assert found["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
+    assert found["tools"][1]["function"]["strict"] is True
+    assert (found["tool_choice"], found["parallel_tool_calls"]) == ("required", False)
+    named = chat_of(tools=tools, tool_choice={"type": "tool", "name": "time"})
+    assert named["tool_choice"] == {"type": "function", "function": {"name": "time"}}
+    assert chat_of(tools=tools, tool_choice={"type": "none"})["tool_choice"] == "none"
+    assert "parallel_tool_calls" not in chat_of(tools=tools, tool_choice={"type": "auto"})
+    assert "tools" not in chat_of(tools=tools[:1], tool_choice={"type": "auto"})
+
+
+def test_thinking_and_formats():
+    assert "reasoning_effort" not in chat_of()
+    assert chat_of(thinking={"type": "disabled"})["reasoning_effort"] == "none"
+    enabled = chat_of(thinking={"type": "enabled", "budget_tokens": 2048})
+    assert enabled["thinking_budget_tokens"] == 2048
+    schema = {"type": "object"}
+    config = {"effort": "high", "format": {"type": "json_schema", "schema": schema}}
+    found = chat_of(thinking={"type": "adaptive", "display": "omitted"}, output_config=config)
+    assert found["reasoning_effort"] == "high"
+    assert found["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"max_tokens": None}, "max_tokens", "missing"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_completion_tokens": 1}, "max_completion_tokens", "unknown parameter"),
+        ({"mcp_servers": []}, "mcp_servers", "unknown parameter"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+         "messages[0].content[0]", "images are not supported"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]},
+         "messages[0].content[0].content[0]", "images are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+         "messages[0].content[0]", "documents are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b",
+                                                     "input": {}}]}]},
+         "messages[0].content[0]", "tool_use belongs in a message of the assistant"),
+        ({"messages": [*ASK, {"role": "assistant", "content": [
+            {"type": "tool_result", "tool_use_id": "a"}]}, *ASK]},
+         "messages[1].content[0]", "tool_result belongs in a message of the user"),
+        ({"messages": [*ASK, {"role": "assistant", "content": "Hi"}]}, "messages", "not continued"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+         "messages[0].content[0].text", "missing"),
+        ({"messages": [{"role": "user", "content": [{"type": "server_tool_use"}]}]},
+         "messages[0].content[0].type", "server_tool_use"),
+        ({"tools": [WEATHER, {"name": "x"}]}, "tools[1].input_schema", "missing"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "missing"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type", '"any"'),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens",
+         "at least 0"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(body, param, says):
+    error = refusal(**body)
+    assert (error.status, error.param) == (400, param)
+    assert says in error.message
+    told = error.messages_body("id")["error"]
+    assert told["type"] == "invalid_request_error"
+    assert param in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("messages[2].content", "messages[2].content"),
+        ("stop", "stop_sequences"),
+        ("response_format", "output_config.format"),
+        ("tools[0].function.parameters", "tools[1].input_schema"),
+        ("tools[0].function.name", "tools[1].name"),
+    ],
+)
+def test_errors_of_the_chat_name_the_field_of_the_request(there, here):
+    tools = [{"type": "web_search_20250305"}, WEATHER]
+    body = {"max_tokens": 5, "messages": ASK, "tools": tools}
+    asked = conversion(parameters.check(body, MessagesRequest))
+    error = asked.renamed(ApiError(400, f"{there} is wrong", param=there))
+    assert (error.param, error.message) == (here, f"{here} is wrong")
+
+
+def test_a_count_is_asked_for_without_what_only_answers_need():
+    found = conversion(parameters.check({"messages": ASK, "tools": [WEATHER]}, CountRequest))
+    assert set(found.fields) == {"messages", "tools"}
+    with pytest.raises(ApiError, match="max_tokens"):
+        parameters.check({"messages": ASK, "max_tokens": 5}, CountRequest)
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def accumulated(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the content that the deltas of a stream add up to."""
+    content: list[dict[str, Any]] = []
+    arguments: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(content)
+            content.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            index, delta = event["index"], event["delta"]
+            if delta["type"] == "input_json_delta":
+                arguments[index] = arguments.get(index, "") + delta["partial_json"]
+            else:
+                name = delta["type"].removesuffix("_delta")
+                content[index][name] += delta[name]
+    for index, text in arguments.items():
+        content[index]["input"] = json.loads(text)
+    return content
+
+
+@given(message(), st.data())
+def test_however_an_answer_is_cut_the_same_comes_out(said, data):
+    whole = whole_of(writer(), said, "tool_calls")
+    events = events_of(writer(), chunks(cut_message(said, data.draw), "tool_calls"))
+    assert accumulated(events) == whole["content"]
+    starts = [event["index"] for event in events if event["type"] == "content_block_start"]
+    stops = [event["index"] for event in events if event["type"] == "content_block_stop"]
+    assert starts == stops == list(range(len(whole["content"])))
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2]["usage"] == whole["usage"]
+
+
+def test_the_events_of_an_answer_with_everything():
+    said = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm", "reasoning": "Hm"},
+        {"content": "Wait"},
+        {"tool_calls": [{"index": 0, "id": "a", "type": "function",
+                         "function": {"name": "weather", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":"Rome"}'}}]},
+    ]  # fmt: skip
+    events = events_of(writer(), chunks(said, "tool_calls"))
+    assert [event["type"] for event in events] == [
+        "message_start",
+        *("content_block_start", "content_block_delta", "content_block_stop") * 3,
+        "message_delta",
+        "message_stop",
+    ]
+    assert accumulated(events) == [
+        {"type": "thinking", "thinking": "Hm", "signature": ""},
+        {"type": "text", "text": "Wait"},
+        {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}},
+    ]
+    assert events[0]["message"]["usage"]["input_tokens"] == USAGE["prompt_tokens"]
+    assert events[-2]["usage"] == {
+        "input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 0,
+        "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop", "told"),
+    [
+        ("stop", 256, {"stop_reason": "end_turn", "stop_sequence": None}),
+        ("stop", "END", {"stop_reason": "stop_sequence", "stop_sequence": "END"}),
+        ("length", None, {"stop_reason": "max_tokens", "stop_sequence": None}),
+        ("tool_calls", 256, {"stop_reason": "tool_use", "stop_sequence": None}),
+    ],
+)
+def test_why_an_answer_ended(reason, stop, told):
+    found = whole_of(writer(), {"content": "x"}, reason, stop)
+    assert {name: found[name] for name in told} == told
+
+
+@pytest.mark.parametrize("arguments", ["", '{"city": "Ro', "7"])
+def test_a_call_that_was_cut_has_no_arguments(arguments):
+    function = {"name": "weather", "arguments": arguments}
+    said = {"tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    block = whole_of(writer(), said, "length")["content"][0]
+    assert (block["name"], block["input"]) == ("weather", {})
+
+
+# --- the server --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def official(running, engine):
+    with (
+        running(engine, api_keys=("key",)) as server,
+        anthropic.Anthropic(base_url=server.url, api_key="key", max_retries=0) as made,
+    ):
+        yield made
+
+
+def test_the_official_client(official):
+    answer = official.messages.create(model="toy", max_tokens=50, messages=ASK)
+    assert [block.text for block in answer.content] == ["Hi, what can I do?"]
+    assert (answer.stop_reason, answer.role, answer.model) == ("end_turn", "assistant", "toy")
+    assert answer.usage.output_tokens == len("Hi, what can I do?") + 1
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": answer.content},
+        {"role": "user", "content": "x"},
+    ]
+    again = official.messages.create(model="toy", max_tokens=50, system="be", messages=turns)
+    assert again.content[0].text == "be|x"
+    warm = official.messages.create(model="toy", max_tokens=50, system="be", messages=turns)
+    assert warm.usage.cache_read_input_tokens > 0
+    total = warm.usage.input_tokens + warm.usage.cache_read_input_tokens
+    counted = official.messages.count_tokens(model="toy", system="be", messages=turns)
+    assert counted.input_tokens == total
+
+
+def test_stops_under_the_official_client(official):
+    short = official.messages.create(model="toy", max_tokens=3, messages=ASK)
+    assert (short.content[0].text, short.stop_reason) == ("Hi,", "max_tokens")
+    cut = official.messages.create(
+        model="toy", max_tokens=50, messages=ASK, stop_sequences=["xyz", "can"]
+    )
+    assert (cut.content[0].text, cut.stop_reason) == ("Hi, what ", "stop_sequence")
+    assert cut.stop_sequence == "can"
+
+
+def test_the_official_clients_stream(official):
+    said = [{"role": "user", "content": "umlaut"}]
+    with official.messages.stream(model="toy", max_tokens=50, messages=said) as stream:
+        assert "".join(stream.text_stream) == "Grüße aus Köln"
+        final = stream.get_final_message()
+    whole = official.messages.create(model="toy", max_tokens=50, messages=said)
+    assert final.content[0].text == whole.content[0].text == "Grüße aus Köln"
+    assert final.stop_reason == "end_turn"
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_refusals_under_the_official_client(official):
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        official.messages.create(
+            model="toy", max_tokens=5, messages=ASK, extra_body={"temprature": 1}
+        )
+    told = refused.value.body
+    assert told["type"] == "error"
+    assert told["error"]["type"] == "invalid_request_error"
+    assert "did you mean 'temperature'" in told["error"]["message"]
+    assert told["request_id"] == refused.value.response.headers["x-request-id"]
+    with pytest.raises(anthropic.BadRequestError, match="this server takes 512"):
+        official.messages.create(
+            model="toy", max_tokens=5, messages=[{"role": "user", "content": "a" * 600}]
+        )
+    with pytest.raises(anthropic.NotFoundError, match="claude"):
+        official.messages.create(model="claude-sonnet-4-5", max_tokens=5, messages=ASK)
+    with pytest.raises(anthropic.AuthenticationError) as stranger:
+        official.with_options(api_key="wrong").messages.create(
+            model="toy", max_tokens=5, messages=ASK
+        )
+    assert stranger.value.body["error"]["type"] == "authentication_error"
+
+
+def test_a_key_may_come_either_way(running, engine):
+    with (
+        running(engine, api_keys=("key",)) as server,
+        anthropic.Anthropic(base_url=server.url, auth_token="key", api_key=None) as bearer,
+    ):
+        assert bearer.messages.count_tokens(model="toy", messages=ASK).input_tokens > 0
+
+
+def test_a_stream_that_breaks_off_says_so(official):
+    said = [{"role": "user", "content": "boom"}]
+    with (
+        pytest.raises(anthropic.APIStatusError, match="its log says where") as broken,
+        official.messages.stream(model="toy", max_tokens=5, messages=said) as stream,
+    ):
+        stream.until_done()
+    assert broken.value.body["error"]["type"] == "api_error"
+    with pytest.raises(anthropic.InternalServerError):
+        official.messages.create(model="toy", max_tokens=5, messages=said)
+    assert official.messages.create(model="toy", max_tokens=50, messages=ASK).content
+
+
+def test_every_error_under_the_path_has_its_shape(client_of):
+    client = client_of(max_body_bytes=100, api_keys=("key",))
+    headers = {"x-api-key": "key"}
+    for sent, kind in (
+        (client.get(PATH, headers=headers), "invalid_request_error"),
+        (client.get(f"{PATH}/nothing", headers=headers), "not_found_error"),
+        (client.post(PATH, headers=headers, json={"a": "x" * 200}), "request_too_large"),
+        (client.post(PATH, headers=headers, content=b"{}"), "invalid_request_error"),
+        (client.post(PATH, json={}), "authentication_error"),
+    ):
+        assert sent.json()["type"] == "error"
+        assert sent.json()["error"]["type"] == kind
+    assert "param" in client.get("/v1/messagesx", headers=headers).json()["error"]
+
+
+def test_a_count_may_be_longer_than_the_context(client):
+    said = [{"role": "user", "content": "a" * 1000}]
+    counted = client.post(f"{PATH}/count_tokens", json={"messages": said}).json()
+    assert counted["input_tokens"] > 1000
