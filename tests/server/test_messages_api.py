@@ -357,7 +357,7 @@ def test_refusals_under_the_official_client(official):
             model="toy", max_tokens=5, messages=[{"role": "user", "content": "a" * 600}]
         )
     with pytest.raises(anthropic.NotFoundError, match="claude"):
-        official.messages.create(model="claude-sonnet-4-5", max_tokens=5, messages=ASK)
+        official.messages.create(model="claude", max_tokens=5, messages=ASK)
     with pytest.raises(anthropic.AuthenticationError) as stranger:
         official.with_options(api_key="wrong").messages.create(
             model="toy", max_tokens=5, messages=ASK
@@ -387,12 +387,12 @@ def test_a_stream_that_breaks_off_says_so(official):
 
 
 def test_every_error_under_the_path_has_its_shape(client_of):
-    client = client_of(max_body_bytes=100, api_keys=("key",))
+    client = client_of(max_body_bytes=1024, api_keys=("key",))
     headers = {"x-api-key": "key"}
     for sent, kind in (
         (client.get(PATH, headers=headers), "invalid_request_error"),
         (client.get(f"{PATH}/nothing", headers=headers), "not_found_error"),
-        (client.post(PATH, headers=headers, json={"a": "x" * 200}), "request_too_large"),
+        (client.post(PATH, headers=headers, json={"a": "x" * 2000}), "request_too_large"),
         (client.post(PATH, headers=headers, content=b"{}"), "invalid_request_error"),
         (client.post(PATH, json={}), "authentication_error"),
     ):
