@@ -201,6 +201,9 @@ def test_errors_of_the_chat_name_the_field_of_the_request(there, here):
 def test_a_count_is_asked_for_without_what_only_answers_need():
     found = conversion(parameters.check({"messages": ASK, "tools": [WEATHER]}, CountRequest))
     assert set(found.fields) == {"messages", "tools"}
+    said = [*ASK, {"role": "assistant", "content": "Hi"}]
+    counted = conversion(parameters.check({"messages": said}, CountRequest))
+    assert counted.fields["messages"] == said
     with pytest.raises(ApiError, match="max_tokens"):
         parameters.check({"messages": ASK, "max_tokens": 5}, CountRequest)
 

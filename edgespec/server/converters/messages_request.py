@@ -23,6 +23,9 @@ _NAMES = {
     "response_format": "output_config.format",
     "stop": "stop_sequences",
 }
+_BEGUN = (
+    "the last message must not be the assistant's: an answer that has begun is not continued here"
+)
 _BILLING = "x-anthropic-billing-header:"
 
 
@@ -196,6 +199,8 @@ def conversion(given: CountRequest) -> Conversion:
         **tool_fields(tools, *_choice(given)),
     }
     if isinstance(given, MessagesRequest):
+        if given.messages[-1].role == "assistant":
+            raise bad_value("messages", _BEGUN)
         asked |= {
             "max_completion_tokens": given.max_tokens,
             "stop": given.stop_sequences,
@@ -217,12 +222,6 @@ def _messages(given: CountRequest) -> list[dict[str, Any]]:
         for k, block in enumerate(blocks):
             _check_place(turn.role, block, f"messages[{i}].content[{k}]")
             _add(talk, turn.role, block)
-    if given.messages[-1].role == "assistant":
-        raise bad_value(
-            "messages",
-            "the last message must not be the assistant's: an answer that has begun is not "
-            "continued here",
-        )
     return talk.messages
 
 
@@ -283,7 +282,7 @@ def _functions(given: CountRequest) -> tuple[list[dict[str, Any]], dict[str, str
     place there.
     """
     found: list[dict[str, Any]] = []
-    names = {}
+    names: dict[str, str] = {}
     for i, tool in enumerate(given.tools or ()):
         if tool.type not in (None, "custom"):
             continue

@@ -23,7 +23,7 @@ class MessagesWriter(Writer):
     def __init__(self, model: str, n_prompt_tokens: int) -> None:
         super().__init__()
         usage = _usage(Ending(prompt_tokens=n_prompt_tokens))
-        self._message = {
+        self._message: dict[str, Any] = {
             "id": f"msg_{uuid.uuid4().hex}",
             "type": "message",
             "role": "assistant",

@@ -314,7 +314,7 @@ def _functions(given: ResponsesRequest) -> tuple[list[dict[str, Any]], dict[str,
     here, by its place there.
     """
     found: list[dict[str, Any]] = []
-    names = {}
+    names: dict[str, str] = {}
     for i, tool in enumerate(given.tools or ()):
         if tool.type != "function":
             continue

@@ -13,7 +13,11 @@ from ..errors import ApiError
 from .responses_request import ResponsesRequest
 from .writer import Ending, Event, Writer
 
-_EVENTS = {"content": "response.output_text", "reasoning": "response.reasoning_text"}
+_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "message": ("response.output_text", {"logprobs": []}),
+    "reasoning": ("response.reasoning_text", {}),
+}
+"""What events about an item's text are called, and what else they hold."""
 
 
 class ResponsesWriter(Writer):
@@ -57,8 +61,8 @@ class ResponsesWriter(Writer):
     def _begin_block(self, part: Part) -> Iterator[Event]:
         self._item = _item(part)
         self._response["output"].append(self._item)
-        place = {"output_index": len(self._response["output"]) - 1}
-        yield self._event("response.output_item.added", **place, item=copy.deepcopy(self._item))
+        begun = copy.deepcopy(self._item)
+        yield self._event("response.output_item.added", output_index=self._index, item=begun)
         if part.kind != "call":
             self._item["content"].append(_content(part.kind))
             yield self._told("response.content_part.added", part=_content(part.kind))
@@ -69,8 +73,8 @@ class ResponsesWriter(Writer):
             yield self._told("response.function_call_arguments.delta", delta=part.text)
             return
         self._item["content"][0]["text"] += part.text
-        more = {"logprobs": []} if part.kind == "content" else {}
-        yield self._told(f"{_EVENTS[part.kind]}.delta", delta=part.text, **more)
+        name, more = _TEXTS[self._item["type"]]
+        yield self._told(f"{name}.delta", delta=part.text, **more)
 
     def _end_block(self, cut: bool) -> Iterator[Event]:
         item = self._item
@@ -79,21 +83,19 @@ class ResponsesWriter(Writer):
             said = {"name": item["name"], "arguments": item["arguments"]}
             yield self._told("response.function_call_arguments.done", **said)
         else:
-            content = item["content"][0]
-            is_text = item["type"] == "message"
-            more = {"logprobs": []} if is_text else {}
-            name = _EVENTS["content" if is_text else "reasoning"]
+            content, (name, more) = item["content"][0], _TEXTS[item["type"]]
             yield self._told(f"{name}.done", text=content["text"], **more)
             yield self._told("response.content_part.done", part=content)
-        place = {"output_index": len(self._response["output"]) - 1}
-        yield self._event("response.output_item.done", **place, item=item)
+        yield self._event("response.output_item.done", output_index=self._index, item=item)
+
+    @property
+    def _index(self) -> int:
+        """The number of the open item."""
+        return len(self._response["output"]) - 1
 
     def _told(self, name: str, /, **fields: Any) -> Event:
         """Return an event about the open item, and about its content if it has any."""
-        place = {
-            "item_id": self._item["id"],
-            "output_index": len(self._response["output"]) - 1,
-        }
+        place = {"item_id": self._item["id"], "output_index": self._index}
         if self._item["type"] != "function_call":
             place["content_index"] = 0
         return self._event(name, **place, **fields)
