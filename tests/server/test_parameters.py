@@ -42,8 +42,9 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("stream_options", {"include_sage": True}, "include_usage"),
         ("model", 7, "must be text"),
         ("top_logprobs", 21, "at most 20"),
-        ("tools", [{"type": "function"}], "calls no tools"),
-        ("tool_choice", "auto", "calls no tools"),
+        ("tools", [{"type": "function"}], "is missing"),
+        ("tool_choice", "required", "no function"),
+        ("functions", [{"name": "a"}], "tools holds functions"),
         ("response_format", {"type": "xml"}, 'or "text", got "xml"'),
         ("response_format", {"type": "json_schema"}, "json_schema is missing"),
         ("response_format", {"type": "text", "strict": True}, "unknown field"),
@@ -53,9 +54,10 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("structured_outputs", {"regex": "(a"}, "regex cannot be followed"),
         ("structured_outputs", {"json": {}, "regex": "a"}, "both say what an answer is"),
         ("audio", {}, "not supported"),
-        ("reasoning_effort", "high", "not supported"),
+        ("reasoning_effort", "huge", '"high" or "low"'),
         ("messages", [], "at least 1"),
-        ("messages", [{"role": "tool", "content": "x"}], 'or "system" or'),
+        ("messages", [{"role": "robot", "content": "x"}], 'must be "system" or'),
+        ("messages", [{"role": "tool", "content": "x"}], "tool_call_id' is missing"),
         ("messages", [{"role": "user"}], "'messages[0].content' is missing"),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], 'must be "text"'),
         ("messages", [{"role": "user", "content": "x", "cache_control": 1}], "unknown field"),
@@ -144,7 +146,7 @@ def test_the_page_names_what_is_taken():
     fields = [f for kind in KINDS.values() for f in msgspec.inspect.type_info(kind).fields]
     taken = [f.name for f in fields if "Not supported" not in str(f.type.extra_json_schema)]
     assert "messages" in taken
-    assert "tools" not in taken
+    assert "functions" not in taken
     assert [name for name in taken if f"`{name}`" not in page] == []
 
 
