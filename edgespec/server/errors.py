@@ -58,16 +58,21 @@ class ApiError(Exception):
         }
 
     def messages_body(self, request_id: str) -> dict[str, Any]:
-        """Return Anthropic's error object, which names the field in its message."""
+        """Return Anthropic's error object, which names the field in its message.
+
+        Its client sends a conversation whole where details have thread_unsupported_request.
+        """
         kind = "api_error" if self.status >= 500 else "invalid_request_error"
         message = self.message
         if self.param and self.param not in message:
             message = f"{self.param}: {message}"
-        return {
-            "type": "error",
-            "error": {"type": _MESSAGES_TYPES.get(self.status, kind), "message": message},
-            "request_id": request_id,
+        told: dict[str, Any] = {
+            "type": _MESSAGES_TYPES.get(self.status, kind),
+            "message": message,
         }
+        if self.code:
+            told["details"] = {"error_code": self.code}
+        return {"type": "error", "error": told, "request_id": request_id}
 
     def body_at(self, path: str, request_id: str) -> dict[str, Any]:
         """Return the error object in the shape of the API that a path belongs to."""

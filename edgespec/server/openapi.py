@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +40,7 @@ class MessagesErrorDetails(Struct):
 
     type: str
     message: str
+    details: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessagesError(Struct):
@@ -81,6 +82,10 @@ class Usage(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: Annotated[
+        dict[str, int] | msgspec.UnsetType,
+        msgspec.Meta(description="reasoning_tokens, where an answer may reason or call tools"),
+    ] = msgspec.UNSET
 
 
 class Answer(Struct):

@@ -1,4 +1,4 @@
-"""Tools, reasoning and forms through the Responses and the Messages API, under their own clients."""
+"""Tools, reasoning and forms through the Responses and the Messages API, in their own clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CUSTOM = {"name": "weather", "description": "Look it up", "input_schema": SCHEMA
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
 
-class weather(pydantic.BaseModel):  # noqa: N801
+class weather(pydantic.BaseModel):
     """Look up the weather."""
 
     city: str
@@ -176,7 +176,8 @@ def test_a_streamed_tool_call(messages):
     assert "".join(pieces) == ARGUMENTS
     whole = messages.create(**more)
     assert [block.type for block in final.content] == ["thinking", "text", "tool_use"]
-    assert final.content[:2] == whole.content[:2]
+    assert final.content[0].thinking == whole.content[0].thinking == "I ask."
+    assert final.content[1].text == whole.content[1].text == "Wait."
     assert final.content[2].input == whole.content[2].input == GIVEN
     assert final.stop_reason == whole.stop_reason == "tool_use"
     assert final.usage.output_tokens == whole.usage.output_tokens

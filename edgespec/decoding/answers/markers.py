@@ -10,6 +10,8 @@ from typing import Any
 ID = "\0"
 """In a marker: where the id of a call stands."""
 ID_LENGTH = 9  # letters and digits, as Mistral's templates insist on
+INDEX = "\1"
+"""In a marker: where a number stands that counts calls."""
 
 TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
 

@@ -12,12 +12,13 @@ from starlette.routing import Route
 from ...errors import EdgeSpecError
 from .. import parameters
 from ..errors import ApiError, as_api_error
-from ..openai import Form, OpenAIEndpoints
+from ..openai import OpenAIEndpoints
 from ..parameters import ChatRequest
 from ..settings import ServerSettings
+from ..streams import Form
 from ..tokenization import body
 from . import messages_request, responses_request
-from .conversation import Conversion
+from .conversion import Conversion
 from .messages_request import CountRequest, MessagesRequest
 from .messages_writer import MessagesWriter
 from .responses_request import ResponsesRequest

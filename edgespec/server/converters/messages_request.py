@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from ..errors import bad_value
-from ..parameters import _IGNORED, Length, Request, StopText, _about
-from .conversation import Conversation, Conversion, called, missing, tool_fields, without_none
+from ..messages import IGNORED, about, only
+from ..parameters import Length, Request, StopText
+from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
 _NAMES = {
     "max_completion_tokens": "max_tokens",
@@ -26,6 +27,7 @@ _NAMES = {
 _BEGUN = (
     "the last message must not be the assistant's: an answer that has begun is not continued here"
 )
+_STATELESS = "nothing is stored here; send the whole conversation"
 _BILLING = "x-anthropic-billing-header:"
 
 
@@ -141,51 +143,52 @@ class CountRequest(Request, frozen=True, kw_only=True):
     messages: Annotated[
         list[Turn], Meta(min_length=1, max_length=4096, description="The conversation")
     ]
-    system: Annotated[str | list[TextBlock] | None, _about("A system prompt")] = None
+    system: Annotated[str | list[TextBlock] | None, about("A system prompt")] = None
     tools: Annotated[
         Annotated[list[MessagesTool], Meta(max_length=512)] | None,
-        _about("Tools that may be called; those of the provider are skipped"),
+        about("Tools that may be called; those of the provider are skipped"),
     ] = None
     tool_choice: Annotated[
-        MessagesToolChoice | None, _about("Whether tools have to be called, and which")
+        MessagesToolChoice | None, about("Whether tools have to be called, and which")
     ] = None
     thinking: Annotated[
-        Thinking | None, _about("Whether to reason; left out, the model does as it does by itself")
+        Thinking | None, about("Whether to reason; left out, the model does as it does by itself")
     ] = None
     output_config: Annotated[
-        OutputConfig | None, _about("How much to reason, and the format of the answer")
+        OutputConfig | None, about("How much to reason, and the format of the answer")
     ] = None
-    cache_control: Annotated[dict[str, Any] | None, _IGNORED] = None
-    context_management: Annotated[dict[str, Any] | None, _IGNORED] = None
-    speed: Annotated[str | None, _IGNORED] = None
-    user_profile_id: Annotated[str | None, _IGNORED] = None
-    workspace_id: Annotated[str | None, _IGNORED] = None
+    cache_control: Annotated[dict[str, Any] | None, IGNORED] = None
+    context_management: Annotated[dict[str, Any] | None, IGNORED] = None
+    speed: Annotated[str | None, IGNORED] = None
+    user_profile_id: Annotated[str | None, IGNORED] = None
+    workspace_id: Annotated[str | None, IGNORED] = None
 
 
 class MessagesRequest(CountRequest, frozen=True, kw_only=True):
     """The body of `/v1/messages`."""
 
-    max_tokens: Annotated[Length, _about("Most tokens of the answer")]
+    max_tokens: Annotated[Length, about("Most tokens of the answer")]
     stop_sequences: Annotated[
         Annotated[list[StopText], Meta(max_length=16)] | None,
-        _about("Texts that end the answer and are not part of it"),
+        about("Texts that end the answer and are not part of it"),
     ] = None
     temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, _about("0 takes the likeliest token")
+        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
     ] = None
     top_p: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        _about("Keep the likeliest tokens that hold this probability"),
+        about("Keep the likeliest tokens that hold this probability"),
     ] = None
     top_k: Annotated[
         Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None,
-        _about("Keep the K likeliest tokens, 0 for all"),
+        about("Keep the K likeliest tokens, 0 for all"),
     ] = None
-    stream: Annotated[bool | None, _about("Server-sent events, a token at a time")] = None
-    metadata: Annotated[dict[str, Any] | None, _IGNORED] = None
-    service_tier: Annotated[str | None, _IGNORED] = None
-    inference_geo: Annotated[str | None, _IGNORED] = None
-    diagnostics: Annotated[dict[str, Any] | None, _IGNORED] = None
+    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
+    thread: Annotated[dict[str, Any] | None, only(_STATELESS)] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    inference_geo: Annotated[str | None, IGNORED] = None
+    diagnostics: Annotated[dict[str, Any] | None, IGNORED] = None
 
 
 def conversion(given: CountRequest) -> Conversion:
@@ -199,8 +202,7 @@ def conversion(given: CountRequest) -> Conversion:
         **tool_fields(tools, *_choice(given)),
     }
     if isinstance(given, MessagesRequest):
-        if given.messages[-1].role == "assistant":
-            raise bad_value("messages", _BEGUN)
+        _check_whole(given)
         asked |= {
             "max_completion_tokens": given.max_tokens,
             "stop": given.stop_sequences,
@@ -213,8 +215,17 @@ def conversion(given: CountRequest) -> Conversion:
     return Conversion(without_none(asked), _NAMES | names)
 
 
+def _check_whole(given: MessagesRequest) -> None:
+    """Raise ApiError for a request that is only a part of something."""
+    if given.thread is not None:
+        message = f"thread is not supported: {_STATELESS}"
+        raise bad_value("thread", message, "thread_unsupported_request")
+    if given.messages[-1].role == "assistant":
+        raise bad_value("messages", _BEGUN)
+
+
 def _messages(given: CountRequest) -> list[dict[str, Any]]:
-    talk = Conversation()
+    talk = Transcript()
     for text in _system(given.system):
         talk.say("system", text)
     for i, turn in enumerate(given.messages):
@@ -245,7 +256,7 @@ def _check_place(role: str, block: Block, place: str) -> None:
         raise bad_value(place, f"{place}: {kind} belongs in a message of the {speaker}, not {role}")
 
 
-def _add(talk: Conversation, role: str, block: Block) -> None:
+def _add(talk: Transcript, role: str, block: Block) -> None:
     if isinstance(block, TextBlock):
         talk.say(role, block.text)
     elif isinstance(block, ThinkingBlock):

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..parameters import _IGNORED, Length, Request, _about, _only
-from .conversation import Conversation, Conversion, called, missing, tool_fields, without_none
+from ..messages import IGNORED, about, only
+from ..parameters import Length, Request
+from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
 _NAMES = {
     "messages": "input",
@@ -20,7 +21,7 @@ _NAMES = {
     "response_format": "text.format",
 }
 
-_STATELESS = _only("nothing is stored here; send the whole conversation as input")
+_STATELESS = only("nothing is stored here; send the whole conversation as input")
 _IMAGES = "images are not supported here; send text"
 _FILES = "files are not supported here; send their text"
 
@@ -185,54 +186,54 @@ class TextOptions(Struct, frozen=True):
 class ResponsesRequest(Request, frozen=True, kw_only=True):
     """The body of `/v1/responses`."""
 
-    input: Annotated[str | Items, _about("The conversation: a text of the user, or items")]
-    instructions: Annotated[str | None, _about("A system prompt before the input")] = None
+    input: Annotated[str | Items, about("The conversation: a text of the user, or items")]
+    instructions: Annotated[str | None, about("A system prompt before the input")] = None
     tools: Annotated[
         Annotated[list[FlatTool], Meta(max_length=512)] | None,
-        _about("Functions that may be called; tools of other types are skipped"),
+        about("Functions that may be called; tools of other types are skipped"),
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | FunctionChoice | AllowedFunctions | None,
-        _about("Whether functions have to be called, and which"),
+        about("Whether functions have to be called, and which"),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, _about("Whether an answer may have several calls")
+        bool | None, about("Whether an answer may have several calls")
     ] = None
-    text: Annotated[TextOptions | None, _about("The format of the answer")] = None
-    max_output_tokens: Annotated[Length | None, _about("Most tokens of the answer")] = None
+    text: Annotated[TextOptions | None, about("The format of the answer")] = None
+    max_output_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
     temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, _about("0 takes the likeliest token")
+        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
     ] = None
     top_p: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        _about("Keep the likeliest tokens that hold this probability"),
+        about("Keep the likeliest tokens that hold this probability"),
     ] = None
-    reasoning: Annotated[Reasoning | None, _about("How much to reason")] = None
-    stream: Annotated[bool | None, _about("Server-sent events, a token at a time")] = None
+    reasoning: Annotated[Reasoning | None, about("How much to reason")] = None
+    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
     previous_response_id: Annotated[None, _STATELESS] = None
     conversation: Annotated[None, _STATELESS] = None
-    prompt: Annotated[None, _only("nothing is stored here; send instructions and input")] = None
-    background: Annotated[Literal[False] | None, _only("answers are not stored")] = None
+    prompt: Annotated[None, only("nothing is stored here; send instructions and input")] = None
+    background: Annotated[Literal[False] | None, only("answers are not stored")] = None
     truncation: Annotated[
-        Literal["disabled"] | None, _only("a conversation that is too long is refused")
+        Literal["disabled"] | None, only("a conversation that is too long is refused")
     ] = None
     top_logprobs: Annotated[
-        Literal[0] | None, _only("/v1/chat/completions has log-probabilities")
+        Literal[0] | None, only("/v1/chat/completions has log-probabilities")
     ] = None
-    metadata: Annotated[dict[str, Any] | None, _about("Comes back with the answer")] = None
-    store: Annotated[bool | None, _about("Accepted and ignored: nothing is stored")] = None
-    include: Annotated[list[str] | None, _IGNORED] = None
-    stream_options: Annotated[dict[str, Any] | None, _IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, about("Comes back with the answer")] = None
+    store: Annotated[bool | None, about("Accepted and ignored: nothing is stored")] = None
+    include: Annotated[list[str] | None, IGNORED] = None
+    stream_options: Annotated[dict[str, Any] | None, IGNORED] = None
     max_tool_calls: Annotated[
-        int | None, _about("Accepted and ignored: it bounds calls of built-in tools")
+        int | None, about("Accepted and ignored: it bounds calls of built-in tools")
     ] = None
-    client_metadata: Annotated[dict[str, Any] | None, _IGNORED] = None
-    user: Annotated[str | None, _IGNORED] = None
-    service_tier: Annotated[str | None, _IGNORED] = None
-    safety_identifier: Annotated[str | None, _IGNORED] = None
-    prompt_cache_key: Annotated[str | None, _IGNORED] = None
-    prompt_cache_retention: Annotated[str | None, _IGNORED] = None
-    prompt_cache_options: Annotated[dict[str, Any] | None, _IGNORED] = None
+    client_metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    user: Annotated[str | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
 
 
 def with_types(body: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +267,7 @@ def conversion(given: ResponsesRequest) -> Conversion:
 
 
 def _messages(given: ResponsesRequest) -> list[dict[str, Any]]:
-    talk = Conversation()
+    talk = Transcript()
     if given.instructions is not None:
         talk.say("system", given.instructions)
     items = given.input
@@ -277,7 +278,7 @@ def _messages(given: ResponsesRequest) -> list[dict[str, Any]]:
     return talk.messages
 
 
-def _add(talk: Conversation, item: Item) -> None:
+def _add(talk: Transcript, item: Item) -> None:
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
         for text in _texts(item.content):

@@ -99,7 +99,7 @@ class Writer(ABC):
 
 
 class Converted:
-    """Form of a response that a Writer writes; see `openai.Form`."""
+    """Form of a response that a Writer writes; see `streams.Form`."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

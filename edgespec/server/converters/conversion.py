@@ -31,7 +31,7 @@ class Conversion:
         return error
 
 
-class Conversation:
+class Transcript:
     """The messages of a chat.
 
     What one role says in several pieces becomes one message, because many templates refuse two
