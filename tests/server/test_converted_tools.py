@@ -355,6 +355,38 @@ def test_a_request_in_the_way_of_claude_code(url, chat):
     assert "You are an agent." in chat.seen[-1]
 
 
+# --- hostile requests --------------------------------------------------------------------------
+
+DEEP = b'{"a":' * 900 + b"1" + b"}" * 900
+SAID = b'{"role": "user", "content": "hello"}'
+FORMAT = b'{"type": "json_schema", "schema": %b}'
+CALL = b'{"type": "tool_use", "id": "a", "name": "a", "input": %b}'
+TO_RESPONSES = (
+    b'{"input": "hello", "metadata": %b}',
+    b'{"input": "hello", "text": {"format": {"type": "json_schema", "name": "a", "schema": %b}}}',
+    b'{"input": "hello", "tools": [{"type": "function", "name": "a", "parameters": %b}]}',
+    b'{"input": "hello", "tools": [{"type": "custom", "a": %b}]}',
+    b'{"input": [{"role": "user", "content": %b}]}',
+)
+TO_MESSAGES = (
+    b'"messages": [' + SAID + b'], "output_config": {"format": ' + FORMAT + b"}",
+    b'"messages": [' + SAID + b'], "tools": [{"name": "a", "input_schema": %b}]',
+    b'"messages": [' + SAID + b', {"role": "assistant", "content": [' + CALL + b"]}, " + SAID + b"]",
+    b'"messages": [{"role": "user", "content": [{"type": "text", "text": %b}]}]',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/responses", body) for body in TO_RESPONSES]
+    + [("/v1/messages", b'{"max_tokens": 5, ' + body + b"}") for body in TO_MESSAGES],
+)
+def test_what_is_nested_deeply_is_refused(url, path, body):
+    headers = {"Content-Type": "application/json"}
+    refused = httpx.post(url + path, content=body % DEEP, headers=headers)
+    assert refused.status_code == 400, refused.text
+
+
 # --- a template without tools ------------------------------------------------------------------
 
 

@@ -29,6 +29,9 @@ WEATHER = {
 }
 
 
+DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
+
+
 def chat_of(**body: Any) -> dict[str, Any]:
     """Return the chat-completions request for a request."""
     body = {"max_tokens": 5, "messages": ASK} | body
@@ -165,6 +168,9 @@ def test_thinking_and_formats():
          "messages[0].content[0].text", "missing"),
         ({"messages": [{"role": "user", "content": [{"type": "server_tool_use"}]}]},
          "messages[0].content[0].type", "server_tool_use"),
+        ({"messages": [*ASK, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "a", "name": "b", "input": DEEP}]}, *ASK]},
+         "messages[1].content[0].input", "levels deep"),
         ({"tools": [WEATHER, {"name": "x"}]}, "tools[1].input_schema", "missing"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "missing"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type", '"any"'),

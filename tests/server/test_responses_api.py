@@ -14,7 +14,7 @@ from edgespec.server import parameters
 from edgespec.server.converters.responses_request import (
     ResponsesRequest,
     conversion,
-    with_types,
+    prepared,
 )
 from edgespec.server.converters.responses_writer import ResponsesWriter
 from edgespec.server.errors import ApiError
@@ -30,9 +30,12 @@ WEATHER = {
 }
 
 
+DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
+
+
 def chat_of(**body: Any) -> dict[str, Any]:
     """Return the chat-completions request for a request."""
-    return conversion(parameters.check(with_types(body), ResponsesRequest)).fields
+    return conversion(parameters.check(prepared(body), ResponsesRequest)).fields
 
 
 def refusal(**body: Any) -> ApiError:
@@ -165,6 +168,9 @@ def test_formats_and_reasoning():
         ({"input": [{"content": "hello"}]}, "input[0].type", "missing"),
         ({"tools": [WEATHER, {"type": "function"}]}, "tools[1].name", "missing"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "missing"),
+        ({"metadata": DEEP}, "metadata", "levels deep"),
+        ({"tools": [{"type": "x", "a": DEEP}]}, "tools", "levels deep"),
+        ({"text": {"a": DEEP}}, "text", "levels deep"),
         ({"tool_choice": "maybe"}, "tool_choice", "required"),
     ],
 )  # fmt: skip

@@ -43,7 +43,7 @@ class ConvertedEndpoints:
 
     async def responses(self, request: Request) -> Response:
         """Answer `/v1/responses`: continue a conversation, as OpenAI's newer API has it."""
-        values = responses_request.with_types(parameters.parse(await body(request)))
+        values = responses_request.prepared(parameters.parse(await body(request)))
         given = parameters.check(values, ResponsesRequest)
 
         def form(n_prompt_tokens: int) -> Form:

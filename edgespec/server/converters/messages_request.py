@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from ..errors import bad_value
-from ..messages import IGNORED, about, only
+from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
 from ..parameters import Length, Request, StopText
 from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
@@ -231,7 +231,7 @@ def _messages(given: CountRequest) -> list[dict[str, Any]]:
     for i, turn in enumerate(given.messages):
         blocks = [TextBlock(turn.content)] if isinstance(turn.content, str) else turn.content
         for k, block in enumerate(blocks):
-            _check_place(turn.role, block, f"messages[{i}].content[{k}]")
+            _check_block(turn.role, block, f"messages[{i}].content[{k}]")
             _add(talk, turn.role, block)
     return talk.messages
 
@@ -247,8 +247,12 @@ def _system(system: str | list[TextBlock] | None) -> list[str]:
     return [block.text for block in system or () if not block.text.startswith(_BILLING)]
 
 
-def _check_place(role: str, block: Block, place: str) -> None:
-    """Raise ApiError if a block stands in a message of somebody who does not say such things."""
+def _check_block(role: str, block: Block, place: str) -> None:
+    """Raise ApiError for a block in a message of somebody who does not say such things, and for one
+    that is nested too deeply.
+    """
+    if isinstance(block, ToolUseBlock) and not is_shallow(block.input):
+        raise bad_value(f"{place}.input", f"the values of {place}.input {TOO_DEEP}")
     speaker = "assistant" if isinstance(block, (ThinkingBlock, ToolUseBlock)) else ""
     speaker = "user" if isinstance(block, ToolResultBlock) else speaker
     if speaker and role != speaker:

@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..messages import IGNORED, about, only
+from ..errors import bad_value
+from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
 from ..parameters import Length, Request
 from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
+REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
+"""Fields of a request that its answer repeats as they were written."""
 _NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
@@ -236,8 +239,14 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
 
 
-def with_types(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a request, in which messages that leave their `type` out have it."""
+def prepared(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request, in which messages that leave their `type` out have it.
+
+    Raises ApiError where something that the answer repeats is nested too deeply.
+    """
+    for name in REPEATED:
+        if not is_shallow(body.get(name)):
+            raise bad_value(name, f"the values of {name} {TOO_DEEP}")
     items = body.get("input")
     if not isinstance(items, list):
         return body

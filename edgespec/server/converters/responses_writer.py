@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from ...types import Part
 from ..errors import ApiError
-from .responses_request import ResponsesRequest
+from .responses_request import REPEATED, ResponsesRequest
 from .writer import Ending, Event, Writer
 
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,7 +33,7 @@ class ResponsesWriter(Writer):
     def begin(self) -> Iterator[Event]:
         """Yield that the answer has begun."""
         for name in ("response.created", "response.in_progress"):
-            yield self._event(name, response=copy.deepcopy(self._response))
+            yield self._event(name, response=self._response | {"output": []})
 
     def end(self, ending: Ending) -> Iterator[Event]:
         """Close the answer; yield whether it is complete."""
@@ -61,10 +60,10 @@ class ResponsesWriter(Writer):
     def _begin_block(self, part: Part) -> Iterator[Event]:
         self._item = _item(part)
         self._response["output"].append(self._item)
-        begun = copy.deepcopy(self._item)
+        begun = dict(self._item)
         yield self._event("response.output_item.added", output_index=self._index, item=begun)
         if part.kind != "call":
-            self._item["content"].append(_content(part.kind))
+            self._item["content"] = [_content(part.kind)]
             yield self._told("response.content_part.added", part=_content(part.kind))
 
     def _continue_block(self, part: Part) -> Iterator[Event]:
@@ -108,8 +107,7 @@ class ResponsesWriter(Writer):
 
 def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> dict[str, Any]:
     """Return a response without output, with what the request asked for, as it was written."""
-    asked = ("text", "reasoning", "tools", "tool_choice")
-    told = {name: body[name] for name in asked if body.get(name) is not None}
+    told = {name: body[name] for name in REPEATED if body.get(name) is not None}
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
@@ -121,7 +119,7 @@ def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> d
         "incomplete_details": None,
         "instructions": given.instructions,
         "max_output_tokens": given.max_output_tokens,
-        "metadata": given.metadata or {},
+        "metadata": {},
         "model": model,
         "output": [],
         "parallel_tool_calls": given.parallel_tool_calls is not False,
