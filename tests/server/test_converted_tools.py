@@ -371,7 +371,8 @@ TO_RESPONSES = (
 TO_MESSAGES = (
     b'"messages": [' + SAID + b'], "output_config": {"format": ' + FORMAT + b"}",
     b'"messages": [' + SAID + b'], "tools": [{"name": "a", "input_schema": %b}]',
-    b'"messages": [' + SAID + b', {"role": "assistant", "content": [' + CALL + b"]}, " + SAID + b"]",
+    b'"messages": [' + SAID + b', {"role": "assistant", "content": [' + CALL
+    + b"]}, " + SAID + b"]",
     b'"messages": [{"role": "user", "content": [{"type": "text", "text": %b}]}]',
 )  # fmt: skip
 
