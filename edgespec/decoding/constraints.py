@@ -64,9 +64,9 @@ class Constraints:
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
             return Unlimited(shown) if shown else None
-        rule = json.loads(self._source(*given))["grammars"][0] if given else None
+        source = whole(lark, self._source(*given) if given else None)
         with self._lock:
-            compiled = self._compiled("answer", whole(lark, rule)).showing(shown)
+            compiled = self._compiled("answer", source).showing(shown)
         thought = form.beginning(rendered)
         if options.reasoning_budget is None or not form.reasoning or thought == "none":
             return compiled

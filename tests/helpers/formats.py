@@ -11,9 +11,7 @@ _HEAD = (
     "{% for m in messages %}{% if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}<|end|>"
     "{% else %}<|assistant|>"
 )
-_TAIL = (
-    "<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{{ opened }}{% endif %}"
-)
+_TAIL = "<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{{ opened }}{% endif %}"
 _CALLS = "{% for call in m.tool_calls or [] %}{% set f = call.function %}"
 _PAIRS = "{% for k, v in f.arguments.items() %}"
 _VALUE = "{{ v if v is string else v | tojson }}"
@@ -61,8 +59,9 @@ TEMPLATES = {
         f"{_CALLS}{{{{ '<function=' + f.name + '>' + f.arguments + '</function>' }}}}{{% endfor %}}"
     ),
     # Devstral
-    "name": _template(f"{_CALLS}[TOOL_CALLS]{{{{ f.name }}}}[ARGS]{{{{ f.arguments | tojson }}}}"
-                      "{% endfor %}"),
+    "name": _template(
+        f"{_CALLS}[TOOL_CALLS]{{{{ f.name }}}}[ARGS]{{{{ f.arguments | tojson }}}}{{% endfor %}}"
+    ),
     # Mistral Small 3.2
     "name and id": _template(
         f"{_CALLS}[TOOL_CALLS]{{{{ f.name }}}}[CALL_ID]{{{{ call.id }}}}[ARGS]"
@@ -118,7 +117,16 @@ CONTROL = (
     "[CALL_ID]", "[THINK]", "[/THINK]", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>",
     "<|calls_end|>",
 )  # fmt: skip
-_WORDS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<function=", '{"name": "', "ab", '": ')
+_WORDS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "<function=",
+    '{"name": "',
+    "ab",
+    '": ',
+)
 _LETTERS = [bytes([n]) for n in range(256)]
 END = len(_LETTERS) + len(_WORDS) + CONTROL.index("<|end|>")
 
@@ -137,7 +145,9 @@ class FormTokenizer(ToyTokenizer):
         entries = [*_WORDS, *(CONTROL if parse_special else ())]
         ids, at = [], 0
         while at < len(text):
-            found = max((each for each in entries if text.startswith(each, at)), key=len, default="")
+            found = max(
+                (each for each in entries if text.startswith(each, at)), key=len, default=""
+            )
             if found:
                 ids.append(len(_LETTERS) + (*_WORDS, *CONTROL).index(found))
             else:

@@ -225,9 +225,13 @@ def _escaped(text: str) -> str:
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
-def whole(lark: str, form: Mapping[str, Any] | None) -> str:
-    """Return a grammar together with that of the form to which it refers as @form."""
+def whole(lark: str, form: str | None) -> str:
+    """Return a grammar together with that of the form to which it refers as @form.
+
+    form: in Lark's form, or llguidance's own.
+    """
     if form is None:
         return lark
-    named = {key: value for key, value in form.items() if value is not None}
-    return json.dumps({"grammars": [{"lark_grammar": lark}, named | {"name": "form"}]})
+    own = form.startswith("{")
+    named = json.loads(form)["grammars"][0] if own else {"lark_grammar": form}
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {**named, "name": "form"}]})

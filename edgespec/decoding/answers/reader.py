@@ -42,6 +42,7 @@ class Reader:
         self._held = ""
         self._parts: list[Part] = []
         self._strips = True  # blanks at the beginning are left out
+        self._blanks = ""  # before what may be a call
         self._n_begun = 0
         self._call: ToolCall | None = None  # whose arguments are being read
         self._arguments: JsonReader | PairReader = JsonReader()
@@ -75,7 +76,9 @@ class Reader:
         call = self._markers.trigger if self._markers and self._markers.is_bare else ""
         for marker, step in ((thought, self._in_reasoning), (call, self._at_call)):
             if marker and text.startswith(marker):
+                self._blanks = self._held[: len(self._held) - len(text)]
                 self._held = text if step == self._at_call else text[len(marker) :]
+                self._strips = step != self._at_call
                 self._step = step
                 return True
             if marker and marker.startswith(text):
@@ -115,7 +118,7 @@ class Reader:
         begun = self._begin_call(self._held[n:]) if n >= 0 else False
         if begun is False:
             n = len(self._markers.trigger)
-            self._say(self._held[:n])
+            self._say(self._blanks + self._held[:n])
             self._held = self._held[n:]
             self._step = self._in_content
         return begun is not None
@@ -216,5 +219,6 @@ class Reader:
         """
         text, rest, found = until(marker, self._held)
         kept = text.rstrip(BLANKS)
-        self._held = rest if found else text[len(kept) :] + rest
+        self._blanks = text[len(kept) :]
+        self._held = rest if found else self._blanks + rest
         return kept, found
