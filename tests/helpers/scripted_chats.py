@@ -70,7 +70,7 @@ class ScriptedChat:
             prompt = text[: turns[-1].end()]
             if [prompt] != self.seen[-1:]:
                 self.seen.append(prompt)
-            asked = _SAID.findall(prompt)[-1]
+            asked = (_SAID.findall(prompt) or [""])[-1]
             script = self._answers.get(asked, asked).encode()
             said = whole[len(prompt.encode()) :]
         rest = script[len(said) :] if script.startswith(said) else b""

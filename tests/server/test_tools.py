@@ -30,7 +30,7 @@ TOOLS = [
 
 DOOR, BRACES = (
     '{"at": "door"}',
-    '{"at": "a }{ \\"b\\" \\u00e9 \u00fc\U0001f642 </tool", "times": 2}',
+    '{"at": "a }{ \\"b\\" \\u0007 \u00fc\U0001f642 </tool", "times": 2}',
 )
 SCRIPTS = {  # what the model writes, its content, reasoning and calls
     "words": ("It is open.", "It is open.", "", []),
@@ -61,15 +61,20 @@ WORDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=WORDS)
+@pytest.fixture(scope="module", params=WORDS)
 def chat(request):
     return ScriptedChat({key: script[0] for key, script in SCRIPTS.items()}, WORDS[request.param])
 
 
-@pytest.fixture
-def engine(chat):
+@pytest.fixture(scope="module")
+def scripted_engine(chat):
     with chat.engine() as made:
         yield made
+
+
+@pytest.fixture
+def engine(scripted_engine):
+    return scripted_engine
 
 
 def asked(text: str, **more):
@@ -133,7 +138,7 @@ def test_each_delta_is_of_one_kind_and_reasoning_comes_first(client, events):
 def test_an_answer_that_is_cut_inside_a_call(client, events):
     whole = client.post(CHAT, json=asked("call")).json()
     n = whole["usage"]["completion_tokens"]
-    for limit in range(1, n - 1):
+    for limit in range(1, n - 1, 5):
         body = asked("call", max_tokens=limit)
         choice = client.post(CHAT, json=body).json()["choices"][0]
         assert choice["finish_reason"] == "length"
@@ -160,9 +165,9 @@ def test_messages_of_tools_reach_the_template(chat, client):
 def test_an_answer_can_be_sent_back_as_it_came(chat, client):
     body = asked("think and call")
     message = client.post(CHAT, json=body).json()["choices"][0]["message"]
-    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "words"}
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "thanks"}
     again = client.post(CHAT, json=body | {"messages": [*body["messages"], message, result]})
-    assert again.json()["choices"][0]["message"]["content"] == "words"
+    assert again.json()["choices"][0]["message"]["content"] == "thanks"
     assert "<think>\nI look.\n</think>\n\n" in chat.seen[-1]
 
 
@@ -291,7 +296,7 @@ class TestAModelThatSaysAnything:
 
     def test_a_form_beside_tools_that_need_not_be_called(self, client):
         form = {"type": "json_schema", "json_schema": {"name": "a", "schema": NARROW}}
-        found = self.ask(client, response_format=form, max_tokens=400)
+        found = self.ask(client, response_format=form, parallel_tool_calls=False, max_tokens=400)
         if found["finish_reason"] == "stop":
             assert set(json.loads(found["message"]["content"])) == {"to", "go"}
         else:

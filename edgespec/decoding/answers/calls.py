@@ -40,15 +40,16 @@ class NotUnderstood(Exception):
 class _Call(NamedTuple):
     """One call as it was written: the texts before its name, behind that, and behind it all.
 
-    arguments: their JSON. pairs: where they are written one by one instead, and then `behind`
-    begins behind the last value.
+    arguments: their JSON. pairs: where they are written one by one instead, the texts between a key
+    and its value and between a value and the next key; then `after_name` ends where a key begins,
+    and `behind` begins behind a value.
     """
 
     before: str
     after_name: str
     arguments: str
     behind: str
-    pairs: PairMarkers | None = None
+    pairs: tuple[str, str] | None = None
 
 
 def learn_tools(probe: Probe, reasoning: ReasoningMarkers | None) -> ToolMarkers:
@@ -148,7 +149,7 @@ def _split_pairs(before: str, behind: str) -> _Call | None:
     after_name, middle, between, other_middle = parts
     if not middle or middle != other_middle:
         return None
-    return _Call(before, after_name, "", rest, PairMarkers("", middle, "", between))
+    return _Call(before, after_name, "", rest, (middle, between))
 
 
 def _separators(arguments: str) -> tuple[str, str]:
@@ -159,12 +160,9 @@ def _separators(arguments: str) -> tuple[str, str]:
     return rest.partition(json.dumps(second))[0], key_separator
 
 
-def _with_pairs(markers: ToolMarkers, pairs: PairMarkers, empty: str) -> ToolMarkers | None:
-    """Return markers with those of single arguments, learned from a call that has none.
-
-    In `markers` the text behind the name ends where a key begins, and `closing` begins behind a
-    value; `pairs.between` is all that stands between a value and the next key.
-    """
+def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> ToolMarkers | None:
+    """Return markers with those of single arguments, learned from a call that has none."""
+    middle, between = pairs
     _, _, behind = empty.partition(FIRST)
     behind = behind[: len(behind) - len(markers.end)]
     n = common_end(behind, markers.closing)
@@ -172,10 +170,9 @@ def _with_pairs(markers: ToolMarkers, pairs: PairMarkers, empty: str) -> ToolMar
     after_name = behind[: len(behind) - len(closing)]
     value_end = markers.closing[: len(markers.closing) - len(closing)]
     opening = markers.after_name[len(after_name) :]
-    between = pairs.between[len(value_end) : len(pairs.between) - len(opening)]
-    if value_end + between + opening != pairs.between or not value_end or not opening:
+    if not value_end or not opening or value_end + opening != between:
         return None
-    found = PairMarkers(opening, pairs.middle, value_end, between)
+    found = PairMarkers(opening, middle, value_end)
     return dataclasses.replace(markers, after_name=after_name, closing=closing, pairs=found)
 
 

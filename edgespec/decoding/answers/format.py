@@ -64,12 +64,13 @@ class AnswerFormat:
         options: AnswerOptions,
         rendered: str,
         form: str | None = None,
-        control: Mapping[str, int] | None = None,
+        control: Mapping[str, int | None] | None = None,
     ) -> str | None:
         """Return the grammar of an answer in llguidance's form of Lark; None if it is free.
 
         rendered: the prompt's text, which says whether reasoning is open. form: the rule that the
-        answer follows behind its reasoning. control: ids of control tokens by their texts.
+        answer follows behind its reasoning. control: ids of control tokens by their texts,
+        None for one that ends answers.
         """
         thought = self._thought(options, rendered)
         limits = options.reasoning_budget is not None and thought != "none"
