@@ -96,10 +96,12 @@ def _block(part: Part) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; those of one that was cut are left out."""
+    """Return the arguments of a call; those that are no JSON object, as of a call that was cut, are
+    left out.
+    """
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
