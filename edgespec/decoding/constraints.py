@@ -328,11 +328,11 @@ def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _lark_of_grammar(grammar: str) -> str:
     """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return any_to_lark(grammar)
-    except GbnfToLarkError as error:
+    except Exception as error:  # what it lacks, a root for example, is a plain Exception
         raise ConfigError(f"grammar cannot be followed: {error}") from None
 
 

@@ -58,6 +58,8 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("json_schema", {"type": "strange"}, "schema cannot be followed"),
         ("json_schema", {"$ref": "#/$defs/a"}, "schema cannot be followed"),
         ("grammar", "root ::= (", "grammar cannot be followed"),
+        ("grammar", 'a ::= "b"', "No 'root' rule"),
+        ("grammar", "", "grammar cannot be followed"),
         ("structured_outputs", {"regex": "(a"}, "regex cannot be followed"),
         ("structured_outputs", {"json": {}, "regex": "a"}, "both say what an answer is"),
         ("audio", {}, "not supported"),

@@ -9,6 +9,7 @@ from typing import Literal
 import openai
 import pytest
 
+import edgespec
 from tests.helpers.scripted_chats import ScriptedChat, accumulated
 
 pydantic = pytest.importorskip("pydantic")
@@ -143,3 +144,22 @@ class TestRequestsOfAnAgentFramework:
         if not body.get("stream"):
             return response.json()["choices"][0]["message"]
         return accumulated(events(response.text)[:-1])[0]
+
+
+class TestARealModel:
+    @pytest.fixture
+    def engine(self, qwen_pair):
+        with edgespec.load(qwen_pair[1], draft=None, n_ctx=1024) as made:
+            yield made
+
+    def test_required_calls_always_parse(self, official):
+        asks = ["How warm is it in Rome?", "What is 2 + 2?", "Write a poem about a {brace}."]
+        for text in asks:
+            answer = official.chat.completions.parse(
+                model="toy", messages=[user(text)], tools=[TOOL], tool_choice="required",
+                parallel_tool_calls=False, temperature=1, seed=7,
+            )  # fmt: skip
+            assert answer.choices[0].finish_reason == "tool_calls"
+            [call] = answer.choices[0].message.tool_calls
+            assert isinstance(call.function.parsed_arguments, Weather)
+            assert answer.choices[0].message.content is None
