@@ -1,4 +1,4 @@
-"""How responses are written, and sent as a stream of server-sent events."""
+"""Forms in which responses are written, and the stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tokenization import while_connected
 
 
 class Form(Protocol):
-    """How a response is written, of which there are the dicts that a ResponseBuilder makes."""
+    """Writes a response, of which there are the dicts that a ResponseBuilder makes."""
 
     def whole(self, response: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a whole response as it is sent."""

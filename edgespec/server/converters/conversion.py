@@ -1,4 +1,4 @@
-"""What becomes of a request of another API: a chat-completions request, piece by piece."""
+"""Makes a chat-completions request of a request of another API, piece by piece."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class DocumentBlock(Block, frozen=True, tag="document"):
 
 
 class ToolResultBlock(Block, frozen=True, tag="tool_result"):
-    """What a tool returned. `is_error` is ignored: the content says what failed."""
+    """The result of a tool. `is_error` is ignored: the content says what failed."""
 
     tool_use_id: str
     content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
@@ -109,7 +109,7 @@ class MessagesTool(Struct, frozen=True):
 
 
 class MessagesToolChoice(Struct, frozen=True):
-    """Whether tools have to be called; `name` is that of the tool, for the type tool."""
+    """Says whether tools have to be called; `name` is that of the tool, for the type tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -117,7 +117,7 @@ class MessagesToolChoice(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """Whether to reason. Of the types that ask for it only the budget makes a difference."""
+    """Says whether to reason. Types that ask for it differ only by the budget."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Meta(ge=0)] | None = None
@@ -131,7 +131,7 @@ class OutputFormat(Struct, frozen=True):
 
 
 class OutputConfig(Struct, frozen=True):
-    """How much to reason, and the format of an answer."""
+    """The effort of reasoning, and the format of an answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None

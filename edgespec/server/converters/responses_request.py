@@ -90,7 +90,7 @@ class Item(Struct, frozen=True, tag_field="type"):
 
 
 class MessageItem(Item, frozen=True, tag="message"):
-    """What somebody says."""
+    """A message of somebody."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
@@ -105,7 +105,7 @@ class FunctionCallItem(Item, frozen=True, tag="function_call"):
 
 
 class FunctionCallOutputItem(Item, frozen=True, tag="function_call_output"):
-    """What a function returned."""
+    """The result of a function."""
 
     call_id: str
     output: Content
@@ -166,7 +166,7 @@ class AllowedFunctions(Choice, frozen=True, tag="allowed_tools"):
 
 
 class Reasoning(Struct, frozen=True):
-    """How much to reason. Only the effort is heeded; reasoning comes as it is, not summarised."""
+    """The effort of reasoning. It is not summarised, but comes as the model writes it."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 

@@ -16,7 +16,7 @@ _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "message": ("response.output_text", {"logprobs": []}),
     "reasoning": ("response.reasoning_text", {}),
 }
-"""What events about an item's text are called, and what else they hold."""
+"""The names of events about an item's text, and what else they hold."""
 
 
 class ResponsesWriter(Writer):

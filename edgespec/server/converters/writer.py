@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class Ending:
-    """How a chat completion ended: the choice's finish_reason and stop_reason, and the usage."""
+    """The end of a chat completion: finish_reason and stop_reason of its choice, and its usage."""
 
     finish_reason: str = "stop"
     stop_reason: str | int | None = None
