@@ -1,4 +1,4 @@
-"""Grammars of whole answers: places in drafts, budgets, control tokens, and all of it in an engine."""
+"""Grammars of whole answers: places in drafts, budgets, control tokens, and all of it together."""
 
 import functools
 import json
