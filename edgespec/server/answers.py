@@ -46,6 +46,11 @@ class Answer:
         else:
             self.calls[part.index]["function"]["arguments"] += part.text
 
+    @property
+    def has_calls(self) -> bool:
+        """True if there are calls, all of them complete."""
+        return bool(self.calls) and len(self._reader.calls) == len(self.calls)
+
     def message(self) -> dict[str, Any]:
         """Return the message of the assistant."""
         content = self.content if self.content or not self.calls else None
@@ -91,9 +96,9 @@ class AnswerResponseBuilder(ChatResponseBuilder):
         return {"message": self.answer.message()}
 
     def ending(self, completion: Completion) -> dict[str, Any]:
-        """Return why the answer ended: complete calls are a reason of their own."""
+        """Return why the answer ended: calls are a reason of their own if they are complete."""
         found = ChatResponseBuilder.ending(self, completion)
-        if self.answer.calls and found["finish_reason"] == "stop":
+        if self.answer.has_calls and found["finish_reason"] == "stop":
             found["finish_reason"] = "tool_calls"
         return found
 

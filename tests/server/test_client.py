@@ -135,6 +135,10 @@ def test_refusals(client, server):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=MODEL, messages=ASK, n=2)
     assert (refused.value.param, refused.value.type) == ("n", "invalid_request_error")
+    tool = {"type": "function", "function": {"name": "look"}}
+    with pytest.raises(openai.BadRequestError, match="template") as refused:
+        client.chat.completions.create(model=MODEL, messages=ASK, tools=[tool])
+    assert refused.value.param == "tools"
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-4o", messages=ASK)
     assert missing.value.code == "model_not_found"

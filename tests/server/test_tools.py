@@ -153,6 +153,35 @@ def test_an_answer_that_is_cut_inside_a_call(client, events):
         assert (message["content"] or None) == (choice["message"]["content"] or None)
 
 
+def test_a_stop_string_inside_a_call_leaves_no_call_to_run(client):
+    choice = client.post(CHAT, json=asked("call", stop="door")).json()["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "door")
+    behind = client.post(CHAT, json=asked("say and call", stop="\n")).json()["choices"][0]
+    assert behind["message"] == {
+        "role": "assistant", "content": "Let me see <that>.", "refusal": None,
+    }  # fmt: skip
+
+
+def test_reasoning_without_tools(client, events):
+    body = asked("think", tools=None)
+    message = client.post(CHAT, json=body).json()["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("It is.", "Is it < or </b>?")
+    chunks = events(client.post(CHAT, json=body | {"stream": True}).text)[:-1]
+    assert accumulated(chunks)[0] | {"refusal": None} == message
+    for more in ({"max_tokens": 9}, {"stop": "it"}):  # reasoning that never closes
+        choice = client.post(CHAT, json=body | more).json()["choices"][0]
+        assert choice["message"]["content"] == ""
+        assert "Is it < or </b>?".startswith(choice["message"].get("reasoning", ""))
+
+
+def test_a_budget_ends_the_reasoning(client):
+    none = client.post(CHAT, json=asked("think", thinking_token_budget=0)).json()
+    assert "reasoning" not in none["choices"][0]["message"]
+    few = client.post(CHAT, json=asked("think", thinking_token_budget=3)).json()
+    found = few["choices"][0]["message"]["reasoning"]
+    assert 0 < len(found) < len("Is it < or </b>?")
+
+
 def test_messages_of_tools_reach_the_template(chat, client):
     client.post(CHAT, json=asked("words"))
     seen = chat.seen[-1]
@@ -187,14 +216,15 @@ import sys
 from starlette.testclient import TestClient
 from edgespec.server.app import create_app
 from edgespec.server.settings import ServerSettings
-from tests.helpers.scripted_chats import ScriptedChat
-with ScriptedChat({}).engine(None) as engine:
-    client = TestClient(create_app(engine, ServerSettings("toy")), base_url="http://localhost")
-    body = {"messages": [{"role": "user", "content": "<think>a</think>b"}]}
-    choice = client.post("/v1/chat/completions", json=body).json()["choices"][0]
-    assert choice["message"] == {
-        "role": "assistant", "content": "<think>a</think>b", "refusal": None
-    }, choice
+from tests.helpers.scripted_chats import TEMPLATE, ScriptedChat
+SAID = "<think>a</think>b"
+def message(template):
+    with ScriptedChat({}).engine(template) as engine:
+        client = TestClient(create_app(engine, ServerSettings("toy")), base_url="http://localhost")
+        body = {"messages": [{"role": "user", "content": SAID}]}
+        return client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+assert message(None) == {"role": "assistant", "content": SAID, "refusal": None}
+assert message(TEMPLATE)["content"] == "b"
 assert "llguidance" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
