@@ -95,8 +95,8 @@ def check_bounds(schema: Any, what: str) -> None:
             remainders = math.lcm(remainders, _divisor(value))
             if remainders > _MOST_REMAINDERS:
                 raise ConfigError(
-                    f"{what} cannot be followed: multipleOf {value} makes {remainders} remainders with "
-                    f"the others, and may make {_MOST_REMAINDERS} (at {_place(path)})"
+                    f"{what} cannot be followed: multipleOf {value} makes {remainders} remainders "
+                    f"with the others, and may make {_MOST_REMAINDERS} (at {_place(path)})"
                 )
         items: Any = value.items() if isinstance(value, Mapping) else ()
         items = enumerate(value) if isinstance(value, list) else items
@@ -104,11 +104,9 @@ def check_bounds(schema: Any, what: str) -> None:
 
 
 def _divisor(value: float) -> int:
-    """Return a number without its decimal point."""
-    number = Decimal(str(value)).normalize()
-    exponent = number.as_tuple().exponent
-    shift = min(exponent, 0) if isinstance(exponent, int) else 0
-    return int(abs(number).scaleb(-shift))
+    """Return a number without its decimal point and the zeros at its end, which cost nothing."""
+    digits = Decimal(str(value)).normalize().as_tuple().digits
+    return int("".join(map(str, digits)))
 
 
 def _place(path: tuple[str, ...]) -> str:

@@ -36,13 +36,12 @@ ENDLESS = {"$defs": {"a": fields(a={"$ref": "#/$defs/a"})}, "$ref": "#/$defs/a"}
 REFUSED = {
     "lists in lists": (lists(200), r"nested more than 60 levels deep \(at /items/items"),
     "deeper than Python goes": (None, "nested more than 60 levels deep"),
-    "a long text": (fields(a={"const": "x" * 5000}), r"5000 characters, .* \(at /properties/a/const\)"),
+    "a long text": (fields(a={"const": "x" * 5000}), r"5000 .* \(at /properties/a/const\)"),
     "a long choice": (fields(a={"enum": ["x" * 5000]}), r"\(at /properties/a/enum/0\)"),
-    "many remainders": (fields(a={"multipleOf": 999_983}), r"999983 remainders .* \(at /properties/a/multipleOf\)"),
+    "many remainders": (fields(a={"multipleOf": 999_983}), r"999983 .* \(at .*/a/multipleOf\)"),
     "remainders together": (
         {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}, "988027 remainders",
     ),
-    "large steps": ({"type": "number", "multipleOf": 1e9}, "remainders"),
     "an unknown format": (
         fields(a=fields(b={"type": "array", "items": {"type": "string", "format": "nope"}})),
         r"Unknown format: nope \(at /properties/a/properties/b/items\)",
@@ -88,6 +87,7 @@ FOLLOWED = {
     },
     "long lists and texts": {"type": "array", "items": {"maxLength": 10**6}, "maxItems": 10**6},
     "small steps": {"type": "number", "multipleOf": 0.001},
+    "large steps": {"type": "number", "multipleOf": 1e9},
 }
 
 
