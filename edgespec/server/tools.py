@@ -76,10 +76,12 @@ def _functions(given: Sequence[GivenTool] | None) -> Iterator[tuple[str, Tool]]:
 
 
 def _tool(place: str, given: Function) -> Tool:
-    schema = {} if given.parameters is None else {"parameters": given.parameters}
-    _check_depth(f"{place}.parameters", schema)
+    """Return a function as a tool; without parameters it takes no arguments."""
+    if given.parameters is None:
+        return Tool(given.name, given.description or "")
+    _check_depth(f"{place}.parameters", given.parameters)
     try:
-        return Tool(given.name, given.description or "", **schema, strict=bool(given.strict))
+        return Tool(given.name, given.description or "", given.parameters, bool(given.strict))
     except ConfigError as error:
         raise bad_value(f"{place}.parameters", str(error)) from None
 
