@@ -196,11 +196,23 @@ def test_nothing_to_enforce_is_no_grammar():
     form = learned("thinking")
     for options in (
         AnswerOptions(),
-        AnswerOptions(TOOLS, "none"),
         AnswerOptions(template_kwargs={"enable_thinking": False}),
     ):
         assert form.grammar(options, "<|assistant|>") is None
     assert form.grammar(AnswerOptions(TOOLS), "<|assistant|>")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_calls_are_none(name):
+    from edgespec import DecodeError
+
+    options = AnswerOptions(TOOLS, "none")
+    prompt, answer = written(name, options, [("now", {})])
+    behind = "</think>\n\n" if name == "opened" else ""
+    with pytest.raises(DecodeError):
+        follow(name, prompt, behind + answer, options)
+    assert follow(name, prompt, f"{behind}It is <b> [now].", options).allows(END)
+    assert read(name, prompt, answer, options).calls == ()
 
 
 def test_the_prompt_says_how_an_answer_begins():
