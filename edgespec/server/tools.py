@@ -120,7 +120,7 @@ def _variables(request: ChatRequest) -> dict[str, Any]:
 
 
 def _given_variables(given: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the template variables of a request. Raises ApiError for those that are not its."""
+    """Return the template variables of a request. Raises ApiError for those that it may not set."""
     found = given or {}
     for name in templates.RESERVED:
         if name in found:
