@@ -17,6 +17,7 @@ from .messages import TOO_DEEP, AllowedChoice, Function, NamedTool, ToolChoice, 
 from .messages import Tool as GivenTool
 from .parameters import ChatRequest, TokenizeConversation
 
+_WORDS = ("auto", "none", "required")
 _BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 
 
@@ -60,6 +61,9 @@ def _tools(given: Sequence[GivenTool] | None) -> tuple[Tool, ...]:
     for place, tool in _functions(given):
         if tool.name in found:
             raise bad_value(f"{place}.name", f"two tools have the name {tool.name!r}")
+        if tool.name in _WORDS:
+            message = f"a tool cannot be named {tool.name!r}, a word of tool_choice; rename it"
+            raise bad_value(f"{place}.name", message)
         found[tool.name] = tool
     return tuple(found.values())
 

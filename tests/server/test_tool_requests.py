@@ -53,6 +53,7 @@ def ask(client, **more):
     ("fields", "param", "says"),
     [
         ({"tools": [tool("a"), tool("b"), tool("a")]}, "tools[2].function.name", "two tools"),
+        ({"tools": [tool("none")]}, "tools[0].function.name", "a word of tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
         ({"tools": [{"type": "function", "name": "a"}]}, "tools[0].function", "missing"),
         ({"tools": [{"function": {"name": "a"}}]}, "tools[0].type", "missing"),
