@@ -89,14 +89,24 @@ class Engine:
         return self.run(self.encode(prompt), build(SamplingParams, sampling), owner=owner)
 
     def chat(
-        self, system: str | None = None, *, parse_special: bool = False, owner: str = ""
+        self,
+        system: str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        parse_special: bool = False,
+        owner: str = "",
+        **answers: Any,
     ) -> Chat:
         """Return a new conversation, rendered with the model's own template.
 
-        parse_special: read control tokens that are written in messages as such, not as text.
-        owner: whose conversation it is, as for `stream`.
+        tools: functions, or descriptions of such, that the model may call. parse_special: read
+        control tokens that are written in messages as such, not as text. owner: whose conversation
+        it is, as for `stream`. answers: further fields of AnswerOptions. Raises ConfigError for
+        tools that the model's template does not know.
         """
-        return Chat(self, system, parse_special=parse_special, owner=owner)
+        return Chat(
+            self, system, tools=tools, parse_special=parse_special, owner=owner, **answers
+        )
 
     def check(self, **sampling: Any) -> None:
         """Raise ConfigError for settings of a request that cannot be, forms of answers included.
