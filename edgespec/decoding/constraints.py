@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,12 @@ import numpy.typing as npt
 from ..backends.base import Tokenizer
 from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
+from ..sampling.base import Constraint
 from . import schemas
+from .answers.budget import Budget, BudgetedConstraint
+from .answers.format import AnswerFormat
+from .answers.grammar import whole
+from .answers.options import AnswerOptions
 
 if TYPE_CHECKING:
     import llguidance
@@ -32,12 +38,60 @@ class Constraints:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._compiled = functools.lru_cache(_KEPT)(self._compile)
+        self._lock = threading.Lock()
 
     def of(self, params: SamplingParams) -> Grammar | None:
         """Return the constraint of a request, None where it has none.
 
         Raises ConfigError for one that cannot be compiled, with what is wrong in it.
         """
+        given = self._given(params)
+        with self._lock:
+            return self._compiled(*given) if given else None
+
+    def of_answer(
+        self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
+    ) -> Constraint | None:
+        """Return the constraint of a whole answer to the prompt `rendered`, None for no limits.
+
+        It reasons, calls tools and, where the request has a form, follows that behind its
+        reasoning. Raises ConfigError as `of`, and for options that the model cannot follow.
+        """
+        form.check(options)
+        given = self._given(params)
+        control = self._control(form)
+        shown = {token: text.encode() for text, token in control.items()}
+        lark = form.grammar(options, rendered, "@form" if given else None, control)
+        if lark is None:
+            return Unlimited(shown) if shown else None
+        rule = json.loads(self._source(*given))["grammars"][0] if given else None
+        with self._lock:
+            compiled = self._compiled("answer", whole(lark, rule)).showing(shown)
+        thought = form.beginning(rendered)
+        if options.reasoning_budget is None or not form.reasoning or thought == "none":
+            return compiled
+        budget = Budget.of(
+            options.reasoning_budget,
+            form.reasoning,
+            thought == "open",
+            self._tokens(form.reasoning.end, control),
+            lambda token: shown.get(token) or self._tokenizer.piece(token),
+        )
+        return BudgetedConstraint(compiled, budget)
+
+    def _control(self, form: AnswerFormat) -> dict[str, int]:
+        """Return the ids of the control tokens that stand in a form's markers, by their texts."""
+        encode = functools.partial(self._tokenizer.encode, add_special=False)
+        texts = (text for text in self._tokenizer.control_texts() if text in form.texts)
+        found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
+        return {text: token for text, token in found.items() if not self._tokenizer.is_eog(token)}
+
+    def _tokens(self, marker: str, control: Mapping[str, int]) -> list[int]:
+        return [control[marker]] if marker in control else self._words(marker.encode())
+
+    @staticmethod
+    def _given(params: SamplingParams) -> tuple[str, str] | None:
+        """Return the kind of a request's form and its text, None where it has none."""
         if not params.is_constrained:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) not in (None, ()))
@@ -47,25 +101,32 @@ class Constraints:
             raise ConfigError(
                 f"{kind} has {len(text)} bytes, and may have {_MOST_BYTES}; split the task"
             )
-        return self._compiled(kind, text)
+        return kind, text
 
-    def _compile(self, kind: str, text: str) -> Grammar:
+    @staticmethod
+    def _source(kind: str, text: str) -> str:
+        """Return what llguidance compiles."""
         from llguidance import LLMatcher
 
+        if kind == "answer":
+            return text
         if kind == "schema":
             try:
-                source = LLMatcher.grammar_from_json_schema(
+                return LLMatcher.grammar_from_json_schema(
                     text, overrides={"whitespace_flexible": False}
                 )
             except ValueError as error:
                 raise ConfigError(f"schema cannot be followed: {error}") from None
-        elif kind == "regex":
-            source = LLMatcher.grammar_from_regex(json.loads(text))
-        else:
-            given = json.loads(text)
-            lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
-            source = LLMatcher.grammar_from_lark(lark)
-        matcher = LLMatcher(self._vocabulary, source, log_level=0)
+        given = json.loads(text)
+        if kind == "regex":
+            return LLMatcher.grammar_from_regex(given)
+        lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
+        return LLMatcher.grammar_from_lark(lark)
+
+    def _compile(self, kind: str, text: str) -> Grammar:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._vocabulary, self._source(kind, text), log_level=0)
         if matcher.is_error():
             raise ConfigError(f"{kind} cannot be followed: {_plainly(matcher.get_error())}")
         return Grammar(matcher, self._words)
@@ -137,15 +198,35 @@ class _Words:
 
 
 class Grammar:
-    """A compiled constraint."""
+    """A compiled constraint. shown: control tokens that are read as text."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: _Words) -> None:
+    def __init__(
+        self,
+        matcher: llguidance.LLMatcher,
+        words: _Words,
+        shown: Mapping[int, bytes] | None = None,
+    ) -> None:
         self._matcher = matcher
         self._words = words
+        self.shown = shown or {}
+
+    def showing(self, shown: Mapping[int, bytes]) -> Grammar:
+        """Return this constraint with control tokens that are read as text."""
+        return Grammar(self._matcher, self._words, shown)
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
         return GrammarMatcher(self._matcher.deep_copy(), self._words)
+
+
+class Unlimited:
+    """No constraint, but control tokens that are read as text."""
+
+    def __init__(self, shown: Mapping[int, bytes]) -> None:
+        self.shown = shown
+
+    def matcher(self) -> None:
+        """Return None: everything is allowed."""
 
 
 class GrammarMatcher:

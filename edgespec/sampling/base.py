@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,8 +57,12 @@ class Matcher(Protocol):
 class Constraint(Protocol):
     """A grammar or a schema that answers have to follow."""
 
-    def matcher(self) -> Matcher:
-        """Return a matcher at the beginning of an answer."""
+    @property
+    def shown(self) -> Mapping[int, bytes]:
+        """Control tokens that are read as text, with that text."""
+
+    def matcher(self) -> Matcher | None:
+        """Return a matcher at the beginning of an answer, None if everything is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
