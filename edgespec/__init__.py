@@ -15,6 +15,8 @@ from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfi
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .convert.heads.conversion import HeadConversion, convert_head
 from .convert.upgrade import add_hidden_states, add_tree_inputs
+from .decoding.answers.options import AnswerOptions
+from .decoding.answers.tools import Tool
 from .decoding.chat import Chat
 from .decoding.engine import Engine
 from .errors import (
@@ -44,7 +46,7 @@ from .errors import (
 from .loading.assembly import assemble
 from .loading.connect import connect
 from .loading.load import load
-from .types import Completion, Event, Logprob, Stats
+from .types import Completion, Event, Logprob, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
     from .measure.doctor import diagnose, diagnose_verifier
@@ -59,6 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AnswerOptions",
     "Candidate",
     "CannotTruncate",
     "Chat",
@@ -88,11 +91,14 @@ __all__ = [
     "ModelNotFound",
     "NotAGGUF",
     "OutOfMemory",
+    "Part",
     "RemoteConfig",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",
     "TemplateError",
+    "Tool",
+    "ToolCall",
     "ToyModel",
     "ToyTokenizer",
     "TruncatedModel",

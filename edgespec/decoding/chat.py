@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,19 +12,18 @@ from ..config import SamplingParams, build
 from ..errors import ConfigError
 from ..types import Completion, Event, ToolCall
 from . import messages as forms
+from .answers.options import AnswerOptions
 from .context import Context, Fitted
 from .messages import Message
 from .reading import Reading
 from .request_lock import Interrupt
 
 if TYPE_CHECKING:
-    from .functions import Functions
-    from .answers.format import AnswerFormat
-    from .answers.options import AnswerOptions
     from .engine import Engine
+    from .functions import Functions
 
 _REASONS = re.compile("think|reason", re.IGNORECASE)
-_OF_ANSWERS = ("tool_choice", "parallel_tool_calls", "template_kwargs", "reasoning_budget")
+_OF_ANSWERS = {field.name for field in dataclasses.fields(AnswerOptions)} - {"tools"}
 
 
 class Chat:
@@ -159,13 +158,6 @@ class Chat:
         self._system = system
         self.messages = messages
 
-    @functools.cached_property
-    def _format(self) -> AnswerFormat:
-        from .answers.format import AnswerFormat
-
-        tokenizer = self._engine.tokenizer
-        return AnswerFormat.of(tokenizer.chat_template, tokenizer.special())
-
     def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
         """Return what the chat and one answer ask for; None if all of an answer is text.
 
@@ -174,10 +166,8 @@ class Chat:
         asked = self._answers | given
         if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
             return None
-        from .answers.options import AnswerOptions
-
         options = build(AnswerOptions, asked | {"tools": self.tools})
-        self._format.check(options)
+        self._engine.answer_format.check(options)
         return options
 
     def _stream(self, added: list[Message], settings: Mapping[str, Any]) -> Iterator[Event]:
@@ -199,7 +189,7 @@ class Chat:
             owner=self._owner,
             constraint=self._engine.constraint(params, options, fitted.rendered),
         )
-        reader = self._format.reader(options, fitted.rendered) if options else None
+        reader = self._engine.answer_format.reader(options, fitted.rendered) if options else None
         return self._answer(added, fitted, Reading(reader, params), events)
 
     def _answer(

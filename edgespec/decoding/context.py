@@ -113,7 +113,7 @@ class Context:
         self._said = fitted.said | ({} if number is None else {number: said})
 
     def shortened(self, text: str) -> str:
-        """Return a text, and of one with more tokens than a quarter of the context its beginning."""
+        """Return a text, cut if it has more tokens than a quarter of the context."""
         most = self._n_ctx // 4
         head = text.encode("utf-8", "replace").decode()[: 8 * most]
         n = len(self._tokenizer.encode(head, add_special=False, parse_special=False))

@@ -18,7 +18,7 @@ from ..types import Completion, Event, Logprob, Stats
 from .answers.format import AnswerFormat
 from .answers.options import AnswerOptions
 from .chat import Chat
-from .constraints import Constraints, parsed
+from .constraints import Constraints, Unlimited, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
 from .prompts import check_size
@@ -115,9 +115,7 @@ class Engine:
         it is, as for `stream`. answers: further fields of AnswerOptions. Raises ConfigError for
         tools that the model's template does not know.
         """
-        return Chat(
-            self, system, tools=tools, parse_special=parse_special, owner=owner, **answers
-        )
+        return Chat(self, system, tools=tools, parse_special=parse_special, owner=owner, **answers)
 
     def check(self, **sampling: Any) -> None:
         """Raise ConfigError for settings of a request that cannot be, forms of answers included.
@@ -208,7 +206,7 @@ class Engine:
                 found = self._constraints.of(params)
             return found
         found = self._constraints.of_answer(params, self.answer_format, options, rendered)
-        if found:
+        if found and not isinstance(found, Unlimited):
             self._check_target()
         return found
 

@@ -34,7 +34,8 @@ class Functions:
             return _tool_of_mapping(given)
         if not callable(given):
             raise ConfigError(
-                f"a tool is a function, a Tool or a mapping as OpenAI's API has it, got {given!r:.80}"
+                "a tool is a function, a Tool or a mapping as OpenAI's API has it, got "
+                f"{given!r:.80}"
             )
         tool = tool_of(given)
         self._functions[tool.name] = given
@@ -92,10 +93,10 @@ def _of_pydantic(kind: Any, value: Any) -> Any:
 def _tool_of_mapping(given: Mapping[str, Any]) -> Tool:
     """Return a tool of {"type": "function", "function": {…}}, or of the inner mapping alone."""
     inner = given.get("function", given)
-    known = {"name", "description", "parameters", "strict"}
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         raise ConfigError(
             'a tool as a mapping is {"type": "function", "function": {"name": …, "description": …, '
             f'"parameters": JSON schema}}}}, got {dict(given)!r:.120}'
         )
-    return Tool(**{key: value for key, value in inner.items() if key in known and value is not None})
+    known = ("name", "description", "parameters", "strict")
+    return Tool(**{key: inner[key] for key in known if inner.get(key) is not None})

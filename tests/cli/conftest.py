@@ -38,7 +38,7 @@ TOOLS = (  # ChatML with tools and reasoning
 
 def call(name: str, **arguments: Any) -> str:
     """Return a call as the scripted model writes it."""
-    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n</tool_call>'
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 ANSWERS = {

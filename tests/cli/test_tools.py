@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
+
 def test_own_public_functions_are_offered_listed_and_taken_away(robot_cli):
     result = robot_cli.tools("/tools robot.py", "/tools off", "/tools")
     assert result.exit_code == 0

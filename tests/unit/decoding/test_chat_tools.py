@@ -40,16 +40,16 @@ EOS, ASSISTANT = 256, 258
 
 
 def call(name: str, **arguments) -> str:
-    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n</tool_call>'
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def tool_engine(*answers: str, n_ctx: int = 4000, template: str = TEMPLATE):
-    """Gives one answer after the other, byte by byte: as many as there were before say which."""
+    """Return an engine that gives one answer after the other, byte by byte."""
 
     def probs(tokens):
-        at = max(i for i, token in enumerate(tokens) if token == ASSISTANT)
+        at = max((i for i, token in enumerate(tokens) if token == ASSISTANT), default=-1)
         n = sum(token == ASSISTANT for token in tokens) - 1
-        script = answers[min(n, len(answers) - 1)].encode()
+        script = answers[min(max(n, 0), len(answers) - 1)].encode()
         said = len(tokens) - at - 1
         p = np.full(len(VOCAB), 1e-9)
         p[script[said] if said < len(script) else EOS] = 1
@@ -180,11 +180,12 @@ def test_one_call_where_only_one_is_allowed_and_none_where_none_is():
 
 
 def test_a_call_is_asked_for():
-    with tool_engine("I will not.") as engine:
+    with tool_engine("I will not.", template=PLAIN) as engine:
         chat = engine.chat(tools=[look, drive])
-        (made,) = chat.send("x", tool_choice="drive", max_tokens=200).tool_calls[:1]
-        assert made.name == "drive"
-        assert isinstance(json.loads(made.arguments)["centimetres"], int)
+        for choice in ("look", "required"):
+            (made,) = chat.send("x", tool_choice=choice, max_tokens=300).tool_calls[:1]
+            assert made.name == "look"
+            assert json.loads(made.arguments)["direction"] in ("left", "right")
 
 
 def test_calls_without_results_stand_as_no_result():
@@ -226,15 +227,12 @@ def test_turns_leave_with_their_calls_and_results():
     answers = (call("drive", centimetres=5), "ok") * 10
     with tool_engine(*answers, n_ctx=900) as engine:
         chat = engine.chat(tools=[drive])
-        n = 0
         for i in range(8):
-            events = list(chat.stream(f"question {i} {'x' * 40}", max_tokens=120))
-            n += sum(event.type == "notice" for event in events)
-            if events[-1].completion.tool_calls:
+            if chat.send(f"question {i} {'x' * 40}", max_tokens=120).tool_calls:
                 chat.send_results(["done"], max_tokens=120)
-            kept = chat.messages[chat.n_dropped :]
-            assert kept[0]["role"] == "user"
-        assert n > 0
+            assert chat.messages[chat.n_dropped]["role"] == "user"
+        assert chat.n_dropped > 2
+        assert sum(message["role"] == "tool" for message in chat.messages) > 2
         with pytest.raises(ContextFull, match="this message has"):
             engine.chat(tools=[drive]).send("x" * 900)
 
@@ -273,8 +271,8 @@ SAID = {"role": "assistant", "content": "b"}
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
-        ([USER, MADE, USER, SAID], "message 2 .* tool"),
-        ([USER, SAID, RESULT, SAID], "message 2 .* user"),
+        ([USER, MADE, USER, SAID], "message 2 .*: \"tool\""),
+        ([USER, SAID, RESULT, SAID], "message 2 .*: \"user\""),
         ([USER, MADE, RESULT, RESULT, SAID], "message 3"),
         ([USER, MADE, RESULT | {"tool_call_id": "d"}, SAID], "message 2 .* no call"),
         ([USER, MADE, RESULT], "must end with an answer"),
@@ -386,20 +384,23 @@ def test_what_is_no_tool_is_refused(tools, says):
 
 def test_a_model_that_does_not_know_tools_is_refused_at_once():
     template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
-    with tool_engine("ok", template=template) as engine:
-        with pytest.raises(ConfigError, match="ignores tools"):
-            engine.chat(tools=[look])
+    with (
+        tool_engine("ok", template=template) as engine,
+        pytest.raises(ConfigError, match="ignores tools"),
+    ):
+        engine.chat(tools=[look])
 
 
-def test_a_plain_chat_loads_nothing_of_tools():
+def test_a_plain_chat_learns_and_loads_nothing_of_tools():
     code = (
         "import sys\n"
+        "from edgespec.decoding.answers import format\n"
         "from tests.unit.decoding.test_chat import chat_engine\n"
         "with chat_engine() as engine: print(engine.chat().send('hi').text)\n"
-        "print([m for m in sys.modules if 'answers' in m or 'llguidance' in m or "
-        "m.endswith('decoding.functions')])"
+        "print([m for m in sys.modules if 'llguidance' in m or m.endswith('decoding.functions')])\n"
+        "print(format._learned.cache_info().currsize)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout == "ok then\n[]\n"
+    assert result.stdout == "ok then\n[]\n0\n"
