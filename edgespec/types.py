@@ -417,7 +417,8 @@ class ToolCall:
     arguments: str
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """A piece of an answer: what it says, its reasoning, or a call of a tool.
 
     "call": the first part of call `index` has its id and its name, later ones go on with the JSON

@@ -81,7 +81,7 @@ class Probe:
         return whole[n if n == len(prompt) else boundary(whole[:n]) :]
 
 
-def answer_of(content: str | None, calls: Sequence[str] = (), **fields: Any) -> dict[str, Any]:
+def answer_of(content: str | None, calls: Sequence[Any] = (), **fields: Any) -> dict[str, Any]:
     """Return an assistant's message with calls of these functions."""
     message: dict[str, Any] = {"role": "assistant", "content": content, **fields}
     return message | {"tool_calls": calls} if calls else message
