@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .prompt import pressed_key
 from .render import Screen, is_terminal, name
 
 if TYPE_CHECKING:
@@ -108,13 +109,12 @@ def _brief(text: str) -> str:
 def _allowed(screen: Screen) -> bool:
     """Ask whether a call may be run: the key y says so, any other does not.
 
-    What was typed before the question is thrown away. Without a terminal nobody can be asked.
+    What was typed before the question does not count. Without a terminal nobody can be asked.
     """
     if not (is_terminal(sys.stdin) and screen.terminal):
         return False
-    screen.write("run it? [y/N] ")
     try:
-        key = click.getchar()
+        key = pressed_key(lambda: screen.write("run it? [y/N] "))
     except (KeyboardInterrupt, EOFError):
         key = ""
     allowed = key in ("y", "Y")
