@@ -60,13 +60,13 @@ class Constraints:
         form.check(options)
         given = self._given(params)
         control = self._control(form)
-        shown = {token: text.encode() for text, token in control.items()}
+        shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
             return Unlimited(shown) if shown else None
-        rule = json.loads(self._source(*given))["grammars"][0] if given else None
+        source = whole(lark, self._source(*given) if given else None)
         with self._lock:
-            compiled = self._compiled("answer", whole(lark, rule)).showing(shown)
+            compiled = self._compiled("answer", source).showing(shown)
         thought = form.beginning(rendered)
         if options.reasoning_budget is None or not form.reasoning or thought == "none":
             return compiled
@@ -79,15 +79,20 @@ class Constraints:
         )
         return BudgetedConstraint(compiled, budget)
 
-    def _control(self, form: AnswerFormat) -> dict[str, int]:
-        """Return the ids of the control tokens that stand in a form's markers, by their texts."""
+    def _control(self, form: AnswerFormat) -> dict[str, int | None]:
+        """Return the ids of the control tokens that stand in a form's markers, by their texts.
+
+        None stands for one that ends answers.
+        """
         encode = functools.partial(self._tokenizer.encode, add_special=False)
         texts = (text for text in self._tokenizer.control_texts() if text in form.texts)
         found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
-        return {text: token for text, token in found.items() if not self._tokenizer.is_eog(token)}
+        ends = self._tokenizer.is_eog
+        return {text: None if ends(token) else token for text, token in found.items()}
 
-    def _tokens(self, marker: str, control: Mapping[str, int]) -> list[int]:
-        return [control[marker]] if marker in control else self._words(marker.encode())
+    def _tokens(self, marker: str, control: Mapping[str, int | None]) -> list[int]:
+        token = control.get(marker)
+        return self._words(marker.encode()) if token is None else [token]
 
     @staticmethod
     def _given(params: SamplingParams) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...sampling.base import Constraint, Matcher
 from .markers import ReasoningMarkers
-from .reader import BLANKS, overlap
+from .texts import BLANKS, overlap
 
 
 class Budget(NamedTuple):

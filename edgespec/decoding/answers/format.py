@@ -13,7 +13,7 @@ from .calls import NotUnderstood, learn_tools
 from .grammar import AnswerGrammar, Thought
 from .markers import ReasoningMarkers, ToolMarkers, texts_of
 from .options import AnswerOptions
-from .probes import Probe
+from .probes import Probe, wrapping
 from .reader import Reader
 from .reasoning import learn_reasoning
 
@@ -39,7 +39,7 @@ class AnswerFormat:
     def of(template: str | None, special: Mapping[str, str]) -> AnswerFormat:
         """Return the form of a model's answers; None is a model without a template."""
         if not template:
-            return AnswerFormat(None, None, "the model has no chat template")
+            return AnswerFormat(None, None, "it has no chat template")
         return _learned(template, tuple(sorted(special.items())))
 
     @functools.cached_property
@@ -64,12 +64,13 @@ class AnswerFormat:
         options: AnswerOptions,
         rendered: str,
         form: str | None = None,
-        control: Mapping[str, int] | None = None,
+        control: Mapping[str, int | None] | None = None,
     ) -> str | None:
         """Return the grammar of an answer in llguidance's form of Lark; None if it is free.
 
         rendered: the prompt's text, which says whether reasoning is open. form: the rule that the
-        answer follows behind its reasoning. control: ids of control tokens by their texts.
+        answer follows behind its reasoning. control: ids of control tokens by their texts,
+        None for one that ends answers.
         """
         thought = self._thought(options, rendered)
         limits = options.reasoning_budget is not None and thought != "none"
@@ -151,6 +152,9 @@ def _object_of(text: str) -> Any:
 def _learned(template: str, special: tuple[tuple[str, str], ...]) -> AnswerFormat:
     probe = Probe(template, dict(special))
     reasoning = learn_reasoning(template, probe)
+    wrapped = wrapping(probe, reasoning)
+    if wrapped:
+        return AnswerFormat(None, None, f"its chat template wraps answers in {wrapped!r:.40}")
     try:
         return AnswerFormat(reasoning, learn_tools(probe, reasoning))
     except NotUnderstood as error:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from .markers import ID, ID_LENGTH, ReasoningMarkers, ToolMarkers
+from ...errors import ConfigError
+from . import schemas
+from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ReasoningMarkers, ToolMarkers
 from .options import AnswerOptions
-from .schemas import arguments_schema
 from .tools import Tool
 
 Thought = Literal["open", "optional", "none", "forbidden"]
@@ -24,13 +25,16 @@ _BLANKS = r"[ \t\n]{0,4}"
 
 
 class AnswerGrammar:
-    """Writes the grammar of one request. control: the ids of control tokens by their texts."""
+    """Writes the grammar of one request.
+
+    control: the ids of control tokens by their texts, None for one that ends answers.
+    """
 
     def __init__(
         self,
         tools: ToolMarkers | None,
         reasoning: ReasoningMarkers | None,
-        control: Mapping[str, int],
+        control: Mapping[str, int | None],
     ) -> None:
         self._tools = tools
         self._reasoning = reasoning
@@ -100,7 +104,8 @@ class AnswerGrammar:
 
     def _several(self, options: AnswerOptions) -> bool:
         assert self._tools
-        return options.parallel_tool_calls and options.tool_choice in ("auto", "required")
+        several = options.parallel_tool_calls and options.tool_choice in ("auto", "required")
+        return several and self._tools.is_parallel
 
     def _calls(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
         """Return calls and nothing else, from their marker on."""
@@ -121,17 +126,46 @@ class AnswerGrammar:
         call = self._rule("call", bodies)
         begun = self._text(markers.prefix[len(markers.trigger) :])
         body = f"{begun} {call}"
-        if self._several(options) and markers.is_parallel and markers.between and markers.begin:
+        if self._several(options) and markers.begin:
             body += f" ({self._text(markers.between + markers.opening)} {call})*"
         return self._rule("group", f"{body} {self._text(markers.end)}")
 
     def _call(self, index: int, tool: Tool) -> str:
         markers = self._tools
         assert markers
-        separators = (markers.item_separator, markers.key_separator)
-        schema = json.dumps(arguments_schema(tool, separators))
+        arguments = self._arguments(index, tool)
         name = self._text(tool.name + markers.after_name)
-        return self._rule(f"call_{index}", f"{name} %json {schema} {self._text(markers.closing)}")
+        return self._rule(f"call_{index}", f"{name} {arguments} {self._text(markers.closing)}")
+
+    def _arguments(self, index: int, tool: Tool) -> str:
+        markers = self._tools
+        assert markers
+        separators = (markers.item_separator, markers.key_separator)
+        if not markers.pairs:
+            return f"%json {json.dumps(schemas.arguments_schema(tool, separators))}"
+        found = []
+        for number, key in enumerate(schemas.properties(tool)):
+            opening = self._text(markers.pairs.opening + key + markers.pairs.middle)
+            value = self._value(f"value_{index}_{number}", tool, key, separators)
+            rule = self._rule(f"pair_{index}_{number}", f"{opening} {value}")
+            found.append(rule if schemas.is_required(tool, key) else f"{rule}?")
+        return " ".join(found)
+
+    def _value(self, name: str, tool: Tool, key: str, separators: tuple[str, str]) -> str:
+        """Return the value of an argument that is written alone, and what closes it."""
+        assert self._tools
+        assert self._tools.pairs
+        closing = self._tools.pairs.closing
+        if not schemas.is_text(tool, key):
+            schema = schemas.value_schema(tool, key, separators)
+            return f"%json {json.dumps(schema)} {self._text(closing)}"
+        choices = schemas.choices_of(tool, key)
+        if choices:
+            return f"({' | '.join(self._text(choice + closing) for choice in choices)})"
+        schemas.check_text(tool, key)
+        least, most = schemas.lengths_of(tool, key)
+        count = f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
+        return self._until(closing, name, text=f".{count}")
 
     # --- texts ---------------------------------------------------------------------------------
 
@@ -147,11 +181,11 @@ class AnswerGrammar:
     def _free(self, name: str, excluded: Sequence[str]) -> str:
         return self._rule(name, self._terminal(name, "(?s:.*)", excluded))
 
-    def _until(self, marker: str, name: str, excluded: Sequence[str] = ()) -> str:
+    def _until(self, marker: str, name: str, excluded: Sequence[str] = (), text: str = ".*") -> str:
         """Return text up to a marker, and the marker."""
         if marker in self._control:
-            return f"{self._free(name, excluded)} <[{self._control[marker]}]>"
-        pattern = f"(?s:.*{_escaped(marker)})"
+            return f"{self._free(name, excluded)} {self._part(marker)}"
+        pattern = f"(?s:{text}{_escaped(marker)})"
         return self._rule(f"{name}[lazy]", self._terminal(name, pattern, excluded))
 
     def _terminal(self, name: str, pattern: str, excluded: Sequence[str]) -> str:
@@ -162,16 +196,27 @@ class AnswerGrammar:
         return self._rule(name.upper(), body)
 
     def _text(self, text: str) -> str:
-        """Return a marker as a sequence of texts, control tokens and ids."""
-        parts = [re.escape(each) for each in (*sorted(self._control, key=len)[::-1], ID) if each]
-        found = [part for part in re.split(f"({'|'.join(parts)})", text) if part]
-        return " ".join(self._part(part) for part in found)
+        """Return a marker as a sequence of texts, control tokens and ids.
+
+        It ends before a token that ends the answer.
+        """
+        holes = (*sorted(self._control, key=len, reverse=True), ID, INDEX)
+        parts = re.split(f"({'|'.join(map(re.escape, holes))})", text)
+        ends = next((i for i, part in enumerate(parts) if self._control.get(part, 0) is None), None)
+        return " ".join(self._part(part) for part in parts[:ends] if part)
 
     def _part(self, part: str) -> str:
         if part == ID:
             return f"/[a-zA-Z0-9]{{{ID_LENGTH}}}/"
+        if part == INDEX:
+            return f"/[0-9]{{1,{INDEX_LENGTH}}}/"
         if part in self._control:
-            return f"<[{self._control[part]}]>"
+            token = self._control[part]
+            if token is None:
+                raise ConfigError(
+                    f"the model marks calls with {part!r:.40}, which ends its answers"
+                )
+            return f"<[{token}]>"
         return json.dumps(part, ensure_ascii=False)
 
 
@@ -180,9 +225,13 @@ def _escaped(text: str) -> str:
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
-def whole(lark: str, form: Mapping[str, Any] | None) -> str:
-    """Return a grammar together with that of the form to which it refers as @form."""
+def whole(lark: str, form: str | None) -> str:
+    """Return a grammar together with that of the form to which it refers as @form.
+
+    form: in Lark's form, or llguidance's own.
+    """
     if form is None:
         return lark
-    named = {key: value for key, value in form.items() if value is not None}
-    return json.dumps({"grammars": [{"lark_grammar": lark}, named | {"name": "form"}]})
+    own = form.startswith("{")
+    named = json.loads(form)["grammars"][0] if own else {"lark_grammar": form}
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {**named, "name": "form"}]})

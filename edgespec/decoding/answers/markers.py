@@ -10,6 +10,9 @@ from typing import Any
 ID = "\0"
 """In a marker: where the id of a call stands."""
 ID_LENGTH = 9  # letters and digits, as Mistral's templates insist on
+INDEX = "\1"
+"""In a marker: where a number stands that counts calls."""
+INDEX_LENGTH = 4  # digits of it
 
 TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
 
@@ -36,13 +39,12 @@ class ReasoningMarkers:
 class PairMarkers:
     """How arguments are written one by one: `opening` KEY `middle` VALUE `closing`.
 
-    Texts are written as they are, other values as JSON. between: what stands between two.
+    Texts are written as they are, other values as JSON.
     """
 
     opening: str
     middle: str
     closing: str
-    between: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import TemplateError
 from .. import templates
-from .markers import ID_LENGTH
+from .markers import ID_LENGTH, ReasoningMarkers
 from .tools import Tool
 
 ANSWER, THOUGHT = "An answer 4711.", "A thought 1147."
@@ -107,3 +107,31 @@ def common_end(first: str, second: str) -> int:
 def boundary(text: str) -> int:
     """Return where the last whole marker, line or word of a text ends."""
     return max(text.rfind(end) + 1 for end in (">", "]", "\n", " "))
+
+
+def ends_whole(text: str) -> str:
+    """Return a text without the beginning of a marker at its end."""
+    at = text.rfind("<")
+    return text[:at] if at > text.rfind(">") else text
+
+
+def starts_whole(text: str) -> str:
+    """Return a text without the end of a marker at its beginning."""
+    at = text.find(">")
+    return text[at + 1 :] if at >= 0 and "<" not in text[:at] else text
+
+
+def without_reasoning(text: str, reasoning: ReasoningMarkers | None) -> str:
+    """Return an answer without the empty reasoning that templates put before it."""
+    if reasoning:
+        for marker in (reasoning.begin, reasoning.end):
+            begun = text.lstrip()
+            text = begun[len(marker) :] if marker and begun.startswith(marker) else text
+    return text
+
+
+def wrapping(probe: Probe, reasoning: ReasoningMarkers | None) -> str:
+    """Return what a template writes between the generation prompt and the text of an answer."""
+    answered = probe.answered(answer_of(ANSWER)) or ANSWER
+    before, found, _ = answered.partition(ANSWER)
+    return without_reasoning(before, reasoning).strip() if found else ""

@@ -10,11 +10,10 @@ import uuid
 from collections.abc import Sequence
 
 from ...types import Part, ToolCall
-from .arguments import JsonReader
-from .markers import ID, ID_LENGTH, ReasoningMarkers, ToolMarkers
+from .arguments import JsonReader, PairReader
+from .markers import ID_LENGTH, ReasoningMarkers, ToolMarkers
+from .texts import BLANKS, matched, until
 from .tools import Tool
-
-BLANKS = " \t\n"
 
 
 class Reader:
@@ -43,9 +42,10 @@ class Reader:
         self._held = ""
         self._parts: list[Part] = []
         self._strips = True  # blanks at the beginning are left out
+        self._blanks = ""  # before what may be a call
         self._n_begun = 0
         self._call: ToolCall | None = None  # whose arguments are being read
-        self._arguments = JsonReader()
+        self._arguments: JsonReader | PairReader = JsonReader()
         self._step = self._in_reasoning if is_open else self._at_begin
 
     def feed(self, text: str) -> list[Part]:
@@ -76,7 +76,9 @@ class Reader:
         call = self._markers.trigger if self._markers and self._markers.is_bare else ""
         for marker, step in ((thought, self._in_reasoning), (call, self._at_call)):
             if marker and text.startswith(marker):
+                self._blanks = self._held[: len(self._held) - len(text)]
                 self._held = text if step == self._at_call else text[len(marker) :]
+                self._strips = step != self._at_call
                 self._step = step
                 return True
             if marker and marker.startswith(text):
@@ -116,7 +118,7 @@ class Reader:
         begun = self._begin_call(self._held[n:]) if n >= 0 else False
         if begun is False:
             n = len(self._markers.trigger)
-            self._say(self._held[:n])
+            self._say(self._blanks + self._held[:n])
             self._held = self._held[n:]
             self._step = self._in_content
         return begun is not None
@@ -170,19 +172,20 @@ class Reader:
         """Begin the call whose name `text` begins with; None if more is needed, False if none."""
         assert self._markers
         needed = False
+        pairs = self._markers.pairs
+        follows = (pairs.opening, self._markers.closing) if pairs else ("{",)
         for tool in self._tools:
-            n = matched(tool.name + self._markers.after_name + "{", text)
-            if n is None:
-                needed = True
-            elif n > 0:
-                self._held = text[n - 1 :]
-                self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
-                self._arguments = JsonReader()
-                part = Part("call", "", self._n_begun, self._call.id, tool.name)
-                self._n_begun += 1
-                self._parts.append(part)
-                self._step = self._in_arguments
-                return True
+            for following in follows:
+                n = matched(tool.name + self._markers.after_name + following, text)
+                if n is not None and n >= 0:
+                    self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
+                    self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
+                    self._n_begun += 1
+                    self._held = text[n - len(following) :]
+                    self._arguments = PairReader(tool, pairs) if pairs else JsonReader()
+                    self._step = self._in_arguments
+                    return True
+                needed = needed or n is None
         return None if needed else False
 
     def _argue(self, text: str) -> None:
@@ -214,33 +217,8 @@ class Reader:
 
         Without a marker take what cannot belong to one.
         """
-        text = self._held
-        at = text.find(marker)
-        if at >= 0:
-            self._held = text[at + len(marker) :]
-            return text[:at].rstrip(BLANKS), True
-        at = len(text) - overlap(text, marker)
-        at = len(text[:at].rstrip(BLANKS))
-        self._held = text[at:]
-        return text[:at], False
-
-
-def overlap(text: str, marker: str) -> int:
-    """Return the length of the longest end of `text` with which `marker` begins."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
-
-
-def matched(marker: str, text: str) -> int | None:
-    """Return how much of `text` is the whole marker, -1 if it is not, None if it may become it."""
-    at = 0
-    for char in marker:
-        size = ID_LENGTH if char == ID else 1
-        part = text[at : at + size]
-        fits = part.isalnum() and part.isascii() if char == ID else part == char
-        if part and not fits:
-            return -1
-        if len(part) < size:
-            return None
-        at += size
-    return at
+        text, rest, found = until(marker, self._held)
+        kept = text.rstrip(BLANKS)
+        self._blanks = text[len(kept) :]
+        self._held = rest if found else self._blanks + rest
+        return kept, found
