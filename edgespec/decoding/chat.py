@@ -163,7 +163,7 @@ class Chat:
 
         Raises ConfigError for what the model cannot do.
         """
-        asked = self._answers | given
+        asked = {**self._answers, **given}
         if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
             return None
         options = build(AnswerOptions, asked | {"tools": self.tools})

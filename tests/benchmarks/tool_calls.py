@@ -3,7 +3,8 @@
     python -m tests.benchmarks.tool_calls TARGET [--draft DRAFT] [--prompts 40] [--name NAME]
 
 Forty requests to a robot at home: one call, calls with nested arguments, several calls, and none
-needed. "required" has to call, "auto" may. Greedy, 300 tokens at most.
+needed. "required" has to call, "auto" may. Greedy, 300 tokens at most. "unmarked" counts answers
+that name a tool in quotes but call none: models that write calls without their marker.
 """
 
 from __future__ import annotations
@@ -147,12 +148,14 @@ def judged(
             continue
         parsed += 1
         valid += call.name in schemas and jsonschema_rs.is_valid(schemas[call.name], arguments)
+    named = any(f'"{name}"' in done.text for name in schemas)
     return {
-        "ended": done.finish_reason == "stop",
+        "ended": int(done.finish_reason == "stop"),
         "calls": len(done.tool_calls),
         "parsed": parsed,
         "valid": valid,
-        "as_expected": Counter(call.name for call in done.tool_calls) == Counter(expected),
+        "as_expected": int(Counter(c.name for c in done.tool_calls) == Counter(expected)),
+        "unmarked": int(not done.tool_calls and named),
         "tokens": len(done.token_ids),
         "accepted": done.stats.num_accepted_draft_tokens,
     }
@@ -179,7 +182,8 @@ def main() -> None:
             for kind, text, expected in cases:
                 done = answered(engine, text, choice)
                 each = judged(done, expected, schemas)
-                print(choice, kind, json.dumps(text), each, *done.tool_calls, sep="\n  ")
+                print(choice, kind, json.dumps(text), each, sep="\n  ")
+                print(" ", *done.tool_calls or [repr(done.text)], sep="\n  ")
                 found.setdefault(kind, Counter()).update(each | {"answers": 1})
             result[choice] = {kind: dict(counts) for kind, counts in found.items()}
     print(json.dumps(result, indent=2))
