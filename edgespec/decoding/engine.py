@@ -212,7 +212,7 @@ class Engine:
 
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:
-        """How the model reasons and calls tools, learned from its chat template."""
+        """The form in which the model reasons and calls tools, learned from its chat template."""
         return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
 
     def _check_target(self) -> None:

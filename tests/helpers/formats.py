@@ -11,7 +11,10 @@ _HEAD = (
     "{% for m in messages %}{% if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}<|end|>"
     "{% else %}<|assistant|>"
 )
-_TAIL = "<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{{ opened }}{% endif %}"
+_TAIL = (
+    "<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{{ opened }}{% endif %}"
+)
 _CALLS = "{% for call in m.tool_calls or [] %}{% set f = call.function %}"
 _PAIRS = "{% for k, v in f.arguments.items() %}"
 _VALUE = "{{ v if v is string else v | tojson }}"

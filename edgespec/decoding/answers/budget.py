@@ -14,7 +14,7 @@ from .texts import BLANKS, overlap
 
 
 class Budget(NamedTuple):
-    """What a limit needs to know.
+    """A limit of reasoning, and all that is needed to keep it.
 
     most: tokens of reasoning. begin, end: its markers; is_open: the prompt has opened it.
     closing: the tokens that end it. piece: the bytes that a token adds to the answer.

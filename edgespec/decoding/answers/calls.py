@@ -86,8 +86,8 @@ class _Written:
         if not call:
             return None
         two = self._text([FIRST, SECOND])
-        found = _around(call, two)
-        if call.pairs:
+        found: ToolMarkers | None = _around(call, two)
+        if found and call.pairs:
             empty = self._text([FIRST], {})
             found = _with_pairs(found, call.pairs, empty) if empty else None
         elif found:

@@ -14,7 +14,7 @@ _UNDERLINE = re.compile(r"-{3,}\s*")
 
 
 class Described(NamedTuple):
-    """What a docstring says: its first paragraph, and of each argument."""
+    """The first paragraph of a docstring, and the text about each argument."""
 
     summary: str
     arguments: dict[str, str]

@@ -1,4 +1,4 @@
-"""What a model's template says about its answers: how they reason and how they call tools."""
+"""The form of a model's answers, as its template tells it: how they reason and call tools."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """How a model sets its reasoning apart.
+    """The texts with which a model sets its reasoning apart.
 
     begin, end: the texts around it; begin may stand in the generation prompt. key: the field of a
     message in which the template reads it, "" if it reads none. is_opened: the generation prompt
@@ -37,7 +37,7 @@ class ReasoningMarkers:
 
 @dataclass(frozen=True, slots=True)
 class PairMarkers:
-    """How arguments are written one by one: `opening` KEY `middle` VALUE `closing`.
+    """The texts around arguments that are written one by one: `opening` KEY `middle` VALUE `closing`.
 
     Texts are written as they are, other values as JSON.
     """
@@ -49,7 +49,7 @@ class PairMarkers:
 
 @dataclass(frozen=True, slots=True)
 class ToolMarkers:
-    """How a model writes calls of tools.
+    """The texts with which a model writes calls of tools.
 
     A call is `opening` NAME `after_name` ARGUMENTS `closing`. `begin` stands before the first call,
     `between` between two, `end` behind the last. Arguments are a JSON object with these separators,

@@ -1,4 +1,4 @@
-"""What a request says about tools and reasoning."""
+"""The settings of a request for tools and reasoning."""
 
 from __future__ import annotations
 
