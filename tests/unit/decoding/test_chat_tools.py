@@ -387,7 +387,7 @@ def test_a_model_that_does_not_know_tools_is_refused_at_once():
     template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
     with (
         tool_engine("ok", template=template) as engine,
-        pytest.raises(ConfigError, match="ignores tools"),
+        pytest.raises(ConfigError, match="cannot call tools"),
     ):
         engine.chat(tools=[look])
 
