@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import itertools
 import json
 import sys
 import types
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 8  # answers with calls in one turn
 _MOST_SHOWN = 300  # characters of a result
+_numbers = itertools.count(1)
 
 
 def functions_of(path: Path) -> list[Callable[..., Any]]:
@@ -32,13 +34,15 @@ def functions_of(path: Path) -> list[Callable[..., Any]]:
         source = path.read_bytes()
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}") from None
-    module = types.ModuleType("edgespec_tools")
+    module = types.ModuleType(f"edgespec_tools_{next(_numbers)}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # type hints are looked up there
     try:
         with _folder(path.parent):
-            exec(compile(source, str(path), "exec"), module.__dict__)  # the user's own file
+            code = compile(source, str(path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)  # the user's own file
     except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
         raise click.UsageError(f"{path} fails: {type(error).__name__}: {error}") from None
     found = [
         each

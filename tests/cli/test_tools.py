@@ -63,6 +63,30 @@ def test_a_file_may_import_what_lies_beside_it(robot_cli):
     assert not (robot_cli.folder / "lib" / "own.pyc").exists()
 
 
+def test_types_of_a_file_stay_its_own(robot_cli):
+    source = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+
+@dataclass
+class Way:
+    kind: Kind
+
+
+Kind = {kind}
+
+
+def go(way: Way) -> str:
+    return "went"
+"""
+    for name, kind in (("one.py", "int"), ("two.py", "str"), ("three.py", "1 / 0")):
+        (robot_cli.folder / name).write_text(source.format(kind=kind), encoding="utf-8")
+    result = robot_cli.tools("/tools one.py", "/tools two.py", "/tools three.py", "/tools")
+    assert result.stderr.count("go(way)") == 3
+    assert "three.py fails: ZeroDivisionError" in result.stderr
+
+
 def test_a_model_that_knows_no_tools_is_refused(robot_cli):
     result = robot_cli.chat("/tools robot.py", "hello")
     assert "this model cannot call tools" in result.stderr
