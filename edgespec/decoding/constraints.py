@@ -24,11 +24,18 @@ from .answers.budget import Budget, BudgetedConstraint
 from .answers.format import AnswerFormat
 from .answers.grammar import whole
 from .answers.options import AnswerOptions
+from .answers.schemas import arguments_schema
+from .answers.tools import Tool
+from .vocabulary import Words
 
 if TYPE_CHECKING:
     import llguidance
 
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
+_MOST_GRAMMAR = 1 << 19  # bytes of a whole answer's grammar, with all tools
+_MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
+_TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of one step
+_KEPT_TOOLS = 256  # schemas of tools of which is known whether they can be followed
 _KEPT = 16  # compiled constraints of an engine
 
 
@@ -38,6 +45,7 @@ class Constraints:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._compiled = functools.lru_cache(_KEPT)(self._compile)
+        self._refused = functools.lru_cache(_KEPT_TOOLS)(self._refusal)
         self._lock = threading.Lock()
 
     def of(self, params: SamplingParams) -> Grammar | None:
@@ -59,6 +67,8 @@ class Constraints:
         """
         form.check(options)
         given = self._given(params)
+        if given:  # whose errors are told as such
+            self.of(params)
         control = self._control(form)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
@@ -66,6 +76,8 @@ class Constraints:
             return Unlimited(shown) if shown else None
         source = whole(lark, self._source(*given) if given else None)
         with self._lock:
+            for tool in options.callable_tools:
+                self._check_tool(tool)
             compiled = self._compiled("answer", source).showing(shown)
         thought = form.beginning(rendered)
         if options.reasoning_budget is None or not form.reasoning or thought == "none":
@@ -94,6 +106,16 @@ class Constraints:
         token = control.get(marker)
         return self._words(marker.encode()) if token is None else [token]
 
+    def _check_tool(self, tool: Tool) -> None:
+        """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
+        error, place = self._refused(json.dumps(arguments_schema(tool, (", ", ": "))))
+        if error:
+            loose = ", or make the tool not strict" if tool.strict else ""
+            raise ConfigError(
+                f"the arguments of the tool {tool.name} cannot be followed: {error}"
+                f"{f' (at {place})' if place else ''}; change its schema{loose}"
+            )
+
     @staticmethod
     def _given(params: SamplingParams) -> tuple[str, str] | None:
         """Return the kind of a request's form and its text, None where it has none."""
@@ -110,18 +132,15 @@ class Constraints:
 
     @staticmethod
     def _source(kind: str, text: str) -> str:
-        """Return what llguidance compiles."""
+        """Return what llguidance compiles. Raises ValueError for a schema that is none."""
         from llguidance import LLMatcher
 
         if kind == "answer":
             return text
         if kind == "schema":
-            try:
-                return LLMatcher.grammar_from_json_schema(
-                    text, overrides={"whitespace_flexible": False}
-                )
-            except ValueError as error:
-                raise ConfigError(f"schema cannot be followed: {error}") from None
+            return LLMatcher.grammar_from_json_schema(
+                text, overrides={"whitespace_flexible": False}
+            )
         given = json.loads(text)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(given)
@@ -129,16 +148,45 @@ class Constraints:
         return LLMatcher.grammar_from_lark(lark)
 
     def _compile(self, kind: str, text: str) -> Grammar:
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._vocabulary, self._source(kind, text), log_level=0)
-        if matcher.is_error():
-            raise ConfigError(f"{kind} cannot be followed: {_plainly(matcher.get_error())}")
+        matcher, error = self._matcher(kind, text)
+        if matcher is None:
+            place = self._refused(text)[1] if kind == "schema" else ""
+            where = f" (at {place})" if place else ""
+            raise ConfigError(f"{kind} cannot be followed: {error}{where}")
         return Grammar(matcher, self._words)
 
+    def _refusal(self, text: str) -> tuple[str, str]:
+        """Return why a schema cannot be followed and the place, both "" if it can be."""
+        error = self._matcher("schema", text)[1]
+        if not error:
+            return "", ""
+
+        def is_wrong(part: Any) -> bool:
+            return bool(self._matcher("schema", json.dumps(part))[1])
+
+        return error, schemas.place_of(json.loads(text), is_wrong)
+
+    def _matcher(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
+        """Return a compiled form, or None and why there is none.
+
+        The first steps are tried: they show what allows nothing and what grows beyond all limits.
+        """
+        from llguidance import LLMatcher, LLParserLimits
+
+        try:
+            source = self._source(kind, text)
+        except ValueError as refused:
+            return None, str(refused)
+        if len(source) > _MOST_GRAMMAR:
+            return None, f"its grammar has {len(source)} bytes, and may have {_MOST_GRAMMAR}"
+        limits = LLParserLimits(verbose_errors=False, max_items_in_row=_MOST_ITEMS)
+        matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
+        error = _error_of(matcher.deep_copy())
+        return (None, error) if error else (matcher, "")
+
     @functools.cached_property
-    def _words(self) -> _Words:
-        return _Words(self._tokenizer)
+    def _words(self) -> Words:
+        return Words(self._tokenizer)
 
     @functools.cached_property
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -148,67 +196,13 @@ class Constraints:
         return LLTokenizer(TokenizerWrapper(words), len(words.tokens), eos_token=words.ends)
 
 
-class _Words:
-    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer.
-
-    usual_end: of the latter, the one that came last.
-    """
-
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        ids = range(tokenizer.vocab_size)
-        self.tokens = [tokenizer.piece(token) for token in ids]
-        self.ends = [token for token in ids if tokenizer.is_eog(token)]
-        if not self.ends:
-            raise ConfigError("the model has no token that ends an answer, as constraints need")
-        self.special_token_ids = [token for token in ids if not self.tokens[token]]
-        for token in self.special_token_ids:
-            self.tokens[token] = tokenizer.token_text(token) or b"<%d>" % token
-        self.eos_token_id = self.usual_end = self.ends[0]
-        special = set(self.special_token_ids)
-        self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
-        self._longest = max(map(len, self._of_bytes), default=1)
-
-    def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text, which begins in the middle of another.
-
-        Vocabularies that put a space before a text are read behind a line's end, and what the
-        tokenizer cannot read is put together of the longest tokens.
-        """
-        words = text.decode("utf-8", "replace")
-        for before in ("", "\n"):
-            ids = self._encode(before + words)[len(self._encode(before)) :]
-            if b"".join(self.tokens[token] for token in ids) == text:
-                return ids
-        return self._longest_tokens(text)
-
-    def _encode(self, text: str) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special=False, parse_special=False)
-        except ConfigError:
-            return []
-
-    def _longest_tokens(self, text: bytes) -> list[int]:
-        found, at = [], 0
-        while at < len(text):
-            parts = (text[at : at + n] for n in range(self._longest, 0, -1))
-            part = next((part for part in parts if part in self._of_bytes), None)
-            if part is None:
-                break
-            found.append(self._of_bytes[part])
-            at += len(part)
-        return found
-
-
 class Grammar:
     """A compiled constraint. shown: control tokens that are read as text."""
 
     def __init__(
         self,
         matcher: llguidance.LLMatcher,
-        words: _Words,
+        words: Words,
         shown: Mapping[int, bytes] | None = None,
     ) -> None:
         self._matcher = matcher
@@ -242,7 +236,7 @@ class GrammarMatcher:
     the engine is not told of it.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: _Words) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, words: Words) -> None:
         n = len(words.tokens)
         self._matcher = matcher
         self._ahead: list[int] = []
@@ -328,11 +322,11 @@ def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _lark_of_grammar(grammar: str) -> str:
     """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return any_to_lark(grammar)
-    except GbnfToLarkError as error:
+    except Exception as error:  # what it lacks, a root for example, is a plain Exception
         raise ConfigError(f"grammar cannot be followed: {error}") from None
 
 
@@ -340,6 +334,19 @@ def _lark_of_choices(choices: Sequence[str]) -> str:
     if "" in choices:
         raise ConfigError("a choice must not be empty")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+
+
+def _error_of(matcher: llguidance.LLMatcher) -> str:
+    """Return what is wrong with a form, "" if its first steps can be made."""
+    for _ in range(_TRIED):
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        forced = matcher.compute_ff_tokens()
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        if matcher.is_error() or not bits.any():
+            break
+        matcher.consume_tokens(forced[:_TRIED_TOKENS] or [int(bits.argmax())])
+    return _plainly(matcher.get_error()) if matcher.is_error() else ""
 
 
 def _plainly(error: str) -> str:

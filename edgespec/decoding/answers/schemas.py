@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from ..schemas import closed
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # of texts that are written without quotes
@@ -28,23 +29,13 @@ def value_schema(tool: Tool, key: str, separators: tuple[str, str]) -> dict[str,
 
 
 def _given(tool: Tool) -> dict[str, Any]:
-    return dict(_closed(tool.parameters) if tool.strict else tool.parameters)
+    return dict(closed(tool.parameters) if tool.strict else tool.parameters)
 
 
 def _guidance(tool: Tool, separators: tuple[str, str]) -> dict[str, Any]:
     guidance: dict[str, Any] = {"whitespace_flexible": False}
     guidance |= {"item_separator": separators[0], "key_separator": separators[1]}
     return guidance if tool.strict else guidance | {"lenient": True}
-
-
-def _closed(schema: Any) -> Any:
-    """Return a schema whose objects have no other fields than those that it names."""
-    if isinstance(schema, Mapping):
-        found = {key: _closed(value) for key, value in schema.items()}
-        if isinstance(found.get("properties"), Mapping) and found.get("type") == "object":
-            found.setdefault("additionalProperties", False)
-        return found
-    return [_closed(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def properties(tool: Tool) -> dict[str, Any]:
@@ -60,19 +51,19 @@ def is_required(tool: Tool, key: str) -> bool:
 
 def is_text(tool: Tool, key: str) -> bool:
     """Return True for an argument that may be a text, and so is written without quotes."""
-    return _is_text(_resolved(tool, properties(tool).get(key, {})))
+    return _is_text(_resolved(tool, key))
 
 
 def choices_of(tool: Tool, key: str) -> list[str]:
     """Return the only texts that an argument can be, none if it can be others."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     found = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return list(found) if all(isinstance(each, str) for each in found) else []
 
 
 def check_text(tool: Tool, key: str) -> None:
     """Raise ConfigError for a text whose schema cannot be followed where it has no quotes."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     unseen = next((name for name in _UNSEEN if name in schema), None)
     if tool.strict and unseen:
         raise ConfigError(
@@ -83,20 +74,26 @@ def check_text(tool: Tool, key: str) -> None:
 
 def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
     """Return the least and the most characters of a text, None for any number."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     return schema.get("minLength", 0), schema.get("maxLength")
 
 
-def _resolved(tool: Tool, schema: Any) -> Mapping[str, Any]:
-    """Return a schema, or the definition of the tool's that it refers to."""
+def _resolved(tool: Tool, key: str) -> Mapping[str, Any]:
+    """Return the schema of an argument, or the definition that it refers to."""
+    schema = properties(tool).get(key, {})
     if not isinstance(schema, Mapping):
         return {}
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
     for name in ("$defs", "definitions"):
-        prefix = f"#/{name}/"
-        if str(schema.get("$ref", "")).startswith(prefix):
-            found = tool.parameters.get(name, {}).get(schema["$ref"][len(prefix) :], {})
-            return found if isinstance(found, Mapping) else {}
-    return schema
+        found = tool.parameters.get(name, {}).get(str(reference).removeprefix(f"#/{name}/"))
+        if isinstance(found, Mapping):
+            return found
+    raise ConfigError(
+        f"the tool {tool.name} refers to {reference!r:.80} at /properties/{key}; only what stands "
+        "in its $defs can be followed"
+    )
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:
