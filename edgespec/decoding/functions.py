@@ -81,7 +81,7 @@ def _fitted(function: Callable[..., Any], given: Any) -> dict[str, Any]:
         for name, p in inspect.signature(function).parameters.items()
     ]
     kind = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
-    found = msgspec.convert(given, kind, dec_hook=_of_pydantic)
+    found = msgspec.convert(given, kind, str_keys=True, dec_hook=_of_pydantic)
     return {name: getattr(found, name) for name in given}  # the function has its own defaults
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import json
 import subprocess
@@ -272,8 +273,8 @@ SAID = {"role": "assistant", "content": "b"}
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
-        ([USER, MADE, USER, SAID], "message 2 .*: \"tool\""),
-        ([USER, SAID, RESULT, SAID], "message 2 .*: \"user\""),
+        ([USER, MADE, USER, SAID], 'message 2 .*: "tool"'),
+        ([USER, SAID, RESULT, SAID], 'message 2 .*: "user"'),
         ([USER, MADE, RESULT, RESULT, SAID], "message 3"),
         ([USER, MADE, RESULT | {"tool_call_id": "d"}, SAID], "message 2 .* no call"),
         ([USER, MADE, RESULT], "must end with an answer"),
@@ -343,6 +344,25 @@ def test_run_tool_gives_types_and_makes_everything_text():
         assert refused == "drive was not run: it was not allowed"
         ran("drive", {"centimetres": "3"}, lambda call: asked.append(call.name))
         assert asked == ["drive"]
+
+
+def test_run_tool_gives_dates_keys_that_are_numbers_and_models_of_pydantic():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Place(pydantic.BaseModel):
+        x: int = pydantic.Field(ge=0)
+
+    def go(place: Place, at: datetime.date, names: dict[int, str]) -> str:
+        """Go somewhere."""
+        return f"{place.x} {at.year} {names[7]}"
+
+    go.__annotations__["place"] = Place  # is local here
+    with tool_engine("ok") as engine:
+        chat = engine.chat(tools=[go])
+        given = {"place": {"x": 3}, "at": "2026-11-25", "names": {"7": "N"}}
+        assert chat.run_tool(ToolCall("1", "go", json.dumps(given))) == "3 2026 N"
+        wrong = json.dumps(given | {"place": {"x": -1}})
+        assert "greater than or equal to 0" in chat.run_tool(ToolCall("1", "go", wrong))
 
 
 def test_a_long_result_is_cut_with_a_sentence():
