@@ -79,7 +79,8 @@ class Chat:
 
     @tools.setter
     def tools(self, tools: Iterable[Any]) -> None:
-        before, self._functions = self._functions, _functions_of(tools)
+        before = self._functions
+        self._functions = _functions_of(tools, before)
         try:
             self._options({})
         except ConfigError:
@@ -171,6 +172,8 @@ class Chat:
         return options
 
     def _stream(self, added: list[Message], settings: Mapping[str, Any]) -> Iterator[Event]:
+        if "tools" in settings:
+            raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
         params = build(SamplingParams, {k: v for k, v in settings.items() if k not in of_answer})
         interrupt = Interrupt(params.time_limit_s)
@@ -227,7 +230,7 @@ class Chat:
         )
 
 
-def _functions_of(tools: Iterable[Any]) -> Functions | None:
+def _functions_of(tools: Iterable[Any], before: Functions | None) -> Functions | None:
     """Return tools with their functions, None if there are none. Raises ConfigError."""
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools are a list of functions, got {tools!r:.80}")
@@ -235,7 +238,7 @@ def _functions_of(tools: Iterable[Any]) -> Functions | None:
         return None
     from .functions import Functions
 
-    return Functions(given)
+    return Functions(given, before)
 
 
 def _may_reason(tokenizer: Tokenizer) -> bool:

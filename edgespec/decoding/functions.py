@@ -20,15 +20,17 @@ class Functions:
     """Tools in an order, some of them functions that can be run.
 
     tools: functions with type hints, objects of `Tool`, or mappings as OpenAI's API has them.
-    Raises ConfigError for anything else.
+    before: whose tools keep their functions. Raises ConfigError for anything else.
     """
 
-    def __init__(self, tools: Iterable[Any]) -> None:
+    def __init__(self, tools: Iterable[Any], before: Functions | None = None) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
-        self.tools = tuple(self._tool(given) for given in tools)
+        self.tools = tuple(self._tool(given, before) for given in tools)
 
-    def _tool(self, given: Any) -> Tool:
+    def _tool(self, given: Any, before: Functions | None) -> Tool:
         if isinstance(given, Tool):
+            if before and given in before.tools and given.name in before._functions:
+                self._functions[given.name] = before._functions[given.name]
             return given
         if isinstance(given, Mapping):
             return _tool_of_mapping(given)

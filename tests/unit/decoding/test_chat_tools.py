@@ -403,6 +403,43 @@ def test_what_is_no_tool_is_refused(tools, says):
             chat.send("x", tool_choice="nothing")
 
 
+def test_tools_are_added_and_keep_their_functions():
+    with tool_engine("ok") as engine:
+        chat = engine.chat(tools=[drive])
+        chat.tools = [*chat.tools, look]
+        assert chat.run_tool(ToolCall("1", "drive", '{"centimetres": 3}')) == "drove 3, False"
+        chat.tools = [edgespec.Tool("drive")]
+        assert "there is no function" in chat.run_tool(ToolCall("1", "drive", "{}"))
+        with pytest.raises(ConfigError, match=r"set chat\.tools"):
+            chat.send("go", tools=[look])
+        chat.tools = ()
+        assert chat.send("go").text == "ok"
+
+
+OPENED = (  # as Qwen3's and DeepSeek's: the prompt opens reasoning, and later turns do not show it
+    "{% for m in messages %}<{{ m.role }}>"
+    "{{ m.content.split('</think>')[-1] if m.content is string else '' }}"
+    "</>{% endfor %}{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
+)
+
+
+def test_reasoning_that_the_prompt_opens_and_forgets():
+    answers = ("<think>\nfirst thought</think>One.", "<think>\nsecond</think>Two.")
+    with tool_engine(*answers, template=OPENED) as engine:  # which writes their first 8 bytes
+        chat = engine.chat()
+        one = chat.send("a")
+        assert (one.reasoning, one.text) == ("first thought", "One.")
+        two = chat.send("b")
+        assert (two.reasoning, two.text) == ("second", "Two.")
+        asked = [*chat.messages, {"role": "user", "content": "c"}]
+        rendered = chat._context.fit(asked).rendered
+        assert "thought" not in rendered
+        assert rendered.startswith("<user>a</><assistant>One.</><user>b</>")
+        cut = chat.send("c", max_tokens=3)
+        assert (cut.reasoning, cut.text, cut.finish_reason) == ("sec", "", "length")
+        assert chat.send("d").text == "Two."
+
+
 def test_a_model_that_does_not_know_tools_is_refused_at_once():
     template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
     with (
