@@ -23,8 +23,9 @@ from . import schemas
 from .answers.budget import Budget, BudgetedConstraint
 from .answers.format import AnswerFormat
 from .answers.grammar import whole
+from .answers.markers import ToolMarkers
 from .answers.options import AnswerOptions
-from .answers.schemas import arguments_schema
+from .answers.schemas import embedded
 from .answers.tools import Tool
 from .vocabulary import Words
 
@@ -76,8 +77,9 @@ class Constraints:
             return Unlimited(shown) if shown else None
         source = whole(lark, self._source(*given) if given else None)
         with self._lock:
-            for tool in options.callable_tools:
-                self._check_tool(tool)
+            if form.tools:
+                for tool in options.callable_tools:
+                    self._check_tool(tool, form.tools)
             compiled = self._compiled("answer", source).showing(shown)
         thought = form.beginning(rendered)
         if options.reasoning_budget is None or not form.reasoning or thought == "none":
@@ -106,15 +108,17 @@ class Constraints:
         token = control.get(marker)
         return self._words(marker.encode()) if token is None else [token]
 
-    def _check_tool(self, tool: Tool) -> None:
+    def _check_tool(self, tool: Tool, markers: ToolMarkers) -> None:
         """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
-        error, place = self._refused(json.dumps(arguments_schema(tool, (", ", ": "))))
-        if error:
-            loose = ", or make the tool not strict" if tool.strict else ""
-            raise ConfigError(
-                f"the arguments of the tool {tool.name} cannot be followed: {error}"
-                f"{f' (at {place})' if place else ''}; change its schema{loose}"
-            )
+        for before, schema in embedded(tool, markers):
+            error, inner = self._refused(json.dumps(schema))
+            if error:
+                place = before + inner
+                loose = ", or make the tool not strict" if tool.strict else ""
+                raise ConfigError(
+                    f"the arguments of the tool {tool.name} cannot be followed: {error}"
+                    f"{f' (at {place})' if place else ''}; change its schema{loose}"
+                )
 
     @staticmethod
     def _given(params: SamplingParams) -> tuple[str, str] | None:

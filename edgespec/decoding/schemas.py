@@ -132,7 +132,11 @@ def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the schemas in a schema, each with its place."""
+    """Yield the schemas in a schema, each with its place; True and False aside."""
+    yield from ((place, part) for place, part in _all_parts(schema) if isinstance(part, Mapping))
+
+
+def _all_parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in schema.items() if isinstance(schema, Mapping) else ():
         if key in ("properties", "patternProperties", "$defs", "definitions"):
             yield from (((key, name), part) for name, part in _items(value))
@@ -147,7 +151,5 @@ def _items(value: Any) -> Any:
     return value.items() if isinstance(value, Mapping) else ()
 
 
-def _with_definitions(part: Any, schema: Any) -> Any:
-    if not isinstance(part, Mapping):
-        return part
+def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **part}

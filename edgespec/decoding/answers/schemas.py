@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
 from ..schemas import closed
+from .markers import ToolMarkers
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # of texts that are written without quotes
 
 
-def arguments_schema(tool: Tool, separators: tuple[str, str]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments for llguidance.
+def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the schemas that stand in the grammar of a tool, each with its place."""
+    if not markers.pairs:
+        yield "", arguments_schema(tool, markers)
+        return
+    for key in properties(tool):
+        if not is_text(tool, key):
+            yield f"/properties/{key}", value_schema(tool, key, markers)
 
-    separators: what the model writes between two items, and between a key and its value.
-    """
-    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, separators)}
+
+def arguments_schema(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    """Return the schema of a tool's arguments for llguidance, with the model's separators."""
+    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, markers)}
 
 
-def value_schema(tool: Tool, key: str, separators: tuple[str, str]) -> dict[str, Any]:
+def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
     found = dict(given["properties"][key])
     found |= {name: given[name] for name in ("$defs", "definitions") if name in given}
-    return found | {"x-guidance": _guidance(tool, separators)}
+    return found | {"x-guidance": _guidance(tool, markers)}
 
 
 def _given(tool: Tool) -> dict[str, Any]:
     return dict(closed(tool.parameters) if tool.strict else tool.parameters)
 
 
-def _guidance(tool: Tool, separators: tuple[str, str]) -> dict[str, Any]:
-    guidance: dict[str, Any] = {"whitespace_flexible": False}
-    guidance |= {"item_separator": separators[0], "key_separator": separators[1]}
+def _guidance(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    guidance: dict[str, Any] = {
+        "whitespace_flexible": False,
+        "item_separator": markers.item_separator,
+        "key_separator": markers.key_separator,
+    }
     return guidance if tool.strict else guidance | {"lenient": True}
 
 
