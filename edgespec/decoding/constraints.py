@@ -20,17 +20,15 @@ from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
 from . import schemas
-from .answers.budget import Budget, BudgetedConstraint
-from .answers.format import AnswerFormat
-from .answers.grammar import whole
-from .answers.markers import ToolMarkers
-from .answers.options import AnswerOptions
-from .answers.schemas import embedded
-from .answers.tools import Tool
 from .vocabulary import Words
 
 if TYPE_CHECKING:
     import llguidance
+
+    from .answers.format import AnswerFormat
+    from .answers.markers import ToolMarkers
+    from .answers.options import AnswerOptions
+    from .answers.tools import Tool
 
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
 _MOST_GRAMMAR = 1 << 19  # bytes of a whole answer's grammar, with all tools
@@ -66,6 +64,8 @@ class Constraints:
         It reasons, calls tools and, where the request has a form, follows that behind its
         reasoning. Raises ConfigError as `of`, and for options that the model cannot follow.
         """
+        from .answers.grammar import whole
+
         form.check(options)
         given = self._given(params)
         if given:  # whose errors are told as such
@@ -81,15 +81,28 @@ class Constraints:
                 for tool in options.callable_tools:
                     self._check_tool(tool, form.tools)
             compiled = self._compiled("answer", source).showing(shown)
-        thought = form.beginning(rendered)
-        if options.reasoning_budget is None or not form.reasoning or thought == "none":
+        if options.reasoning_budget is None or not form.reasoning:
             return compiled
-        budget = Budget.of(
+        thought = form.beginning(rendered)
+        return compiled if thought == "none" else self._budgeted(compiled, form, options, thought)
+
+    def _budgeted(
+        self, compiled: Grammar, form: AnswerFormat, options: AnswerOptions, thought: str
+    ) -> Constraint:
+        """Return a constraint with the limit of its reasoning."""
+        from .answers.budget import Budget, BudgetedConstraint
+
+        assert form.reasoning
+        assert options.reasoning_budget is not None
+        token = self._control(form).get(form.reasoning.end)
+        end = form.reasoning.end.encode()
+        budget = Budget(
             options.reasoning_budget,
-            form.reasoning,
+            form.reasoning.begin.encode(),
+            end,
             thought == "open",
-            self._tokens(form.reasoning.end, control),
-            lambda token: shown.get(token) or self._tokenizer.piece(token),
+            tuple(self._words(end)) if token is None else (token,),
+            lambda token: compiled.shown.get(token) or self._tokenizer.piece(token),
         )
         return BudgetedConstraint(compiled, budget)
 
@@ -104,12 +117,10 @@ class Constraints:
         ends = self._tokenizer.is_eog
         return {text: None if ends(token) else token for text, token in found.items()}
 
-    def _tokens(self, marker: str, control: Mapping[str, int | None]) -> list[int]:
-        token = control.get(marker)
-        return self._words(marker.encode()) if token is None else [token]
-
     def _check_tool(self, tool: Tool, markers: ToolMarkers) -> None:
         """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
+        from .answers.schemas import embedded
+
         for before, schema in embedded(tool, markers):
             error, inner = self._refused(json.dumps(schema))
             if error:
@@ -355,6 +366,8 @@ def _error_of(matcher: llguidance.LLMatcher) -> str:
 
 def _plainly(error: str) -> str:
     """Return an error of llguidance on one line, without what it prints below for its makers."""
+    if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
+        return "it allows no answer at all"
     return " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
 
 

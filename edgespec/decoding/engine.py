@@ -15,8 +15,6 @@ from ..errors import ConfigError
 from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
-from .answers.format import AnswerFormat
-from .answers.options import AnswerOptions
 from .chat import Chat
 from .constraints import Constraints, Unlimited, parsed
 from .idle_work import IdleWork, Keeping, Work
@@ -26,6 +24,8 @@ from .request_lock import Interrupt, RequestLock
 from .session import Session
 
 if TYPE_CHECKING:
+    from .answers.format import AnswerFormat
+    from .answers.options import AnswerOptions
     from .async_stream import AsyncStream
 
 Prompt = str | Sequence[int]
@@ -213,6 +213,8 @@ class Engine:
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:
         """The form in which the model reasons and calls tools, learned from its chat template."""
+        from .answers.format import AnswerFormat  # only requests with tools or reasoning pay for it
+
         return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
 
     def _check_target(self) -> None:

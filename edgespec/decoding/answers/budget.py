@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...sampling.base import Constraint, Matcher
-from .markers import ReasoningMarkers
 from .texts import BLANKS, overlap
 
 
@@ -26,18 +25,6 @@ class Budget(NamedTuple):
     is_open: bool
     closing: tuple[int, ...]
     piece: Callable[[int], bytes]
-
-    @staticmethod
-    def of(
-        most: int,
-        markers: ReasoningMarkers,
-        is_open: bool,
-        closing: Sequence[int],
-        piece: Callable[[int], bytes],
-    ) -> Budget:
-        """Return the limit of reasoning with these markers."""
-        begin, end = markers.begin.encode(), markers.end.encode()
-        return Budget(most, begin, end, is_open, tuple(closing), piece)
 
 
 class _Place(NamedTuple):
