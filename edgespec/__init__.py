@@ -15,8 +15,6 @@ from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfi
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .convert.heads.conversion import HeadConversion, convert_head
 from .convert.upgrade import add_hidden_states, add_tree_inputs
-from .decoding.answers.options import AnswerOptions
-from .decoding.answers.tools import Tool
 from .decoding.chat import Chat
 from .decoding.engine import Engine
 from .errors import (
@@ -49,6 +47,8 @@ from .loading.load import load
 from .types import Completion, Event, Logprob, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
+    from .decoding.answers.options import AnswerOptions
+    from .decoding.answers.tools import Tool
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
@@ -127,19 +127,21 @@ __all__ = [
     "tune",
 ]
 
-_MEASURE = {  # imported when they are first asked for, which keeps `import edgespec` quick
-    "doctor": ("diagnose", "diagnose_verifier"),
-    "findings": ("Finding",),
-    "formats": ("Format",),
-    "head_inspection": ("HeadFacts", "inspect_head"),
-    "inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
-    "results": ("Candidate", "Choice", "Tuning"),
-    "tuning": ("tune",),
+_LATER = {  # imported when they are first asked for, which keeps `import edgespec` quick
+    "decoding.answers.options": ("AnswerOptions",),
+    "decoding.answers.tools": ("Tool",),
+    "measure.doctor": ("diagnose", "diagnose_verifier"),
+    "measure.findings": ("Finding",),
+    "measure.formats": ("Format",),
+    "measure.head_inspection": ("HeadFacts", "inspect_head"),
+    "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
+    "measure.results": ("Candidate", "Choice", "Tuning"),
+    "measure.tuning": ("tune",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MEASURE.items():
+    for module, names in _LATER.items():
         if name in names:
-            return getattr(importlib.import_module(f".measure.{module}", __name__), name)
+            return getattr(importlib.import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,18 +11,18 @@ from ..config import SamplingParams, build
 from ..errors import ConfigError
 from ..types import Completion, Event, ToolCall
 from . import messages as forms
-from .answers.options import AnswerOptions
 from .context import Context, Fitted
 from .messages import Message
 from .reading import Reading
 from .request_lock import Interrupt
 
 if TYPE_CHECKING:
+    from .answers.options import AnswerOptions
     from .engine import Engine
     from .functions import Functions
 
 _REASONS = re.compile("think|reason", re.IGNORECASE)
-_OF_ANSWERS = {field.name for field in dataclasses.fields(AnswerOptions)} - {"tools"}
+_OF_ANSWERS = ("tool_choice", "parallel_tool_calls", "template_kwargs", "reasoning_budget")
 
 
 class Chat:
@@ -167,6 +166,8 @@ class Chat:
         asked = {**self._answers, **given}
         if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
             return None
+        from .answers.options import AnswerOptions  # who does not ask pays nothing for it
+
         options = build(AnswerOptions, asked | {"tools": self.tools})
         self._engine.answer_format.check(options)
         return options

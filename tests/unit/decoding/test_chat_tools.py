@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import enum
 import json
@@ -15,6 +16,7 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, ContextFull, ToolCall, ToyModel, ToyTokenizer
+from edgespec.decoding import chat as chat_module
 
 pytest.importorskip("llguidance")
 
@@ -188,6 +190,16 @@ def test_a_call_is_asked_for():
         assert json.loads(made.arguments)["direction"] in ("left", "right")
         chat.tools = [look]
         assert chat.send("x", tool_choice="required", max_tokens=300).tool_calls
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, PLAIN])
+def test_a_call_that_is_asked_for_is_not_put_off_by_blanks_without_end(template):
+    with tool_engine("ok", template=template) as engine:
+        options = edgespec.AnswerOptions((edgespec.Tool("look"),), tool_choice="required")
+        constraint = engine.constraint(edgespec.SamplingParams(), options, "<assistant>")
+        blank = ord(" ")
+        allowed = [constraint.matcher().allows(blank, [blank] * n) for n in range(6)]
+        assert not allowed[5]
 
 
 def test_calls_without_results_stand_as_no_result():
@@ -449,16 +461,20 @@ def test_a_model_that_does_not_know_tools_is_refused_at_once():
         engine.chat(tools=[look])
 
 
-def test_a_plain_chat_learns_and_loads_nothing_of_tools():
+def test_settings_of_one_answer_are_those_of_answers():
+    names = {field.name for field in dataclasses.fields(edgespec.AnswerOptions)}
+    assert set(chat_module._OF_ANSWERS) == names - {"tools"}
+
+
+def test_a_plain_chat_loads_nothing_of_tools():
     code = (
         "import sys\n"
-        "from edgespec.decoding.answers import format\n"
         "from tests.unit.decoding.test_chat import chat_engine\n"
         "with chat_engine() as engine: print(engine.chat().send('hi').text)\n"
-        "print([m for m in sys.modules if 'llguidance' in m or m.endswith('decoding.functions')])\n"
-        "print(format._learned.cache_info().currsize)"
+        "late = ('llguidance', 'edgespec.decoding.answers', 'edgespec.decoding.functions')\n"
+        "print([m for m in sys.modules if m.startswith(late)])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout == "ok then\n[]\n0\n"
+    assert result.stdout == "ok then\n[]\n"
