@@ -183,7 +183,7 @@ def main() -> None:
                 done = answered(engine, text, choice)
                 each = judged(done, expected, schemas)
                 print(choice, kind, json.dumps(text), each, sep="\n  ")
-                print(" ", *done.tool_calls or [repr(done.text)], sep="\n  ")
+                print("  " + "\n  ".join(map(repr, done.tool_calls or [done.text])))
                 found.setdefault(kind, Counter()).update(each | {"answers": 1})
             result[choice] = {kind: dict(counts) for kind, counts in found.items()}
     print(json.dumps(result, indent=2))
