@@ -46,20 +46,42 @@ def call(name: str, **arguments) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def tool_engine(*answers: str, n_ctx: int = 4000, template: str = TEMPLATE):
-    """Return an engine that gives one answer after the other, byte by byte."""
+class ControlTokenizer(ToyTokenizer):
+    """A tokenizer with control tokens: they add no text, and texts of users do not hold them."""
+
+    def __init__(self, control: tuple[str, ...], template: str) -> None:
+        super().__init__([*VOCAB, *control], eog=[EOS], chat_template=template)
+        self._control = [*VOCAB[EOS:], *control] if control else []
+
+    def encode(self, text, *, add_special=True, parse_special=True):
+        return super().encode(text) if parse_special else list(text.encode())
+
+    def has_control(self, text):
+        return any(control in text for control in self._control)
+
+    def control_texts(self):
+        return self._control
+
+    def piece(self, token):
+        return b"" if token >= len(VOCAB) else super().piece(token)
+
+
+def tool_engine(*answers: str, n_ctx: int = 4000, template: str = TEMPLATE, control=()):
+    """Return an engine that gives one answer after the other, token by token."""
+    tokenizer = ControlTokenizer(tuple(control), template)
+    scripts = [tokenizer.encode(answer) for answer in answers]
 
     def probs(tokens):
         at = max((i for i, token in enumerate(tokens) if token == ASSISTANT), default=-1)
         n = sum(token == ASSISTANT for token in tokens) - 1
-        script = answers[min(max(n, 0), len(answers) - 1)].encode()
+        script = scripts[min(max(n, 0), len(scripts) - 1)]
         said = len(tokens) - at - 1
-        p = np.full(len(VOCAB), 1e-9)
+        p = np.full(tokenizer.vocab_size, 1e-9)
         p[script[said] if said < len(script) else EOS] = 1
         return p / p.sum()
 
-    model = ToyModel(probs, vocab_size=len(VOCAB), n_ctx=n_ctx)
-    return edgespec.assemble(model, ToyTokenizer(VOCAB, eog=[EOS], chat_template=template))
+    model = ToyModel(probs, vocab_size=tokenizer.vocab_size, n_ctx=n_ctx)
+    return edgespec.assemble(model, tokenizer)
 
 
 def look(direction: Literal["left", "right"]) -> dict:
@@ -149,6 +171,31 @@ def test_reasoning_is_apart_without_tools_and_under_a_schema():
         }  # fmt: skip
         answer = engine.chat().send("hi", schema=schema)
         assert (answer.reasoning, answer.parsed) == ('{"a": 0}', {"a": 1})
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_reasoning_between_control_tokens(here):
+    control = ("<think>", "</think>")
+    with tool_engine("<think>hm</think>Hello.", "<b>Bye.", control=control) as engine:
+        if not here:  # as if another machine verified, which follows no grammar
+            engine.target = None
+        chat = engine.chat()
+        answer = chat.send("a text with </think> in it")
+        assert (answer.reasoning, answer.text) == ("hm", "Hello.")
+        assert chat.send("b").text == "<b>Bye."
+        if not here:
+            with pytest.raises(ConfigError, match="on another machine"):
+                chat.send("b", reasoning_budget=3)
+
+
+def test_calls_between_control_tokens():
+    control = ("<tool_call>", "</tool_call>")
+    script = call("look", direction="left"), "A cat."
+    with tool_engine(*script, template=PLAIN, control=control) as engine:
+        chat = engine.chat(tools=[look])
+        (made,) = chat.send("look").tool_calls
+        assert json.loads(made.arguments) == {"direction": "left"}
+        assert chat.send_results(["<tool_call> is text here"]).text == "A cat."
 
 
 def test_a_budget_ends_reasoning():
