@@ -276,7 +276,12 @@ class GrammarMatcher:
             return True
         if token in self._ends:
             return self._matcher.is_accepting()
-        return self._n_valid([token]) == 1
+        if self._n_valid([token]) == 0:
+            return False
+        forced = (
+            self._matcher.compute_ff_tokens()
+        )  # of several ways to write a text, masks have one
+        return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
         """Return the tokens of the only text that is allowed next, or the end of the answer."""

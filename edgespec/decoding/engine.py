@@ -16,7 +16,7 @@ from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
-from .constraints import Constraints, parsed
+from .constraints import Constraints, Unlimited, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
 from .prompts import check_size
@@ -100,14 +100,22 @@ class Engine:
         return self.run(self.encode(prompt), params, owner=owner, constraint=constraint)
 
     def chat(
-        self, system: str | None = None, *, parse_special: bool = False, owner: str = ""
+        self,
+        system: str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        parse_special: bool = False,
+        owner: str = "",
+        **answers: Any,
     ) -> Chat:
         """Return a new conversation, rendered with the model's own template.
 
-        parse_special: read control tokens that are written in messages as such, not as text.
-        owner: whose conversation it is, as for `stream`.
+        tools: functions, or descriptions of such, that the model may call. parse_special: read
+        control tokens that are written in messages as such, not as text. owner: whose conversation
+        it is, as for `stream`. answers: further fields of AnswerOptions. Raises ConfigError for
+        tools that the model's template does not know.
         """
-        return Chat(self, system, parse_special=parse_special, owner=owner)
+        return Chat(self, system, tools=tools, parse_special=parse_special, owner=owner, **answers)
 
     def check(self, **sampling: Any) -> None:
         """Raise ConfigError for settings of a request that cannot be, forms of answers included.
@@ -198,7 +206,7 @@ class Engine:
                 found = self._constraints.of(params)
             return found
         found = self._constraints.of_answer(params, self.answer_format, options, rendered)
-        if found:
+        if found and not isinstance(found, Unlimited):
             self._check_target()
         return found
 

@@ -66,7 +66,7 @@ class AnswerGrammar:
         if begin in self._control or markers.end in self._control:
             before = self._rule("before", f"/{_BLANKS}/") + f" {self._text(begin)}" if begin else ""
             return f"{before} {self._until(markers.end, 'thought')}"
-        opening = f"[ \\t\\n]*{_escaped(begin)}" if begin else ""
+        opening = f"{_BLANKS}{_escaped(begin)}" if begin else ""
         return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
 
     # --- what follows --------------------------------------------------------------------------
