@@ -441,7 +441,7 @@ REFUSED = {
     "offsets": ({}, {"d2t": DRAFTED - np.arange(64)}, "d2t has tokens twice"),
     "float d2t": ({}, {"d2t": DRAFTED.astype(np.float32)}, "d2t is of type 0"),
     "another kind": (
-        {"general.architecture": (STRING, b"gemma4-assistant")}, None, "architecture 'gemma4-assis"
+        {"general.architecture": (STRING, b"dspark")}, None, "of the architecture 'dspark'"
     ),
 }  # fmt: skip
 

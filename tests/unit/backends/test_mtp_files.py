@@ -99,7 +99,7 @@ def test_layers_of_another_target_are_refused(tmp_path):
             llama_cpp.open_head(path, CONFIG, OtherEngine(**changed))
 
 
-@pytest.mark.parametrize("architecture", ["gemma4-assistant", "llama", "deepseek2"])
+@pytest.mark.parametrize("architecture", ["llama", "deepseek2"])
 def test_layers_that_cannot_be_evaluated_are_heads_all_the_same(tmp_path, architecture):
     """Nobody takes them for models, and the message says what can be evaluated."""
     metadata = tiny_models.metadata(architecture, 1)
