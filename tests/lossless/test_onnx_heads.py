@@ -50,8 +50,13 @@ def pair(request, tmp_path_factory):
     reads_cache = request.param == "moa"
     probs = rng.dirichlet([0.8, 0.8, 0.4], 3)
     options = {"cache": CACHE} if reads_cache else {"hidden_states": (2, 4, 5, -1)}
+    sizes = {"hidden_size": 32}
+    if not reads_cache:
+        sizes["num_hidden_layers"] = files.TARGET_LAYERS
     path = onnx_models.save(folder / "target", onnx_models.table(probs, **options))
-    sizes = {"hidden_size": 32} | ({} if reads_cache else {"num_hidden_layers": files.TARGET_LAYERS})
+    sizes = {"hidden_size": 32} | (
+        {} if reads_cache else {"num_hidden_layers": files.TARGET_LAYERS}
+    )
     (path.parent / "config.json").write_text(json.dumps(sizes))
     with pytest.MonkeyPatch.context() as patch:
         for module in (files, mtp_files, onnx_models):

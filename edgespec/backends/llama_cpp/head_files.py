@@ -338,8 +338,13 @@ class _AssistantCheck(_Check):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "some in each layer")
         if any(all_heads % kv for all_heads, kv in zip(n_heads, n_kv, strict=True)):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "multiples")
-        sizes = [header.metadata.get(f"{kind}.attention.key_length{end}") for end in ("", "_swa")]
-        return [_Keys(bool(s), kv, sizes[bool(s)]) for s, kv in zip(slides, n_kv, strict=True)]
+        whole, sliding = (
+            header.metadata.get(f"{kind}.attention.key_length{end}", 0) for end in ("", "_swa")
+        )
+        return [
+            _Keys(bool(slide), kv, sliding if slide else whole)
+            for slide, kv in zip(slides, n_kv, strict=True)
+        ]
 
     def _check_shape(self) -> None:
         """Refuse rotations that the engine cannot do."""

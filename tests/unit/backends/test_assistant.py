@@ -1,31 +1,26 @@
 """Gemma 4's assistants on llama.cpp, tiny and random, against NumPy."""
 
-import signal
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 
-from edgespec import (
-    Aborted, ConfigError, ContextFull, DecodeError, EngineConfig, ModelError, TruncatedModel,
-)  # fmt: skip
+from edgespec import Aborted, ConfigError, ContextFull, DecodeError, ModelError, TruncatedModel
 from edgespec.backends.base import FINAL, Head
 from edgespec.sampling.trees import path_to
-from tests.helpers import libllama, tiny_gemma4, tiny_models
+from tests.helpers import llama_heads, tiny_gemma4, tiny_models
 from tests.helpers.gguf_files import ARRAY, BOOL, STRING, TOKENS, UINT32
-
-llama_cpp = libllama.require()
-
-from edgespec.backends.llama_cpp.library import lib  # noqa: E402
-
-N_CTX = 256
-TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
-LONG = [3 + (7 * i) % 250 for i in range(150)]
-SETTINGS = {"n_ctx": N_CTX, "n_batch": 64, "n_threads": 1}
-CONFIG = EngineConfig(**SETTINGS, flash_attn="on")
-EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
+from tests.helpers.llama_heads import (
+    CONFIG,
+    EXACT,
+    LONG,
+    N_CTX,
+    TEXT,
+    OtherEngine,
+    cut,
+    lib,
+    lives,
+    llama_cpp,
+    press,
+)  # fmt: skip
 
 
 class Pair:
@@ -69,10 +64,8 @@ def in_flash(tmp_path_factory):
 
 
 def near(found, expected, most=3e-3):
-    """The engine reads x · Φ(x) from a table of float16."""
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < most * np.abs(expected).max()
-    return True
+    """Return as `llama_heads.near`: the engine reads x · Φ(x) from a table of float16."""
+    return llama_heads.near(found, expected, most)
 
 
 def test_the_contract(pair):
@@ -212,19 +205,13 @@ def test_a_full_target_leaves_no_place_for_guesses(pair):
 def test_an_abort_a_failure_and_ctrl_c_leave_both(pair, monkeypatch):
     head, reference = pair.begin(LONG), tiny_gemma4.Reference(LONG[:-1])
     row, state = reference.guess(LONG[-1:])
-    decode = lib.llama_decode
-
-    def pressed(*args):
-        code = decode(*args)
-        signal.raise_signal(signal.SIGINT)
-        return code
-
-    cases = ((lambda *_: 2, Aborted), (lambda *_: -3, DecodeError), (pressed, KeyboardInterrupt))
-    for native, error in cases:
+    for code, error in ((2, Aborted), (-3, DecodeError), (None, KeyboardInterrupt)):
         for grows in (False, True):
             head.truncate(0)
             head.decode(LONG[: 150 if grows else 100])
-            monkeypatch.setattr(lib, "llama_decode", native)
+            press(monkeypatch)
+            if code:
+                monkeypatch.setattr(lib, "llama_decode", lambda *_, code=code: code)
             with pytest.raises(error):
                 head.grow([3], [-1]) if grows else head.decode(LONG[100:])
             monkeypatch.undo()
@@ -244,12 +231,6 @@ def test_a_target_that_has_another_cache_now_is_said(tmp_path):
         head.grow([5], [-1])
     assert made.target.decode([3]).logits.shape == (1, len(TOKENS))
     made.close()
-
-
-class OtherEngine:
-    """What a head needs to know of a target that another engine evaluates."""
-
-    hidden_size, n_layer, vocab_size = tiny_models.WIDTH, tiny_models.N_LAYER, len(TOKENS)
 
 
 def pattern(*layers):
@@ -318,8 +299,7 @@ def test_weights_of_another_shape_are_refused(pair, tmp_path, name):
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.999])
 def test_a_truncated_file_is_refused(pair, tmp_path, part):
     path = tiny_gemma4.write_assistant(tmp_path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data))])
+    cut(path, part)
     with pytest.raises(TruncatedModel):
         llama_cpp.open_head(path, EXACT, pair.target)
 
@@ -343,15 +323,6 @@ def test_targets_that_cannot_be_assisted_are_said(tmp_path):
     with pytest.raises(ConfigError, match="layer 0 looks at 2 heads of 8 numbers with a sliding"):
         llama_cpp.open_head(path, CONFIG, target)
     target.close()
-
-
-def run(program):
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_nothing_ends_the_process(tmp_path):
@@ -378,9 +349,7 @@ def test_nothing_ends_the_process(tmp_path):
         head.grow([4] * 32, [-1] * 32)
         print("lives")
     """
-    done = run(program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "lives\n"
+    lives(program)
 
 
 @pytest.mark.parametrize("end", ["", "del target, head", "head.close(); target.close()"])
@@ -399,6 +368,4 @@ def test_an_assistant_goes_before_its_target(tmp_path, end, renewed):
         gc.collect()
         print("lives")
     """
-    done = run(program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "lives\n"
+    lives(program)
