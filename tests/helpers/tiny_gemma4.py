@@ -83,6 +83,25 @@ def assistant_weights(seed: int = 1) -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) for name, value in found.items()}
 
 
+def guessing_weights(noise: float = 0.0) -> tuple[dict, dict]:
+    """Return the weights of a target whose next token depends on the last one only, and of an
+    assistant that guesses it but for so much noise.
+    """
+    target, own = target_weights(), assistant_weights()
+    for name in (*target, *own):
+        if "attn_output" in name or "ffn_down" in name:
+            for weights in (target, own):
+                if name in weights:
+                    weights[name][:] = 0
+    target["token_embd.weight"][:, OWN_WIDTH:] = 0
+    part = target["output.weight"] * target["output_norm.weight"] / 4
+    drawn = np.random.default_rng(9).normal(size=own["token_embd.weight"].shape)
+    own["token_embd.weight"] = (part[:, :OWN_WIDTH] + noise * drawn).astype(np.float32)
+    own["output_norm.weight"][:] = 1
+    own["nextn.pre_projection.weight"] = np.eye(OWN_WIDTH, 2 * WIDTH, dtype=np.float32)
+    return target, own
+
+
 def write_target(folder: Path, weights: dict | None = None, **changed: Field | None) -> Path:
     """Write a target and return its path. changed: metadata of its own, "__" for "."."""
     found = _metadata("gemma4", WIDTH, PATTERN)

@@ -1,9 +1,11 @@
-"""Tiny targets with MTP layers and DFlash heads through `load`: the text is the target's own."""
+"""Tiny targets with MTP layers, assistants and DFlash heads through `load`: the text is the target's
+own.
+"""
 
 import pytest
 
 import edgespec
-from tests.helpers import libllama, tiny_dflash, tiny_models, tiny_mtp
+from tests.helpers import libllama, tiny_dflash, tiny_gemma4, tiny_models, tiny_mtp
 
 libllama.require()
 
@@ -58,6 +60,33 @@ def test_a_file_beside_its_target(tmp_path):
     assert 0 < n_accepted < n_drafted
     with pytest.raises(edgespec.ConfigError, match="is a trained head, which only drafts"):
         edgespec.load(sidecar)
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_text_with_an_assistant_equals_plain(tmp_path, top_k):
+    weights, own = tiny_gemma4.guessing_weights(noise=0.03)
+    target = tiny_gemma4.write_target(tmp_path, weights)
+    assistant = tiny_gemma4.write_assistant(tmp_path, own)
+    method = FIXED | {"options": {"top_k": top_k}}
+    options = {"n_ctx": 256, "n_threads": 1, "speculative_config": method}
+    with edgespec.load(target, assistant, **options) as engine:
+        assert engine.describe()["draft"]["file"] == assistant.name
+        n_drafted, n_accepted = drafted(engine)
+    assert 0 < n_accepted < n_drafted
+    with pytest.raises(edgespec.ConfigError, match="is a trained head, which only drafts"):
+        edgespec.load(assistant)
+
+
+def test_an_assistant_that_guesses_right_is_accepted(tmp_path):
+    weights, own = tiny_gemma4.guessing_weights()
+    target = tiny_gemma4.write_target(tmp_path, weights)
+    assistant = tiny_gemma4.write_assistant(tmp_path, own)
+    with edgespec.load(target, assistant, n_ctx=256, speculative_config=FIXED) as engine:
+        answer = engine.generate("hello", max_tokens=60, ignore_eos=True)
+    assert answer.stats.num_accepted_draft_tokens >= 40
+    with edgespec.load(target, assistant, n_ctx=256, n_threads=1) as engine:
+        engine.measure()
+        assert drafted(engine, 20)[0] >= 0
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
