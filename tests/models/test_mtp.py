@@ -1,5 +1,5 @@
-"""Tiny targets with MTP layers, assistants and DFlash heads through `load`: the text is the target's
-own.
+"""Tiny targets with MTP layers, assistants and DFlash heads through `load`: the text is that of the
+target.
 """
 
 import pytest
