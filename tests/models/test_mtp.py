@@ -7,7 +7,7 @@ import pytest
 import edgespec
 from tests.helpers import libllama, tiny_dflash, tiny_gemma4, tiny_models, tiny_mtp
 
-libllama.require()
+llama_cpp = libllama.require()
 
 KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 2), ("qwen35", 1), ("qwen35moe", 1)]
 TEXTS = ("hello world", "abc", "The quick brown fox")
@@ -109,6 +109,26 @@ def test_a_targets_own_layers_are_used_unasked(tmp_path):
     for options in ({"draft": None}, {"speculative_config": {"method": "suffix"}}):
         with edgespec.load(path, n_ctx=256, n_threads=1, **options) as engine:
             assert engine.describe()["draft"] is None
+
+
+def test_a_hybrid_target_pays_for_going_back_only_while_its_head_reads(tmp_path, monkeypatch):
+    path = tiny_mtp.write(tmp_path, "qwen35", weights=tiny_mtp.guessing_weights("qwen35"))
+    made, new_context = [], llama_cpp.hidden.new_context
+    monkeypatch.setattr(
+        llama_cpp.hidden, "new_context", lambda *a: made.append(a) or new_context(*a)
+    )
+    options = {"n_ctx": 256, "n_threads": 1, "n_batch": 64}
+    with edgespec.load(path, None, **options) as engine:
+        engine.generate("hello", max_tokens=4)
+        assert engine.target.capabilities.rollback == 0
+    assert not made
+    with edgespec.load(path, speculative_config=FIXED, **options) as engine:
+        made.clear()
+        engine.generate("hello world " * 10, max_tokens=4)
+        assert engine.target.capabilities.rollback > 0
+        assert not made  # the prompt is read in pieces
+        engine.generate("hello", max_tokens=4, disable_spec_decode=True)
+        assert engine.target.capabilities.rollback == 0
 
 
 def test_a_request_that_ends_early_leaves_a_usable_engine(tmp_path):
