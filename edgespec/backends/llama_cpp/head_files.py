@@ -303,7 +303,7 @@ class _AssistantCheck(_Check):
                 f"{n} of its {len(own)} layers guess", "all, one with a sliding window at least"
             )
         for i, keys in enumerate(own):
-            if keys != (there := theirs[-2 if keys.slides else -1]):
+            if keys != (there := theirs[-2:][0] if keys.slides else theirs[-1]):
                 self._other_target(f"its layer {i} looks at {keys}", f"{there}")
         self._check_shape()
         self._check_width(self._number("embedding_length_out"))
