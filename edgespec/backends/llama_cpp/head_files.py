@@ -334,7 +334,7 @@ class _AssistantCheck(_Check):
             for name in ("head_count", "head_count_kv")
             for found in [header.metadata.get(f"{kind}.attention.{name}")]
         )
-        if len(n_heads) != n_layer or len(n_kv) != n_layer or not all(n_kv):
+        if not len(n_heads) == len(n_kv) == n_layer or not all([*n_heads, *n_kv]):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "some in each layer")
         if any(all_heads % kv for all_heads, kv in zip(n_heads, n_kv, strict=True)):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "multiples")

@@ -255,6 +255,7 @@ REFUSED = {
     ),
     "heads": ({"attention__head_count_kv": (UINT32, 4)}, "layer 0 looks at 4 heads of 8 numbers"),
     "odd heads": ({"attention__head_count": (UINT32, 5)}, "5.* heads over .*2.*, expected multipl"),
+    "heads not said": ({"attention__head_count": None}, "expected some in each layer"),
     "no heads": ({"attention__head_count_kv": (UINT32, 0)}, "expected some in each layer"),
     "rotated": ({"rope__dimension_count_swa": (UINT32, 10)}, "10 of 8 numbers are rotated"),
     "oddly": ({"rope__dimension_count": (UINT32, 3)}, "3 of 16 numbers are rotated"),
