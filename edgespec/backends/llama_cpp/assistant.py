@@ -32,7 +32,8 @@ class LlamaCppAssistant(LlamaCppMtp):
 
     Of the text it evaluates the tokens whose rows are wanted, all with the target's whole cache, so
     that only the row of the last token is what it was trained for. The cache of the target is empty
-    once it is loaded: open it before there is a text. Close it before the target.
+    once it is loaded: open it before there is a text. Close it before the target. Of its config the
+    threads count; everything else is the target's, for two contexts share one cache.
     """
 
     n_states = 1
@@ -41,10 +42,14 @@ class LlamaCppAssistant(LlamaCppMtp):
         self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
     ) -> None:
         self._lender = lender = cast(LlamaCppModel, target)  # as its file was checked for
-        alike = replace(lender.config, n_threads=config.n_threads, n_ctx=lender.n_ctx,
-                        n_threads_batch=config.n_threads_batch,
-                        flash_attn="on" if lender.flash_attn else "off")  # fmt: skip
-        super().__init__(path, alike, target, file)
+        config = replace(
+            lender.config,
+            n_ctx=lender.n_ctx,
+            n_threads=config.n_threads,
+            n_threads_batch=config.n_threads_batch,
+            flash_attn="on" if lender.flash_attn else "off",
+        )
+        super().__init__(path, config, target, file)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
