@@ -169,8 +169,7 @@ class ModelTreeDrafter(ModelDrafter):
     ) -> Draft:
         """Draft the likeliest nodes, at most `limit`."""
         if self.is_chain:
-            chain = super().propose(context, limit, thresholds)
-            return chain._replace(evaluated=chain.evaluated[:1]) if self._one_pass else chain
+            return super().propose(context, limit, thresholds)
         found, evaluated = self.guess(context, limit, thresholds)
         only = Union([found])
         tree = grow(only.root(), only.children, only.step, limit, self._shape.max_leaves)

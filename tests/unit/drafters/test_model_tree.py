@@ -154,15 +154,6 @@ def test_it_drafts_chains_where_a_row_takes_long(least, tree):
     assert bool(draft.parents) == tree
 
 
-@pytest.mark.parametrize(("kind", "n_evaluated"), [("dflash", 1), ("", 4)])
-def test_a_chain_of_what_is_guessed_all_at_once_is_one_evaluation(monkeypatch, kind, n_evaluated):
-    monkeypatch.setattr(ToyModel, "kind", kind, raising=False)
-    drafter = made(costs=Costs(0.1, least=0.5))
-    draft = drafter.propose(PROMPT, 4)
-    assert (len(draft.tokens), draft.parents) == (4, ())
-    assert len(draft.evaluated) == n_evaluated
-
-
 @pytest.mark.parametrize("leaves", [2, 3])
 def test_leaves_are_limited(leaves):
     draft = made(max_leaves=leaves).propose(PROMPT, 12, SHOW)
