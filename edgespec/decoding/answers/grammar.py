@@ -64,8 +64,7 @@ class AnswerGrammar:
         assert markers
         begin = "" if is_open else markers.begin
         if begin in self._control or markers.end in self._control:
-            before = self._rule("before", f"/{_BLANKS}/") + f" {self._text(begin)}" if begin else ""
-            return f"{before} {self._until(markers.end, 'thought')}"
+            return f"{self._text(begin)} {self._until(markers.end, 'thought')}"
         opening = f"[ \\t\\n]*{_escaped(begin)}" if begin else ""
         return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
 
@@ -94,7 +93,8 @@ class AnswerGrammar:
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
-            return f"{self._calls(options, tools)} | {free}"
+            begun = self._rule("begun", f"/{_BLANKS}{_escaped(self._tools.trigger)}/")
+            return f"{begun} {self._group(options, tools)} | {free}"
         head = self._until(self._tools.trigger, f"{name}_head", excluded)
         group = self._group(options, tools)
         if not self._several(options):

@@ -192,6 +192,18 @@ def test_a_form_holds_behind_reasoning_and_beside_calls():
     assert follow("object", prompt, '{"a":1}', AnswerOptions(), schema).allows(END)
 
 
+def test_an_object_without_a_marker_may_follow_reasoning():
+    form = AnswerFormat(ReasoningMarkers("<think>", "</think>"), LEARNED["bare"])
+    options = AnswerOptions(TOOLS)
+    for prompt, before in (("", "<think>a</think>\n\n"), ("<think>", "a</think>\n"), ("", "\n")):
+        constraint = Constraints(FormTokenizer()).of_answer(SamplingParams(), form, options, prompt)
+        matcher = constraint.matcher()
+        matcher.accept(FormTokenizer().encode(f'{before}{{"name": "now", "parameters": '))
+        assert not matcher.allows(ord("x"))
+        matcher.accept(FormTokenizer().encode("{}}"))
+        assert matcher.allows(END)
+
+
 def test_nothing_to_enforce_is_no_grammar():
     form = learned("thinking")
     for options in (
