@@ -328,25 +328,6 @@ def test_what_cannot_be_learned_is_refused_with_the_reason(template, reason):
     form.check(AnswerOptions())
 
 
-def test_options_that_cannot_be():
-    with pytest.raises(ConfigError, match="two tools are named 'get'"):
-        AnswerOptions((Tool("get"), Tool("get")))
-    with pytest.raises(ConfigError, match="tool_choice is 'set'"):
-        AnswerOptions(TOOLS, "set")
-    with pytest.raises(ConfigError, match="no tools were given"):
-        AnswerOptions((), "required")
-    for budget in (-1, 1.5, True):
-        with pytest.raises(ConfigError, match="reasoning_budget"):
-            AnswerOptions(reasoning_budget=budget)
-    with pytest.raises(ConfigError, match="messages cannot be set"):
-        learned("object").check(AnswerOptions(template_kwargs={"messages": []}))
-    for name in ("", "a b", "x" * 129, 5):
-        with pytest.raises(ConfigError, match="a tool's name"):
-            Tool(name)
-    with pytest.raises(ConfigError, match="the schema of an object"):
-        Tool("a", "", {"type": "string"})
-
-
 def test_calls_marked_by_what_ends_answers_are_refused():
     template = TEMPLATES["object"].replace("<tool_call>", "<|end|>")
     tokenizer = FormTokenizer(template)
