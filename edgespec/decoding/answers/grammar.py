@@ -65,7 +65,7 @@ class AnswerGrammar:
         begin = "" if is_open else markers.begin
         if begin in self._control or markers.end in self._control:
             return f"{self._text(begin)} {self._until(markers.end, 'thought')}"
-        opening = f"[ \\t\\n]*{_escaped(begin)}" if begin else ""
+        opening = f"{_BLANKS}{_escaped(begin)}" if begin else ""
         return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
 
     # --- what follows --------------------------------------------------------------------------
