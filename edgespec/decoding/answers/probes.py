@@ -40,14 +40,15 @@ def call_id(index: int) -> str:
 class Probe:
     """A template that is asked what it writes; None where it refuses.
 
-    It is a program of the model's: after so many renderings, or seconds, it is not asked again.
+    It is a program of the model's: after so many renderings, or seconds of this thread, it is not asked
+    again.
     """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
         self._template = template
         self._special = special
         self._left = _MOST_RENDERINGS
-        self._deadline = time.monotonic() + _MOST_SECONDS
+        self._deadline = time.thread_time() + _MOST_SECONDS
 
     def text(
         self, *answers: Mapping[str, Any], generation: bool = False, **variables: Any
@@ -64,7 +65,7 @@ class Probe:
         self, messages: Sequence[Mapping[str, Any]], generation: bool, variables: Mapping[str, Any]
     ) -> str | None:
         self._left -= 1
-        if self._left < 0 or time.monotonic() > self._deadline:
+        if self._left < 0 or time.thread_time() > self._deadline:
             return None
         try:
             return templates.render(
