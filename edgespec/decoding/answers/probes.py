@@ -40,8 +40,8 @@ def call_id(index: int) -> str:
 class Probe:
     """A template that is asked what it writes; None where it refuses.
 
-    It is a program of the model's: after so many renderings, or seconds of this thread, it is not asked
-    again.
+    It is a program of the model's: after so many renderings, or seconds that this thread worked, it
+    is not asked again.
     """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
