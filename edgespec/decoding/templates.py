@@ -43,6 +43,16 @@ def _compiled(template: str) -> Any:
         ) from error
 
 
+def variables_of(template: str) -> list[str]:
+    """Return the names of the variables that a template expects. Raises TemplateError."""
+    from jinja2 import meta
+
+    from .template_limits import BoundedEnvironment
+
+    _compiled(template)  # which checks it
+    return sorted(meta.find_undeclared_variables(BoundedEnvironment().parse(template)))
+
+
 def render(
     template: str,
     messages: Sequence[Message],

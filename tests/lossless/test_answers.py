@@ -84,6 +84,7 @@ CONTROLLED = Words(["a", "[B]"], ["[B]"])
 SPLIT = Words(["<", "b>"])
 TOOLS = (Tool("a"), Tool("aa"))
 MARKED = AnswerFormat(None, calls("<b>", "<b>"))
+BARE = AnswerFormat(None, calls("a", "<b>"))
 SURROUNDED = AnswerFormat(ReasoningMarkers("<b>", "<b>"), None)
 OPENED = AnswerFormat(ReasoningMarkers("<think>", "<b>"), None)
 CASES = {
@@ -112,6 +113,11 @@ CASES = {
     ),
     "a budget of one token, and two that end it": Case(
         SPLIT, OPENED, AnswerOptions(reasoning_budget=1), "(a|b)ab[ab]*", "<think>"
+    ),
+    "calls without a marker": Case(PLAIN, BARE, AnswerOptions(TOOLS), "a(a|aa)b|(b[ab]*)?"),
+    "calls without a marker behind reasoning": Case(
+        PLAIN, AnswerFormat(ReasoningMarkers("<b>", "<b>"), calls("a", "<b>")),
+        AnswerOptions(TOOLS), "(a(a|aa)b)?|ba*b(a(a|aa)b|b[ab]*)?", "a",
     ),
     "no calls": Case(PLAIN, MARKED, AnswerOptions(TOOLS, "none"), "a*"),
     "no reasoning": Case(

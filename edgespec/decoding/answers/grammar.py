@@ -64,8 +64,7 @@ class AnswerGrammar:
         assert markers
         begin = "" if is_open else markers.begin
         if begin in self._control or markers.end in self._control:
-            before = self._rule("before", f"/{_BLANKS}/") + f" {self._text(begin)}" if begin else ""
-            return f"{before} {self._until(markers.end, 'thought')}"
+            return f"{self._text(begin)} {self._until(markers.end, 'thought')}"
         opening = f"{_BLANKS}{_escaped(begin)}" if begin else ""
         return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
 
@@ -94,13 +93,14 @@ class AnswerGrammar:
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
-            return f"{self._calls(options, tools)} | {free}"
+            begun = self._rule("begun", f"/{_BLANKS}{_escaped(self._tools.trigger)}/")
+            return f"{begun} {self._group(options, tools)} | {free}"
         head = self._until(self._tools.trigger, f"{name}_head", excluded)
         group = self._group(options, tools)
         if not self._several(options):
             return f"{head} {group} | {free}"
         more = self._until(self._tools.trigger, "head")
-        return f"{head} {group} ({more} {group})* {self._free('tail', [])} | {free}"
+        return f"{head} {group} ({more} {group})* {self._free('tail', self._spelled())} | {free}"
 
     def _several(self, options: AnswerOptions) -> bool:
         assert self._tools
@@ -171,15 +171,22 @@ class AnswerGrammar:
     def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
         """Return expressions of what an answer must not be where it begins with free text."""
         found = []
-        if thought and self._reasoning and self._reasoning.begin not in self._control:
-            found.append(f"[ \\t\\n]*{_escaped(self._reasoning.begin)}.*")
-        if options.tools and self._tools and self._tools.trigger not in self._control:
-            trigger = _escaped(self._tools.trigger)
+        if thought and self._reasoning:
+            found.append(_beginning_with(self._reasoning.begin))
+        if options.tools and self._tools:
             if self._tools.is_bare:
-                found.append(f"[ \\t\\n]*{trigger}.*")
-            elif not options.callable_tools:
-                found.append(f".*{trigger}.*")
+                found.append(_beginning_with(self._tools.trigger))
+            else:
+                found += self._spelled(all_kinds=not options.callable_tools)
         return found
+
+    def _spelled(self, *, all_kinds: bool = False) -> list[str]:
+        """Return an expression of the marker of calls, where it is a control token: no text may
+        spell it, because whoever reads the answer sees no difference.
+        """
+        assert self._tools
+        trigger = self._tools.trigger
+        return [f".*{_escaped(trigger)}.*"] if all_kinds or trigger in self._control else []
 
     def _free(self, name: str, excluded: Sequence[str]) -> str:
         return self._rule(name, self._terminal(name, "(?s:.*)", excluded))
@@ -187,7 +194,8 @@ class AnswerGrammar:
     def _until(self, marker: str, name: str, excluded: Sequence[str] = (), text: str = ".*") -> str:
         """Return text up to a marker, and the marker."""
         if marker in self._control:
-            return f"{self._free(name, excluded)} {self._part(marker)}"
+            before = dict.fromkeys((*excluded, f".*{_escaped(marker)}.*"))
+            return f"{self._free(name, list(before))} {self._part(marker)}"
         pattern = f"(?s:{text}{_escaped(marker)})"
         return self._rule(f"{name}[lazy]", self._terminal(name, pattern, excluded))
 
@@ -220,6 +228,10 @@ class AnswerGrammar:
                 )
             return f"<[{token}]>"
         return json.dumps(part, ensure_ascii=False)
+
+
+def _beginning_with(text: str) -> str:
+    return f"[ \\t\\n]*{_escaped(text)}.*"
 
 
 def _escaped(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from .. import templates
 from .markers import ID_LENGTH, ReasoningMarkers
 from .tools import Tool
 
+_MOST_RENDERINGS, _MOST_SECONDS = 200, 10.0
 ANSWER, THOUGHT = "An answer 4711.", "A thought 1147."
 FIRST, SECOND = "probe_alpha", "probe_beta"
 ARGUMENTS = {"probe_key": "probe value", "probe_other": 2718}
@@ -36,11 +38,17 @@ def call_id(index: int) -> str:
 
 
 class Probe:
-    """A template that is asked what it writes; None where it refuses."""
+    """A template that is asked what it writes; None where it refuses.
+
+    It is a program of the model's: after so many renderings, or seconds that this thread worked, it
+    is not asked again.
+    """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
         self._template = template
         self._special = special
+        self._left = _MOST_RENDERINGS
+        self._deadline = time.thread_time() + _MOST_SECONDS
 
     def text(
         self, *answers: Mapping[str, Any], generation: bool = False, **variables: Any
@@ -56,6 +64,9 @@ class Probe:
     def _rendered(
         self, messages: Sequence[Mapping[str, Any]], generation: bool, variables: Mapping[str, Any]
     ) -> str | None:
+        self._left -= 1
+        if self._left < 0 or time.thread_time() > self._deadline:
+            return None
         try:
             return templates.render(
                 self._template,

@@ -41,7 +41,7 @@ class Reader:
         self._tools = tools
         self._held = ""
         self._parts: list[Part] = []
-        self._strips = True  # blanks at the beginning are left out
+        self._strips = is_open  # blanks at the beginning are left out
         self._blanks = ""  # before what may be a call
         self._n_begun = 0
         self._call: ToolCall | None = None  # whose arguments are being read
@@ -58,8 +58,6 @@ class Reader:
 
     def end(self) -> list[Part]:
         """Return what was held back; called once, when the answer has ended."""
-        if self._step == self._at_begin:
-            self._strips = False
         if self._step in (self._at_begin, self._in_content):
             self._say(self._held)
         elif self._step == self._in_reasoning:
@@ -78,12 +76,11 @@ class Reader:
             if marker and text.startswith(marker):
                 self._blanks = self._held[: len(self._held) - len(text)]
                 self._held = text if step == self._at_call else text[len(marker) :]
-                self._strips = step != self._at_call
+                self._strips = self._strips or step == self._in_reasoning
                 self._step = step
                 return True
             if marker and marker.startswith(text):
                 return False
-        self._strips = False
         self._step = self._in_content
         return True
 
@@ -92,8 +89,8 @@ class Reader:
         text, found = self._take_until(self._reasoning.end)
         self._think(text)
         if found:
-            self._strips = True
-            self._step = self._in_content
+            self._strips, self._reasoning = True, None
+            self._step = self._at_begin
         return found
 
     def _in_content(self) -> bool:

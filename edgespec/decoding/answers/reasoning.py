@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .. import templates
 from .markers import TAG, ReasoningMarkers
 from .probes import ANSWER, THOUGHT, Probe, answer_of
 
 _KEYS = ("reasoning_content", "reasoning", "thinking")
-_VARIABLE = re.compile(r"\b\w*(?:think|reason)\w*\b")
+_SWITCH = re.compile("think|reason")
+_MOST_SWITCHES = 16  # variables that are tried
 _OPENS = re.compile(r"[<\[][^<>\[\]/\s]*think[^<>\[\]/\s]*[>\]]", re.IGNORECASE)
 
 
@@ -64,7 +66,8 @@ def _is_kept(probe: Probe, key: str) -> bool:
 
 def _switch(source: str, probe: Probe) -> tuple[str, Any] | None:
     """Return a variable that changes the prompt, with the value that turns reasoning off."""
-    for name in dict.fromkeys(_VARIABLE.findall(source)):
+    names = [name for name in templates.variables_of(source) if _SWITCH.search(name)]
+    for name in names[:_MOST_SWITCHES]:
         off, on = (probe.text(generation=True, **{name: value}) for value in (False, True))
         if off != on and off is not None:
             return name, False

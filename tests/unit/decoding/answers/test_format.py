@@ -192,6 +192,18 @@ def test_a_form_holds_behind_reasoning_and_beside_calls():
     assert follow("object", prompt, '{"a":1}', AnswerOptions(), schema).allows(END)
 
 
+def test_an_object_without_a_marker_may_follow_reasoning():
+    form = AnswerFormat(ReasoningMarkers("<think>", "</think>"), LEARNED["bare"])
+    options = AnswerOptions(TOOLS)
+    for prompt, before in (("", "<think>a</think>\n\n"), ("<think>", "a</think>\n"), ("", "\n")):
+        constraint = Constraints(FormTokenizer()).of_answer(SamplingParams(), form, options, prompt)
+        matcher = constraint.matcher()
+        matcher.accept(FormTokenizer().encode(f'{before}{{"name": "now", "parameters": '))
+        assert not matcher.allows(ord("x"))
+        matcher.accept(FormTokenizer().encode("{}}"))
+        assert matcher.allows(END)
+
+
 def test_nothing_to_enforce_is_no_grammar():
     form = learned("thinking")
     for options in (
@@ -314,25 +326,6 @@ def test_what_cannot_be_learned_is_refused_with_the_reason(template, reason):
         form.check(AnswerOptions(TOOLS))
     form.check(AnswerOptions(TOOLS, "none"))
     form.check(AnswerOptions())
-
-
-def test_options_that_cannot_be():
-    with pytest.raises(ConfigError, match="two tools are named 'get'"):
-        AnswerOptions((Tool("get"), Tool("get")))
-    with pytest.raises(ConfigError, match="tool_choice is 'set'"):
-        AnswerOptions(TOOLS, "set")
-    with pytest.raises(ConfigError, match="no tools were given"):
-        AnswerOptions((), "required")
-    for budget in (-1, 1.5, True):
-        with pytest.raises(ConfigError, match="reasoning_budget"):
-            AnswerOptions(reasoning_budget=budget)
-    with pytest.raises(ConfigError, match="messages cannot be set"):
-        learned("object").check(AnswerOptions(template_kwargs={"messages": []}))
-    for name in ("", "a b", "x" * 129, 5):
-        with pytest.raises(ConfigError, match="a tool's name"):
-            Tool(name)
-    with pytest.raises(ConfigError, match="the schema of an object"):
-        Tool("a", "", {"type": "string"})
 
 
 def test_calls_marked_by_what_ends_answers_are_refused():

@@ -211,3 +211,62 @@ def test_stop_strings_end_answers_with_tools():
         answer = made.generate("ab", constraint=constraint, max_tokens=300, stop=["e"])
         assert answer.finish_reason == "stop"
         assert "e" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "marker"),
+    [
+        ("list", "", "[TOOL_CALLS]"),
+        ("list", "a", "[TOOL_CALLS]"),
+        ("control thinking", "", "[THINK]"),
+        ("control thinking", "b", "[TOOL_CALLS]"),
+    ],
+)
+def test_control_tokens_are_not_spelled(name, before, marker):
+    matcher = constraint(name).matcher()
+    spelled = [ord(x) for x in before + marker]
+    assert all(matcher.allows(token, spelled[:i]) for i, token in enumerate(spelled[:-1]))
+    assert not matcher.allows(spelled[-1], spelled[:-1])
+    assert matcher.allows(ord("x"), spelled[:-1])
+
+
+def random_answer(rng, name):
+    """Return tokens that a constraint allows, with many beginnings of markers, up to an end."""
+    matcher, text = constraint(name).matcher(), []
+    while len(text) < 200 and (not text or text[-1] != END):
+        for token in rng.choice(MARKERS) if rng.random() < 0.3 else ():
+            if matcher.allows(token):
+                matcher.accept([token])
+                text.append(token)
+        allowed = np.flatnonzero(matcher.mask())
+        ends = END in allowed and rng.random() < 0.2
+        text.append(END if ends else int(rng.choice(list(allowed))))
+        matcher.accept(text[-1:])
+    return text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_grammars_allow_is_what_readers_read(name):
+    """Where a marker of calls stands in an answer under a grammar, a call follows, and is read."""
+    template, options, rendered = CASES[name]
+    form = AnswerFormat.of(TEMPLATES[template], {})
+    shown = constraint(name).shown
+    rng = random.Random(11)
+    n_calls = 0
+    for _ in range(60):
+        ids = random_answer(rng, name)
+        tokenizer = FormTokenizer()
+        pieces = [shown.get(token) or tokenizer.piece(token) for token in ids]
+        reader = form.reader(options, rendered)
+        reader.feed(b"".join(pieces).decode("utf-8", "replace"))
+        reader.end()
+        n_calls += len(reader.calls)
+        names = {tool.name for tool in TOOLS}
+        assert all(call.name in names for call in reader.calls)
+        assert all("a" in json.loads(c.arguments) for c in reader.calls if c.name == "get")
+        if ids[-1] == END:
+            assert form.tools.is_bare or form.tools.trigger not in reader.content
+            assert reader.calls or not options.must_call
+            if options.must_call:
+                assert reader.content == ""
+    assert n_calls

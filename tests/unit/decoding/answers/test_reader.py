@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.answers.markers import INDEX
+from edgespec.decoding.answers.markers import INDEX, ReasoningMarkers
 from edgespec.decoding.answers.options import AnswerOptions
 from edgespec.decoding.answers.texts import matched
 from edgespec.decoding.answers.tools import Tool
@@ -204,6 +204,21 @@ def test_the_prompt_may_open_or_close_reasoning():
     assert read("opened", "a\n</think>\n\nb", "<think>\n")[:2] == ("b", "a")
     closed = "<think>\n\n</think>\n\n"
     assert read("thinking", "<think>a</think>b", closed)[:2] == ("<think>a</think>b", "")
+
+
+def test_an_object_behind_reasoning_is_a_call_where_calls_have_no_marker():
+    form = AnswerFormat(
+        ReasoningMarkers("<think>", "</think>"), AnswerFormat.of(TEMPLATES["bare"], {}).tools
+    )
+    call = '{"name": "get", "parameters": {"a": "b"}}'
+    for pieces in ([f"<think>a</think>\n\n{call}"], f"<think>a</think>\n\n{call}"):
+        made = form.reader(OPTIONS, "")
+        parts = [part for piece in pieces for part in made.feed(piece)] + made.end()
+        assert joined(parts) == ("", "a", [["get", '{"a": "b"}']])
+    text = form.reader(OPTIONS, "")
+    text.feed('<think>a</think>\n\n{"name": 5}')
+    text.end()
+    assert (text.content, text.calls) == ('{"name": 5}', ())
 
 
 def test_without_tools_markers_are_text():
