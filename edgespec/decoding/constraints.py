@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
     import llguidance
 
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
-_KEPT = 16  # compiled constraints of an engine
+_KEPT = 64  # compiled constraints of an engine and its devices
 
 
 class Constraints:
-    """Compiles what requests ask for, over the vocabulary of a tokenizer."""
+    """Compiles what requests ask for, over the vocabulary of a tokenizer; for any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._compiled = functools.lru_cache(_KEPT)(self._compile)
+        self._lock = threading.Lock()
+        self._kept = functools.lru_cache(_KEPT)(self._attempt)
 
     def of(self, params: SamplingParams) -> Grammar | None:
         """Return the constraint of a request, None where it has none.
@@ -42,12 +44,32 @@ class Constraints:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) not in (None, ()))
         given = getattr(params, kind)
-        text = schemas.text_of(given) if kind == "schema" else json.dumps(given)
-        if len(text) > _MOST_BYTES:
-            raise ConfigError(
-                f"{kind} has {len(text)} bytes, and may have {_MOST_BYTES}; split the task"
-            )
-        return self._compiled(kind, text)
+        if kind == "schema":
+            return self.compiled(kind, schemas.text_of(given))
+        return self.compiled(kind, json.dumps(given) if kind == "choices" else given)
+
+    def compiled(self, kind: str, text: str) -> Grammar:
+        """Return a constraint of one of the kinds of CONSTRAINTS. text: what was asked for, as JSON
+        where it is a schema or choices. Raises ConfigError for one that cannot be compiled.
+        """
+        try:
+            n = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{kind} is no text: {error}") from None
+        if n > _MOST_BYTES:
+            raise ConfigError(f"{kind} has {n} bytes, and may have {_MOST_BYTES}; split the task")
+        found = self._kept(kind, text)
+        if isinstance(found, str):
+            raise ConfigError(found)
+        return found
+
+    def _attempt(self, kind: str, text: str) -> Grammar | str:
+        """Return a compiled constraint, or why it cannot be: that is kept as well."""
+        with self._lock:
+            try:
+                return self._compile(kind, text)
+            except ConfigError as error:
+                return str(error)
 
     def _compile(self, kind: str, text: str) -> Grammar:
         from llguidance import LLMatcher
@@ -60,15 +82,14 @@ class Constraints:
             except ValueError as error:
                 raise ConfigError(f"schema cannot be followed: {error}") from None
         elif kind == "regex":
-            source = LLMatcher.grammar_from_regex(json.loads(text))
+            source = LLMatcher.grammar_from_regex(text)
         else:
-            given = json.loads(text)
-            lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
+            lark = _lark_of_choices(text) if kind == "choices" else _lark_of_grammar(text)
             source = LLMatcher.grammar_from_lark(lark)
         matcher = LLMatcher(self._vocabulary, source, log_level=0)
         if matcher.is_error():
             raise ConfigError(f"{kind} cannot be followed: {_plainly(matcher.get_error())}")
-        return Grammar(matcher, self._words)
+        return Grammar(kind, text, matcher, self._words)
 
     @functools.cached_property
     def _words(self) -> _Words:
@@ -137,9 +158,10 @@ class _Words:
 
 
 class Grammar:
-    """A compiled constraint."""
+    """A compiled constraint. kind, text: what it was compiled from."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: _Words) -> None:
+    def __init__(self, kind: str, text: str, matcher: llguidance.LLMatcher, words: _Words) -> None:
+        self.kind, self.text = kind, text
         self._matcher = matcher
         self._words = words
 
@@ -161,8 +183,8 @@ class GrammarMatcher:
         self._matcher = matcher
         self._ahead: list[int] = []
         self._words = words
-        self._ends = frozenset(words.ends)
-        self._has_ended = False
+        self.ends = frozenset(words.ends)
+        self.has_ended = False
         self._bits = np.zeros((n + 31) // 32, np.int32)
         self._all = np.ones(n, bool)
 
@@ -179,13 +201,13 @@ class GrammarMatcher:
         """Return whether a token is allowed behind the text and `ahead`."""
         if not self._go(ahead):
             return True
-        if token in self._ends:
+        if token in self.ends:
             return self._matcher.is_accepting()
         return self._n_valid([token]) == 1
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
         """Return the tokens of the only text that is allowed next, or the end of the answer."""
-        if self._has_ended or not self._go(ahead):
+        if self.has_ended or not self._go(ahead):
             return []
         if self._matcher.is_stopped():
             return [self._words.usual_end]
@@ -193,19 +215,19 @@ class GrammarMatcher:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
-        ends = len(tokens) > 0 and tokens[-1] in self._ends
+        ends = len(tokens) > 0 and tokens[-1] in self.ends
         text = tokens[:-1] if ends else tokens
         if not self._go(text) or (ends and not self._matcher.is_accepting()):
             raise DecodeError(
                 f"the tokens {list(tokens)} do not follow the constraint of the request"
             )
-        self._ahead, self._has_ended = [], ends
+        self._ahead, self.has_ended = [], ends
         if ends:
             self._words.usual_end = int(tokens[-1])
 
     def _go(self, ahead: Sequence[int]) -> bool:
         """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
-        if self._has_ended:
+        if self.has_ended:
             return not ahead
         n = _n_common(self._ahead, ahead)
         if n < len(self._ahead):
@@ -250,7 +272,13 @@ def _lark_of_grammar(grammar: str) -> str:
         raise ConfigError(f"grammar cannot be followed: {error}") from None
 
 
-def _lark_of_choices(choices: Sequence[str]) -> str:
+def _lark_of_choices(text: str) -> str:
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"choices are no JSON: {error}") from None
+    if not (isinstance(choices, list) and all(isinstance(each, str) for each in choices)):
+        raise ConfigError(f"choices must be a list of texts, got {text!r:.80}")
     if "" in choices:
         raise ConfigError("a choice must not be empty")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
 from ..errors import ConfigError
-from ..sampling.base import Constraint, Request
+from ..sampling.base import Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
@@ -38,6 +38,7 @@ class Engine:
     the engine until it is exhausted or closed.
 
     target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
+    constraints: compiles what answers have to follow.
     idle_work: what is done between requests, on a thread of its own, for later ones: costs are
     measured, a draft model is copied in a faster format. A request that comes does not wait for it.
     kept: keeps what was learned, between requests now and then, and at the end.
@@ -59,7 +60,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.n_ctx = session.n_ctx
         self._session = session
-        self._constraints = Constraints(tokenizer)
+        self.constraints = Constraints(tokenizer)
         self._speculation = speculation
         self._description = description or {}
         self._lock = RequestLock(on_busy, functools.partial(_free, session, kept))
@@ -103,7 +104,7 @@ class Engine:
 
         The first form reads the vocabulary, which takes a second or two; a server does it here.
         """
-        self._constraint(build(SamplingParams, sampling))
+        self.constraints.of(build(SamplingParams, sampling))
 
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known, and wait for it.
@@ -155,19 +156,10 @@ class Engine:
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
-        constraint = self._constraint(params)
+        constraint = self.constraints.of(params)
         return self._run(
             Request(prompt, params, randomness, earlier, interrupt, owner, constraint), interrupt
         )
-
-    def _constraint(self, params: SamplingParams) -> Constraint | None:
-        """Return what the answer has to follow. Raises ConfigError where that cannot be."""
-        if params.is_constrained and self.target is None:
-            raise ConfigError(
-                "the target is on another machine, which knows nothing of schemas and grammars; "
-                "load the model here for them"
-            )
-        return self._constraints.of(params)
 
     def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +35,12 @@ class Matcher(Protocol):
     """A constraint at a place in one answer: behind the text that was emitted.
 
     ahead: tokens behind that text, drafted and not emitted. Behind tokens that are not allowed
-    everything is: no acceptance rule gets there.
+    everything is: no acceptance rule gets there. ends: the tokens that end an answer. has_ended:
+    one of them was emitted.
     """
+
+    ends: Collection[int]
+    has_ended: bool
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed, [vocab_size], a view valid until the next call."""
@@ -55,7 +59,13 @@ class Matcher(Protocol):
 
 
 class Constraint(Protocol):
-    """A grammar or a schema that answers have to follow."""
+    """A grammar or a schema that answers have to follow.
+
+    kind: one of CONSTRAINTS. text: what it was made from, as another machine can make it anew.
+    """
+
+    kind: str
+    text: str
 
     def matcher(self) -> Matcher:
         """Return a matcher at the beginning of an answer."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
+from ...config import CONSTRAINTS
+from ...decoding.constraints import Constraints, Grammar
+from ...errors import ConfigError
 from ..settings import names
 from .types import DeviceSession
 
@@ -17,8 +20,9 @@ class ServedTarget:
     """The name, the vocabulary and the sizes of the target that devices verify against.
 
     name: the model that devices may ask for. costs: returns pairs of a number of tokens and
-    the microseconds that evaluating them takes. vocab_size: of the target's logits, which may be
-    padded beyond the tokenizer's.
+    the microseconds that evaluating them takes. constraints: compiles what answers have to follow;
+    by default for devices alone. vocab_size: of the target's logits, which may be padded beyond the
+    tokenizer's.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class ServedTarget:
         tokenizer: Tokenizer,
         name: str = "",
         costs: Callable[[], Sequence[tuple[int, int]]] = tuple,
+        constraints: Constraints | None = None,
     ) -> None:
         self.name = name
         self.vocab_size = model.vocab_size
@@ -35,6 +40,7 @@ class ServedTarget:
         self.max_leaves: int = getattr(model, "max_leaves", 1)
         self._tokenizer = tokenizer
         self._costs = costs
+        self._constraints = constraints or Constraints(tokenizer)
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
@@ -81,6 +87,22 @@ class ServedTarget:
             n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 
+    def constraint(self, options: protocol.Options) -> Grammar | None:
+        """Return what a device says that its answer has to follow, None for nothing.
+
+        It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
+        what cannot be compiled.
+        """
+        asked = [name for name in CONSTRAINTS if name in options]
+        if not asked:
+            return None
+        if len(asked) > 1:
+            raise ConfigError(f"{' and '.join(asked)} were given; an answer follows one of them")
+        text = options[asked[0]]
+        if not isinstance(text, str):
+            raise ConfigError(f"{asked[0]} must be text, got {text!r}")
+        return self._constraints.compiled(asked[0], text)
+
     def _hash(self, n: int) -> bytes:
         if n not in self._hashes:
             if len(self._hashes) >= _KEPT_HASHES:
@@ -89,7 +111,7 @@ class ServedTarget:
         return self._hashes[n]
 
 
-def unknown_options(options: protocol.Options) -> str:
+def unknown_options(options: Iterable[str]) -> str:
     """Return the refusal of options, none of which this server knows."""
     named = ", ".join(repr(name[:50]) for name in list(options)[:5])
     return f"this server does not know the options {named}; leave them out, or ask a newer server"
