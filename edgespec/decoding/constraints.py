@@ -268,7 +268,7 @@ def _lark_of_grammar(grammar: str) -> str:
 
     try:
         return any_to_lark(grammar)
-    except GbnfToLarkError as error:
+    except (GbnfToLarkError, IndexError, ValueError, RecursionError) as error:
         raise ConfigError(f"grammar cannot be followed: {error}") from None
 
 

@@ -242,7 +242,9 @@ def test_bad_constraints_are_one_sentence(case):
     ("choices", '[""]', "must not be empty"),
     ("regex", "(" * 60_000, "regex cannot be followed"),
     ("regex", "\ud800", "regex is no text"),
-    ("grammar", "(" * 60_000, "grammar cannot be followed"),
+    ("grammar", "root ::= " + "(" * 60_000, "grammar cannot be followed"),
+    ("grammar", 'root ::= "a\\', "grammar cannot be followed"),
+    ("grammar", 'root ::= "a"{²}', "grammar cannot be followed"),
     ("grammar", "", "grammar cannot be followed"),
 ])  # fmt: skip
 def test_texts_from_elsewhere(kind, text, message):
