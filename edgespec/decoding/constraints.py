@@ -264,12 +264,12 @@ def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _lark_of_grammar(grammar: str) -> str:
     """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     try:
         return any_to_lark(grammar)
-    except (GbnfToLarkError, IndexError, ValueError, RecursionError) as error:
-        raise ConfigError(f"grammar cannot be followed: {error}") from None
+    except Exception as error:  # the converter raises whatever comes
+        raise ConfigError(f"grammar cannot be followed: {_plainly(str(error))}") from None
 
 
 def _lark_of_choices(text: str) -> str:
@@ -277,9 +277,9 @@ def _lark_of_choices(text: str) -> str:
         choices = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"choices are no JSON: {error}") from None
-    if not (isinstance(choices, list) and all(isinstance(each, str) for each in choices)):
+    if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
         raise ConfigError(f"choices must be a list of texts, got {text!r:.80}")
-    if "" in choices:
+    if not choices or "" in choices:
         raise ConfigError("a choice must not be empty")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 

@@ -238,14 +238,15 @@ def test_bad_constraints_are_one_sentence(case):
     ("choices", "[" * 60_000, "choices are no JSON"),
     ("choices", '{"a": 1}', "must be a list of texts"),
     ("choices", '["a", 1]', "must be a list of texts"),
-    ("choices", "[]", "choices"),
+    ("choices", "[]", "must not be empty"),
     ("choices", '[""]', "must not be empty"),
     ("regex", "(" * 60_000, "regex cannot be followed"),
     ("regex", "\ud800", "regex is no text"),
     ("grammar", "root ::= " + "(" * 60_000, "grammar cannot be followed"),
     ("grammar", 'root ::= "a\\', "grammar cannot be followed"),
     ("grammar", 'root ::= "a"{²}', "grammar cannot be followed"),
-    ("grammar", "", "grammar cannot be followed"),
+    ("grammar", "", "grammar cannot be followed: No 'root' rule"),
+    ("grammar", "root ::= other", "grammar cannot be followed: Rule 'other' not found"),
 ])  # fmt: skip
 def test_texts_from_elsewhere(kind, text, message):
     """What a device sends was not checked by SamplingParams."""
