@@ -70,12 +70,12 @@ class Answers:
             path, tokens = path[: n - 1], tokens[:n]
             chosen_by = [rows[0], *[rows[node + 1] for node in path]]
             logprobs = verification.logprobs(chosen_by, tokens) or ()
+            verification.accept(tokens)
         except DecodeError as error:
             self._slots.truncate(session, len(context) - 1)
             self.fail(session, protocol.UNSUPPORTED, str(error))
             return
         context.extend(tokens)
-        verification.accept(tokens)
         if asked.parents:
             self._slots.keep(session, path)
         self._slots.truncate(session, len(context) - 1)
