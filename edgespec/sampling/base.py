@@ -35,12 +35,16 @@ class Matcher(Protocol):
     """A constraint at a place in one answer: behind the text that was emitted.
 
     ahead: tokens behind that text, drafted and not emitted. Behind tokens that are not allowed
-    everything is: no acceptance rule gets there. ends: the tokens that end an answer. has_ended:
-    one of them was emitted.
+    everything is: no acceptance rule gets there.
     """
 
-    ends: Collection[int]
-    has_ended: bool
+    @property
+    def ends(self) -> Collection[int]:
+        """The tokens that end an answer."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if one of them was emitted."""
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed, [vocab_size], a view valid until the next call."""
