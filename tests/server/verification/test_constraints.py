@@ -111,6 +111,19 @@ def test_output_that_does_not_follow():
         assert not again.text()
 
 
+def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
+    sessions, device = begun({"regex": "ab*c"})
+    device.begin([*PROMPT, B], n_prompt=3, options={"regex": "ab*c"})
+    settle(sessions)
+    assert error(device).code == protocol.PROTOCOL
+    again = FakeDevice(sessions, device.session.token, version=2)
+    again.context = [*PROMPT, B]
+    again.verify(0)
+    settle(sessions)
+    assert not again.text()
+    assert again.all(protocol.Need)
+
+
 @pytest.mark.parametrize(("options", "code", "said"), [
     ({"form": "a"}, protocol.UNSUPPORTED, "does not know the options 'form'"),
     ({"form": "a", "regex": "a"}, protocol.UNSUPPORTED, "the options 'form'; leave"),
