@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("llguidance")
 from tests.helpers.served import connected, serving  # noqa: E402
 
-TEXTS = ["The robot sees a chair and has to", "A command in JSON:\n"]
+TEXT = "The robot sees a chair and has to"
 
 
 def schema(i):
@@ -41,7 +41,7 @@ KINDS = ["trees", "chains", "plain"]
 
 
 def ask(engine, form):
-    return [engine.generate(t, **way, **form, max_tokens=100) for t in TEXTS for way in WAYS]
+    return [engine.generate(TEXT, **way, **form, max_tokens=100) for way in WAYS]
 
 
 def test_texts_are_those_of_one_machine(smollm2):
