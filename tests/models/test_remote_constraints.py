@@ -12,7 +12,10 @@ from tests.helpers import libllama
 libllama.require()
 pytest.importorskip("uvicorn")
 pytest.importorskip("llguidance")
+from edgespec.server.verification.sessions import serving as sessions_of  # noqa: E402
 from tests.helpers.served import connected, serving  # noqa: E402
+from tests.helpers.serving import Server  # noqa: E402
+from tests.helpers.weights import FOLDER  # noqa: E402
 
 TEXT = "The robot sees a chair and has to"
 
@@ -67,6 +70,31 @@ def test_texts_are_those_of_one_machine(smollm2):
         for done in answers:
             assert done.finish_reason == "stop"
             follows(FORMS[i], done.text)
+
+
+@pytest.mark.parametrize(
+    "order", [0, 1], ids=["GGUF target, ONNX draft", "ONNX target, GGUF draft"]
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_pairs_of_engines(smollm2, order, elsewhere):
+    graph = FOLDER / "smollm2-135m-onnx-int4/model.onnx"
+    if not graph.exists():
+        pytest.skip("smollm2-135m-onnx-int4 is not in $EDGESPEC_TEST_MODELS")
+    path, draft = [(smollm2, graph), (graph, smollm2)][order]
+    common = {"n_ctx": 512, "batch_invariant": True}
+    fixed = {"num_speculative_tokens": 4, "draft_p_min": 0.0}
+    with edgespec.load(path, None, speculative_config={"method": "none"}, **common) as target:
+        expected = [done.token_ids for done in ask(target, FORMS[0])]
+        if elsewhere:
+            with Server(lambda: sessions_of(target, n_slots=2)) as server:
+                remote = edgespec.RemoteConfig(server.url, timeout_s=60.0)
+                with edgespec.connect(remote, draft, n_ctx=512, speculative_config=fixed) as there:
+                    found = ask(there, FORMS[0])
+        else:
+            with edgespec.load(path, draft, speculative_config=fixed, **common) as here:
+                found = ask(here, FORMS[0])
+    assert [done.token_ids for done in found] == expected
+    assert all("draft_model" in done.stats.drafts_by_source for done in found)
 
 
 def follows(form, text):
