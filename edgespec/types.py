@@ -409,6 +409,30 @@ def _reach(counts: list[int], n: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that a model wants called. arguments: JSON text, as it was generated."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of an answer: what it says, its reasoning, or a call of a tool.
+
+    "call": the first part of call `index` has its id and its name, later ones go on with the JSON
+    text of its arguments.
+    """
+
+    kind: Literal["content", "reasoning", "call"]
+    text: str = ""
+    index: int = 0
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The answer of a finished request.
 

@@ -1,8 +1,9 @@
 """One other runtime in a process of its own, driven by JSON lines; run by `peers.py`.
 
 Imports nothing of edgespec: it may run in another environment. The first line on stdin says
-what to load, each further one is a request: {"prompt": [ids], "n": tokens}. Answers go to
-stdout: {"ready": version} once, then {"n": tokens, "drafted": …, "accepted": …}.
+what to load, each further one is a request: {"prompt": [ids], "n": tokens}, to llama-server also
+"schema": a JSON schema. Answers go to stdout: {"ready": version} once, then
+{"n": tokens, "drafted": …, "accepted": …}.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Runtime = tuple[Callable[[list[int], int], dict[str, int]], str]
+Runtime = tuple[Callable[..., dict[str, int]], str]
 
 
 def llama_server(config: dict[str, Any]) -> Runtime:
@@ -38,9 +39,10 @@ def llama_server(config: dict[str, Any]) -> Runtime:
             setattr(section, name, value)
     server = lib.Server(params)
 
-    def answer(prompt: list[int], n: int) -> dict[str, int]:
+    def answer(prompt: list[int], n: int, schema: dict[str, Any] | None = None) -> dict[str, int]:
+        form = {"json_schema": schema} if schema else {}
         reply = server.handle_completions(
-            {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": True}
+            {"prompt": prompt, "n_predict": n, "temperature": 0, "cache_prompt": True} | form
         )
         timings = reply["timings"]
         return {
@@ -143,8 +145,7 @@ def main() -> None:
     answer, version = runtime[config["runtime"]](config)
     print(json.dumps({"ready": version}), file=replies, flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        print(json.dumps(answer(request["prompt"], request["n"])), file=replies, flush=True)
+        print(json.dumps(answer(**json.loads(line))), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -113,15 +113,15 @@ class Peer:
             self.close()
             raise
 
-    def answer(self, prompt: Sequence[int], category: str, id: str, n: int) -> Answer:
-        """Return a greedy answer of at most n tokens.
+    def answer(self, prompt: Sequence[int], category: str, id: str, n: int, **more: Any) -> Answer:
+        """Return a greedy answer of at most n tokens. more: what the runtime alone knows.
 
         The prompt is read first, untimed, as for edgespec's own modes.
         """
         began = time.perf_counter()
         self._ask({"prompt": list(prompt), "n": 1})
         start = time.perf_counter()
-        reply = self._ask({"prompt": list(prompt), "n": n})
+        reply = self._ask({"prompt": list(prompt), "n": n, **more})
         seconds = time.perf_counter() - start
         stats = Stats(
             num_emitted_tokens=reply["n"],

@@ -9,7 +9,7 @@ import functools
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,78 +18,166 @@ import numpy.typing as npt
 from ..backends.base import Tokenizer
 from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
+from ..sampling.base import Constraint
 from . import schemas
+from .answers.budget import Budget, BudgetedConstraint
+from .answers.format import AnswerFormat
+from .answers.grammar import whole
+from .answers.markers import ReasoningMarkers
+from .answers.options import AnswerOptions
 
 if TYPE_CHECKING:
     import llguidance
 
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
-_KEPT = 64  # compiled constraints of an engine and its devices
+_KEPT = 16  # compiled constraints of an engine
 
 
 class Constraints:
-    """Compiles what requests ask for, over the vocabulary of a tokenizer; for any thread."""
+    """Compiles what requests ask for, over the vocabulary of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._compiled = functools.lru_cache(_KEPT)(self._compile)
         self._lock = threading.Lock()
-        self._kept = functools.lru_cache(_KEPT)(self._attempt)
 
     def of(self, params: SamplingParams) -> Grammar | None:
         """Return the constraint of a request, None where it has none.
 
         Raises ConfigError for one that cannot be compiled, with what is wrong in it.
         """
+        given = self._given(params)
+        with self._lock:
+            return self._compiled(*given) if given else None
+
+    def described(self, description: Mapping[str, Any]) -> Constraint | None:
+        """Return the constraint that another machine describes, as Constraint.description has it.
+
+        Raises ConfigError for one that cannot be compiled, or is none.
+        """
+        kinds = [name for name in (*CONSTRAINTS, "answer") if name in description]
+        if not kinds and description:
+            raise ConfigError(f"{', '.join(description)} came without a form of answers")
+        if len(kinds) > 1:
+            raise ConfigError(f"{' and '.join(kinds)} were given; an answer follows one of them")
+        if not kinds:
+            return None
+        given = _given_text(kinds[0], description[kinds[0]])
+        with self._lock:
+            compiled = self._compiled(kinds[0], given)
+        if description.keys() == set(kinds):
+            return compiled
+        most, begin, end, is_open = [
+            _typed(description, f"reasoning_{name}", kind)
+            for name, kind in (("budget", int), ("begin", str), ("end", str), ("open", bool))
+        ]
+        if not begin or not end:
+            raise ConfigError(
+                "reasoning_begin and reasoning_end must be texts that stand around it"
+            )
+        markers = ReasoningMarkers(begin, end)
+        return self._budgeted(compiled, most, markers, is_open, self._control(f"{begin}\n{end}"))
+
+    def of_answer(
+        self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
+    ) -> Constraint | None:
+        """Return the constraint of a whole answer to the prompt `rendered`, None for no limits.
+
+        It reasons, calls tools and, where the request has a form, follows that behind its
+        reasoning. Raises ConfigError as `of`, and for options that the model cannot follow.
+        """
+        form.check(options)
+        given = self._given(params)
+        control = self._control(form.texts)
+        shown = {id: text.encode() for text, id in control.items() if id is not None}
+        lark = form.grammar(options, rendered, "@form" if given else None, control)
+        if lark is None:
+            return Unlimited(shown) if shown else None
+        source = whole(lark, self._source(*given) if given else None)
+        with self._lock:
+            compiled = self._compiled("answer", source).showing(shown)
+        thought = form.beginning(rendered)
+        if options.reasoning_budget is None or not form.reasoning or thought == "none":
+            return compiled
+        return self._budgeted(
+            compiled, options.reasoning_budget, form.reasoning, thought == "open", control
+        )
+
+    def _budgeted(
+        self,
+        compiled: Grammar,
+        most: int,
+        markers: ReasoningMarkers,
+        is_open: bool,
+        control: Mapping[str, int | None],
+    ) -> BudgetedConstraint:
+        shown = {id: text.encode() for text, id in control.items() if id is not None}
+        budget = Budget.of(
+            most,
+            markers,
+            is_open,
+            self._tokens(markers.end, control),
+            lambda token: shown.get(token) or self._tokenizer.piece(token),
+        )
+        return BudgetedConstraint(compiled, budget)
+
+    def _control(self, markers: str) -> dict[str, int | None]:
+        """Return the ids of the control tokens that stand in the texts of markers, by their texts.
+
+        None stands for one that ends answers.
+        """
+        encode = functools.partial(self._tokenizer.encode, add_special=False)
+        texts = (text for text in self._tokenizer.control_texts() if text in markers)
+        found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
+        ends = self._tokenizer.is_eog
+        return {text: None if ends(token) else token for text, token in found.items()}
+
+    def _tokens(self, marker: str, control: Mapping[str, int | None]) -> list[int]:
+        token = control.get(marker)
+        return self._words(marker.encode()) if token is None else [token]
+
+    @staticmethod
+    def _given(params: SamplingParams) -> tuple[str, str] | None:
+        """Return the kind of a request's form and its text, None where it has none."""
         if not params.is_constrained:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) not in (None, ()))
         given = getattr(params, kind)
-        if kind == "schema":
-            return self.compiled(kind, schemas.text_of(given))
-        return self.compiled(kind, json.dumps(given) if kind == "choices" else given)
+        text = schemas.text_of(given) if kind == "schema" else json.dumps(given)
+        if len(text) > _MOST_BYTES:
+            raise ConfigError(
+                f"{kind} has {len(text)} bytes, and may have {_MOST_BYTES}; split the task"
+            )
+        return kind, text
 
-    def compiled(self, kind: str, text: str) -> Grammar:
-        """Return a constraint of one of the kinds of CONSTRAINTS. text: what was asked for, as JSON
-        where it is a schema or choices. Raises ConfigError for one that cannot be compiled.
-        """
-        try:
-            n = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"{kind} is no text: {error}") from None
-        if n > _MOST_BYTES:
-            raise ConfigError(f"{kind} has {n} bytes, and may have {_MOST_BYTES}; split the task")
-        found = self._kept(kind, text)
-        if isinstance(found, str):
-            raise ConfigError(found)
-        return found
-
-    def _attempt(self, kind: str, text: str) -> Grammar | str:
-        """Return a compiled constraint, or why it cannot be: that is kept as well."""
-        with self._lock:
-            try:
-                return self._compile(kind, text)
-            except ConfigError as error:
-                return str(error)
-
-    def _compile(self, kind: str, text: str) -> Grammar:
+    @staticmethod
+    def _source(kind: str, text: str) -> str:
+        """Return what llguidance compiles."""
         from llguidance import LLMatcher
 
+        if kind == "answer":
+            return text
         if kind == "schema":
             try:
-                source = LLMatcher.grammar_from_json_schema(
+                return LLMatcher.grammar_from_json_schema(
                     text, overrides={"whitespace_flexible": False}
                 )
             except ValueError as error:
                 raise ConfigError(f"schema cannot be followed: {error}") from None
-        elif kind == "regex":
-            source = LLMatcher.grammar_from_regex(text)
-        else:
-            lark = _lark_of_choices(text) if kind == "choices" else _lark_of_grammar(text)
-            source = LLMatcher.grammar_from_lark(lark)
-        matcher = LLMatcher(self._vocabulary, source, log_level=0)
+        given = json.loads(text)
+        if kind == "regex":
+            return LLMatcher.grammar_from_regex(given)
+        lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
+        return LLMatcher.grammar_from_lark(lark)
+
+    def _compile(self, kind: str, text: str) -> Grammar:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._vocabulary, self._source(kind, text), log_level=0)
         if matcher.is_error():
             raise ConfigError(f"{kind} cannot be followed: {_plainly(matcher.get_error())}")
-        return Grammar(kind, text, matcher, self._words)
+        text = json.loads(text) if kind in ("regex", "grammar") else text
+        return Grammar(matcher, self._words, description={kind: text})
 
     @functools.cached_property
     def _words(self) -> _Words:
@@ -158,16 +246,40 @@ class _Words:
 
 
 class Grammar:
-    """A compiled constraint. kind, text: what it was compiled from."""
+    """A compiled constraint. shown: control tokens that are read as text. description: its kind
+    with the text that it was compiled from.
+    """
 
-    def __init__(self, kind: str, text: str, matcher: llguidance.LLMatcher, words: _Words) -> None:
-        self.kind, self.text = kind, text
+    def __init__(
+        self,
+        matcher: llguidance.LLMatcher,
+        words: _Words,
+        shown: Mapping[int, bytes] | None = None,
+        description: Mapping[str, str] | None = None,
+    ) -> None:
         self._matcher = matcher
         self._words = words
+        self.shown = shown or {}
+        self.description: Mapping[str, bool | int | str] = description or {}
+
+    def showing(self, shown: Mapping[int, bytes]) -> Grammar:
+        """Return this constraint with control tokens that are read as text."""
+        return Grammar(self._matcher, self._words, shown, self.description)
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
         return GrammarMatcher(self._matcher.deep_copy(), self._words)
+
+
+class Unlimited:
+    """No constraint, but control tokens that are read as text."""
+
+    def __init__(self, shown: Mapping[int, bytes]) -> None:
+        self.shown = shown
+        self.description: Mapping[str, bool | int | str] = {}
+
+    def matcher(self) -> None:
+        """Return None: everything is allowed."""
 
 
 class GrammarMatcher:
@@ -268,20 +380,42 @@ def _lark_of_grammar(grammar: str) -> str:
 
     try:
         return any_to_lark(grammar)
-    except Exception as error:  # the converter raises whatever comes
-        raise ConfigError(f"grammar cannot be followed: {_plainly(str(error))}") from None
+    except Exception as error:  # what it lacks, a root for example, is a plain Exception
+        raise ConfigError(f"grammar cannot be followed: {error}") from None
 
 
-def _lark_of_choices(text: str) -> str:
-    try:
-        choices = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"choices are no JSON: {error}") from None
-    if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
-        raise ConfigError(f"choices must be a list of texts, got {text!r:.80}")
-    if not choices or "" in choices:
+def _lark_of_choices(choices: Sequence[str]) -> str:
+    if "" in choices:
         raise ConfigError("a choice must not be empty")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+
+
+def _given_text(kind: str, given: Any) -> str:
+    """Return the text of a constraint from elsewhere as it is compiled. Raises ConfigError."""
+    if not isinstance(given, str):
+        raise ConfigError(f"{kind} must be text, got {given!r:.80}")
+    if kind in ("regex", "grammar"):
+        return json.dumps(given)
+    if kind == "answer":
+        return given
+    try:
+        value = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{kind} cannot be followed: it is no JSON: {error}") from None
+    if kind == "schema":
+        return schemas.text_of(value)
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError(f"choices must be a list of texts that are not empty, got {given!r:.80}")
+    if not value:
+        raise ConfigError("choices are empty; give one at least")
+    return given
+
+
+def _typed(description: Mapping[str, Any], name: str, kind: type) -> Any:
+    found = description.get(name)
+    if type(found) is not kind:
+        raise ConfigError(f"{name} must be of type {kind.__name__}, got {found!r:.80}")
+    return found
 
 
 def _plainly(error: str) -> str:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
 from ..errors import ConfigError
-from ..sampling.base import Request
+from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
+from .answers.format import AnswerFormat
+from .answers.options import AnswerOptions
 from .chat import Chat
 from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
@@ -80,14 +82,23 @@ class Engine:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
-    def stream(self, prompt: Prompt, *, owner: str = "", **sampling: Any) -> Iterator[Event]:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        owner: str = "",
+        constraint: Constraint | None = None,
+        **sampling: Any,
+    ) -> Iterator[Event]:
         """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
         owner: whose request it is; nothing of it is reused or drafted from for another owner.
+        constraint: what the answer has to follow, from `constraint`.
         Arguments are checked and time counts at once, the engine is taken with the first `next`.
         Closing the iterator ends the request.
         """
-        return self.run(self.encode(prompt), build(SamplingParams, sampling), owner=owner)
+        params = build(SamplingParams, sampling)
+        return self.run(self.encode(prompt), params, owner=owner, constraint=constraint)
 
     def chat(
         self, system: str | None = None, *, parse_special: bool = False, owner: str = ""
@@ -104,7 +115,7 @@ class Engine:
 
         The first form reads the vocabulary, which takes a second or two; a server does it here.
         """
-        self.constraints.of(build(SamplingParams, sampling))
+        self.constraint(build(SamplingParams, sampling))
 
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known, and wait for it.
@@ -128,7 +139,14 @@ class Engine:
                 return event.completion
         raise AssertionError("a stream ends with its completion")
 
-    def astream(self, prompt: Prompt, *, owner: str = "", **sampling: Any) -> AsyncStream:
+    def astream(
+        self,
+        prompt: Prompt,
+        *,
+        owner: str = "",
+        constraint: Constraint | None = None,
+        **sampling: Any,
+    ) -> AsyncStream:
         """Return what yields the answer as `stream` does, for asyncio.
 
         It runs in a thread of its own. Cancelling the task that waits for an event cancels the
@@ -138,7 +156,9 @@ class Engine:
 
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
-        events = self.run(self.encode(prompt), params, interrupt=interrupt, owner=owner)
+        events = self.run(
+            self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint
+        )
         return AsyncStream(events, interrupt)
 
     def run(
@@ -149,17 +169,37 @@ class Engine:
         earlier: Sequence[int] = (),
         interrupt: Interrupt | None = None,
         owner: str = "",
+        constraint: Constraint | None = None,
     ) -> Iterator[Event]:
         """Run one request on token ids, as `stream` does.
 
         earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
+        constraint: what the answer has to follow instead of what `params` say of its form.
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
-        constraint = self.constraints.of(params)
+        constraint = constraint or self.constraint(params)
         return self._run(
             Request(prompt, params, randomness, earlier, interrupt, owner, constraint), interrupt
         )
+
+    def constraint(
+        self, params: SamplingParams, options: AnswerOptions | None = None, rendered: str = ""
+    ) -> Constraint | None:
+        """Return what an answer has to follow, None for no limits; may be called from any thread.
+
+        options: tools and reasoning; a schema or another form then holds behind the reasoning.
+        rendered: the prompt's text, which says whether reasoning has begun. Raises ConfigError
+        where something cannot be followed.
+        """
+        if options is None:
+            return self.constraints.of(params)
+        return self.constraints.of_answer(params, self.answer_format, options, rendered)
+
+    @functools.cached_property
+    def answer_format(self) -> AnswerFormat:
+        """The form in which the model reasons and calls tools, learned from its chat template."""
+        return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
 
     def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
         try:
@@ -174,7 +214,8 @@ class Engine:
         """Yield the events of a request but the last; return its completion and the last text."""
         params = request.params
         with self._lock.held(interrupt) as held:
-            output = Output(self.tokenizer, params)
+            constraint = request.constraint
+            output = Output(self.tokenizer, params, constraint.shown if constraint else None)
             stats = Stats(speculation=self._speculation_of(params))
             logprobs: list[Logprob] = []
             for event in self._session.generate(request, output, stats) if held else ():

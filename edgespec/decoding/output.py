@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
@@ -15,11 +15,19 @@ class Output:
 
     Bytes of an incomplete character and text that may be the start of a stop string are held
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
+
+    shown: control tokens that add a text to this answer, which they do not do otherwise.
     """
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        shown: Mapping[int, bytes] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._params = params
+        self._shown = shown or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.text = ""
@@ -59,7 +67,7 @@ class Output:
         ):
             self.finish_reason, self.stop_reason = "stop", token
             return ""
-        self._held += self._decoder.decode(self._tokenizer.piece(token))
+        self._held += self._decoder.decode(self._shown.get(token) or self._tokenizer.piece(token))
         if params.stop:
             shown = self._release()
         else:

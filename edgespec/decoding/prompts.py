@@ -12,6 +12,8 @@ from ..backends.base import Tokenizer
 from ..backends.special_tokens import Borders, frame, matcher
 from ..errors import ContextFull
 from . import templates
+from .answers.format import AnswerFormat
+from .answers.options import AnswerOptions
 
 _MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -39,34 +41,64 @@ class ConversationEncoder:
         self._parse_special = parse_special
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        options: AnswerOptions | None = None,
     ) -> str:
-        """Return a conversation as text for `encode`. Raises TemplateError."""
-        marked = [
-            {key: value if key == "role" else self.mark(value) for key, value in message.items()}
-            for message in messages
-        ]
+        """Return a conversation as text for `encode`.
+
+        Messages are OpenAI's; answers may have tool_calls and reasoning_content. options: tools and
+        variables for the template. Raises TemplateError, and ConfigError for options that the
+        model cannot follow.
+        """
+        form = self._form(messages, options)
+        variables: Mapping[str, Any] = {}
+        if form:
+            messages = form.messages(messages)
+        if form and options:
+            form.check(options)
+            variables = self.mark(form.variables(options))
         return templates.render(
             self._template,
-            marked,
+            [self._marked(message) for message in messages],
             self._tokenizer.special(),
             add_generation_prompt=add_generation_prompt,
+            variables=variables,
         )
+
+    def _form(
+        self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None
+    ) -> AnswerFormat | None:
+        """Return the form of the model's answers where something depends on it."""
+        fields = ("tool_calls", "reasoning_content")
+        if options or any(message.get(name) for message in messages for name in fields):
+            return AnswerFormat.of(self._tokenizer.chat_template, self._tokenizer.special())
+        return None
+
+    def _marked(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value if key == "role" else self.mark(value) for key, value in message.items()}
 
     def mark(self, value: Any) -> Any:
         """Return a content with marks instead of control tokens; lists and objects are walked."""
         if isinstance(value, list):
             return [self.mark(item) for item in value]
-        if isinstance(value, dict):
-            return {key: self.mark(item) for key, item in value.items()}
+        if isinstance(value, Mapping):
+            return {
+                self._mark_control(str(key)): item if _is_kind(key, item) else self.mark(item)
+                for key, item in value.items()
+            }
         if not isinstance(value, str):
             return value
-        text = value.encode("utf-8", "replace").decode()  # no surrogates but marks
-        if self._parse_special:
+        text = self._mark_control(value)
+        return text if self._parse_special else self._mark_borders(text)
+
+    def _mark_control(self, text: str) -> str:
+        text = text.encode("utf-8", "replace").decode()  # no surrogates but marks
+        if self._parse_special or not self._tokenizer.has_control(text):
             return text
-        if self._tokenizer.has_control(text):
-            text = self._control.sub(self._mark_of, text)
-        return self._mark_borders(text)
+        return self._control.sub(self._mark_of, text)
 
     def _mark_borders(self, text: str) -> str:
         """Mark the outermost characters, blanks aside, with which a control token may be formed."""
@@ -161,6 +193,11 @@ class ConversationEncoder:
     def _text_of(self, mark: re.Match[str]) -> str:
         high, low = map(ord, mark[0])
         return self._texts[(high - 0xD800) * 1024 + low - 0xDC00]
+
+
+def _is_kind(key: str, value: Any) -> bool:
+    """Return True for a word that templates compare, such as the type of a tool."""
+    return key == "type" and isinstance(value, str) and value.isidentifier()
 
 
 def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:

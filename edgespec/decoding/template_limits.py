@@ -144,7 +144,7 @@ _REFUSED_FILTERS = ("pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr
 
 def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
     spend(weight(value) * (1 + min(max(indent or 0, 0), 1 << 20)))
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    return json.dumps(value, indent=indent, **({"ensure_ascii": False} | options))
 
 
 def _indent(s: str, width: int | str = 4, *args: Any, **options: Any) -> str:

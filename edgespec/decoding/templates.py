@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import TemplateError
 from .template_budget import Budget, TooMuch, weighed
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 CHATML = (
     "{% for message in messages %}"
@@ -19,6 +19,8 @@ CHATML = (
 )
 
 
+RESERVED = ("messages", "add_generation_prompt", "tools")
+"""Variables of templates that only edgespec sets."""
 _MAX_SOURCE = 1 << 18  # characters of a template
 
 
@@ -47,8 +49,11 @@ def render(
     special: Mapping[str, str],
     *,
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the conversation as text for the tokenizer.
+
+    variables: what else the template is told, tools for example.
 
     Raises TemplateError, also for a template that takes longer than 5 s or makes texts of more
     than 64 million characters.
@@ -56,11 +61,10 @@ def render(
     compiled = _compiled(template)
     try:
         with Budget().used():
-            text: str = compiled.render(
-                messages=weighed([dict(m) for m in messages]),
-                add_generation_prompt=add_generation_prompt,
-                **special,
-            )
+            told = {**special, **{name: weighed(each) for name, each in (variables or {}).items()}}
+            told["messages"] = weighed([dict(m) for m in messages])
+            told["add_generation_prompt"] = add_generation_prompt
+            text: str = compiled.render(told)
     except TooMuch as error:
         raise TemplateError(
             f"the model's chat template was stopped: {_short(error)}; shorten the conversation, or "

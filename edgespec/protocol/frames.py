@@ -47,8 +47,8 @@ class Begin:
 
     The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw. Of
     params only what changes a row of logits travels; where an answer ends the device decides.
-    options: as in OPEN, for this context. One may be what the output has to follow: its name is one
-    of config.CONSTRAINTS, its text that of a Constraint.
+    options: as in OPEN, for this context. They say what the output has to follow, as
+    Constraint.description has it.
     """
 
     generation: int

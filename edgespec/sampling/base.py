@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,16 +63,18 @@ class Matcher(Protocol):
 
 
 class Constraint(Protocol):
-    """A grammar or a schema that answers have to follow.
+    """A grammar or a schema that answers have to follow."""
 
-    kind: one of CONSTRAINTS. text: what it was made from, as another machine can make it anew.
-    """
+    @property
+    def shown(self) -> Mapping[int, bytes]:
+        """Control tokens that are read as text, with that text."""
 
-    kind: str
-    text: str
+    @property
+    def description(self) -> Mapping[str, bool | int | str]:
+        """What another machine needs to make it anew, by name; nothing if everything is allowed."""
 
-    def matcher(self) -> Matcher:
-        """Return a matcher at the beginning of an answer."""
+    def matcher(self) -> Matcher | None:
+        """Return a matcher at the beginning of an answer, None if everything is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

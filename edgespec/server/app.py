@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import signal
 import socket
 import threading
@@ -29,6 +30,7 @@ try:
 
     from . import openapi
     from .connections import TimedHTTP
+    from .converters.endpoints import ConvertedEndpoints
     from .errors import as_api_error
     from .metrics import Metrics
     from .middleware import AccessMiddleware
@@ -71,7 +73,9 @@ def create_app(
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
     openai = OpenAIEndpoints(engine, settings, tokenization, queue, metrics)
-    served = [*operations.routes(), *openai.routes(), *tokenization.routes(), *routes]
+    converted = ConvertedEndpoints(openai, settings)
+    endpoints = (operations, openai, converted, tokenization)
+    served = [*itertools.chain(*(each.routes() for each in endpoints)), *routes]
     names = _names(served)
 
     @contextlib.asynccontextmanager
@@ -136,7 +140,7 @@ def _middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["Authorization", "Content-Type", "X-Api-Key", "Anthropic-Version"],
         expose_headers=["Retry-After", "X-Request-Id"],
     )
     return [cors, access]
@@ -149,8 +153,10 @@ def _names(routes: Sequence[BaseRoute]) -> dict[Any, str]:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    answer = as_api_error(error, request.scope["edgespec.log"]["request_id"])
-    return JSONResponse(answer.body(), answer.status, answer.headers)
+    request_id = request.scope["edgespec.log"]["request_id"]
+    answer = as_api_error(error, request_id)
+    body = answer.body_at(request.scope["path"], request_id)
+    return JSONResponse(body, answer.status, answer.headers)
 
 
 # --- listening ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Errors of the API, in the shape of OpenAI's."""
+"""Errors of the API, in the shape of OpenAI's, and of Anthropic's where its API is spoken."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from . import logs
 _HTTP = {
     404: "there is nothing under this path; /openapi.json lists what there is",
     405: "this path does not take that method; /openapi.json lists those it takes",
+}
+
+_MESSAGES_PATH = "/v1/messages"  # everything under it speaks Anthropic's API
+_MESSAGES_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
 }
 
 
@@ -46,6 +56,29 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
+
+    def messages_body(self, request_id: str) -> dict[str, Any]:
+        """Return Anthropic's error object, which names the field in its message.
+
+        Its client sends a conversation whole where details have thread_unsupported_request.
+        """
+        kind = "api_error" if self.status >= 500 else "invalid_request_error"
+        message = self.message
+        if self.param and self.param not in message:
+            message = f"{self.param}: {message}"
+        told: dict[str, Any] = {
+            "type": _MESSAGES_TYPES.get(self.status, kind),
+            "message": message,
+        }
+        if self.code:
+            told["details"] = {"error_code": self.code}
+        return {"type": "error", "error": told, "request_id": request_id}
+
+    def body_at(self, path: str, request_id: str) -> dict[str, Any]:
+        """Return the error object in the shape of the API that a path belongs to."""
+        if path == _MESSAGES_PATH or path.startswith(f"{_MESSAGES_PATH}/"):
+            return self.messages_body(request_id)
+        return self.body()
 
 
 def _type(status: int) -> str:

@@ -80,7 +80,7 @@ class AccessMiddleware:
         if scope["path"] in OPEN_PATHS:
             return
         if self._keys:
-            scope["edgespec.client"] = self._check_key(scope, headers.get("authorization", ""))
+            scope["edgespec.client"] = self._check_key(scope, headers)
         elif self._settings.loopback and not _is_local(headers.get("host", "")):
             raise ApiError(
                 403,
@@ -89,18 +89,17 @@ class AccessMiddleware:
                 code="unknown_host",
             )
 
-    def _check_key(self, scope: Scope, authorization: str) -> str:
+    def _check_key(self, scope: Scope, headers: Headers) -> str:
         """Return which key was sent, by its number; raise ApiError (401) if it is none of these."""
-        scheme, _, key = authorization.partition(" ")
-        given = key.strip().encode("utf-8", "surrogateescape")
+        given = _key(headers).strip().encode("utf-8", "surrogateescape")
         matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if scheme.lower() == "bearer" and any(matches):
+        if any(matches):
             return f"key {matches.index(True)}"
         wrong = "wrong" if given else "missing"
         scope["edgespec.log"]["api_key"] = wrong
         raise ApiError(
             401,
-            f"the API key is {wrong}; send it as `Authorization: Bearer KEY`",
+            f"the API key is {wrong}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
@@ -159,7 +158,8 @@ class _Exchange:
         if self._started:
             return
         self.status = error.status
-        response = JSONResponse(error.body(), error.status, error.headers)
+        body = error.body_at(self._scope["path"], self.id)
+        response = JSONResponse(body, error.status, error.headers)
         if self._scope["type"] == "http":
             return await response(self._scope, receive, self.send)
         if "websocket.http.response" in self._scope.get("extensions", {}):
@@ -177,6 +177,14 @@ class _Exchange:
             "ms": round(1e3 * (time.monotonic() - self._began), 1),
             "client": self.address,
         }
+
+
+def _key(headers: Headers) -> str:
+    """Return the key that a request brings: OpenAI's clients send one way, Anthropic's another."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme:
+        return key if scheme.lower() == "bearer" else ""
+    return headers.get("x-api-key", "")
 
 
 def _is_local(host: str) -> bool:

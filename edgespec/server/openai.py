@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
@@ -14,19 +12,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
+from ..config import SamplingParams, build
 from ..decoding.engine import Engine
 from ..errors import ConfigError
 from ..types import Completion, Event
-from . import parameters
-from .errors import as_api_error, bad_value, shutting_down
+from . import engine_options, parameters, tools
+from .answers import Answer, AnswerResponseBuilder
+from .errors import bad_value, shutting_down
 from .metrics import Metrics
-from .parameters import Generation
+from .parameters import ChatRequest, Generation
 from .request_queue import RequestQueue
-from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder, usage
+from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder
 from .settings import ServerSettings
-from .tokenization import Tokenization, body, while_connected
+from .streams import EventStream, Form, PlainForm
+from .tokenization import Conversation, Tokenization, body, while_connected
 
 T = TypeVar("T")
 Item = tuple[int, Event]
@@ -75,30 +76,79 @@ class OpenAIEndpoints:
     async def chat(self, request: Request) -> Response:
         """Answer `/v1/chat/completions`: continue a conversation."""
         given = parameters.read(await body(request), parameters.ChatRequest)
+        return await self.continue_chat(request, given, lambda n_prompt_tokens: PlainForm())
+
+    async def continue_chat(
+        self, request: Request, given: ChatRequest, form: Callable[[int], Form]
+    ) -> Response:
+        """Answer a chat-completions request; form: makes the form of the response, from the number
+        of tokens of the prompt.
+        """
         self._tokenization.check_model(given.model)
-        fields = await self._sampling(given)
-        prompt = await self._tokenization.conversation(request, given)
-        builder = self._builder(ChatResponseBuilder, given, logprobs="logprobs" in fields)
-        return await self._answer(request, given, builder, [prompt], fields)
+        fields, param = engine_options.sampling(given, self._settings.sampling)
+        asked = await self._tokenization.conversation(request, given)
+        try:
+            fields |= await self._constraint(fields, param, asked)
+        except ConfigError as error:
+            place = await run_in_threadpool(tools.place_of, given, param, self._engine)
+            raise bad_value(place, str(error)) from None
+        builder = self._chat_builder(given, fields, asked)
+        prompt = asked.tokens
+        return await self._answer(request, given, builder, [prompt], fields, form(len(prompt)))
+
+    async def count_tokens(self, request: Request, given: ChatRequest) -> int:
+        """Return the number of tokens of a chat-completions request's prompt."""
+        self._tokenization.check_model(given.model)
+        return await self._tokenization.count(request, given)
 
     async def completions(self, request: Request) -> Response:
         """Answer `/v1/completions`: continue texts."""
         given = parameters.read(await body(request), parameters.CompletionRequest)
         self._tokenization.check_model(given.model)
-        fields = await self._sampling(given)
+        fields, param = engine_options.sampling(given, self._settings.sampling)
+        try:
+            fields |= await self._constraint(fields, param)
+        except ConfigError as error:
+            raise bad_value(param, str(error)) from None
         prompts = await self._tokenization.prompts(request, given.prompt)
-        builder = self._builder(TextResponseBuilder, given, logprobs="logprobs" in fields)
-        return await self._answer(request, given, builder, prompts, fields)
+        builder = TextResponseBuilder(**self._told(given, fields))
+        return await self._answer(request, given, builder, prompts, fields, PlainForm())
 
-    async def _sampling(self, given: Generation) -> dict[str, Any]:
-        """Return the fields of SamplingParams; the form of an answer is compiled on a thread."""
-        fields, form = parameters.sampling(given, self._settings.sampling)
-        if form:
-            try:
-                await run_in_threadpool(functools.partial(self._engine.check, **fields))
-            except ConfigError as error:
-                raise bad_value(form, str(error)) from None
-        return fields
+    async def _constraint(
+        self, fields: dict[str, Any], param: str, asked: Conversation | None = None
+    ) -> dict[str, Any]:
+        """Return what the answer has to follow, as an argument of the engine; none if nothing.
+
+        param: the parameter that gives the answer a form, "" if none does. Raises ConfigError.
+        """
+        options = asked.options if asked else None
+        if not param and options is None:
+            return {}
+        found = await run_in_threadpool(
+            self._engine.constraint,
+            build(SamplingParams, fields),
+            options,
+            asked.rendered if asked else "",
+        )
+        return {} if found is None else {"constraint": found}
+
+    def _chat_builder(
+        self, given: Generation, fields: dict[str, Any], asked: Conversation
+    ) -> ResponseBuilder:
+        told = self._told(given, fields)
+        if asked.reader is None:
+            return ChatResponseBuilder(**told)
+        return AnswerResponseBuilder(**told, answer=Answer(asked.reader))
+
+    def _told(self, given: Generation, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return what every builder of responses is told."""
+        return {
+            "model": self._settings.model,
+            "tokenizer": self._engine.tokenizer,
+            "fingerprint": self._fingerprint,
+            "logprobs": "logprobs" in fields,
+            "ids_for_tokens": bool(given.return_tokens_as_token_ids),
+        }
 
     def _model_card(self) -> dict[str, Any]:
         return {
@@ -110,17 +160,6 @@ class OpenAIEndpoints:
             "speculation": self._engine.describe()["speculation"],
         }
 
-    def _builder(
-        self, kind: Callable[..., ResponseBuilder], given: Generation, logprobs: bool
-    ) -> ResponseBuilder:
-        return kind(
-            self._settings.model,
-            self._engine.tokenizer,
-            self._fingerprint,
-            logprobs=logprobs,
-            ids_for_tokens=bool(given.return_tokens_as_token_ids),
-        )
-
     # --- the answer ----------------------------------------------------------------------------
 
     async def _answer(
@@ -130,6 +169,7 @@ class OpenAIEndpoints:
         builder: ResponseBuilder,
         prompts: Sequence[list[int]],
         fields: dict[str, Any],
+        form: Form,
     ) -> Response:
         log = request.scope["edgespec.log"]
         log |= {"stream": bool(given.stream), "prompts": len(prompts)}
@@ -137,11 +177,11 @@ class OpenAIEndpoints:
         if not given.stream:
             if given.stream_options is not None:
                 raise bad_value("stream_options", "stream_options needs stream: true beside it")
-            completions = await while_connected(request.receive, _completions(items))
-            return JSONResponse(builder.whole(completions))
+            completions = await while_connected(request.receive, _completions(builder, items))
+            return JSONResponse(form.whole(builder.whole(completions)))
         with_usage = bool(given.stream_options and given.stream_options.include_usage)
         first = await while_connected(request.receive, anext(items))
-        return EventStream(_chunks(builder, first, items, with_usage), items, log)
+        return EventStream(form, _chunks(builder, first, items, with_usage), items, log)
 
     async def _events(
         self, prompts: Sequence[list[int]], fields: dict[str, Any], scope: Scope
@@ -214,8 +254,13 @@ class OpenAIEndpoints:
             raise shutting_down()
 
 
-async def _completions(items: AsyncIterator[Item]) -> list[Completion]:
-    return [event.completion async for _, event in items if event.completion]
+async def _completions(builder: ResponseBuilder, items: AsyncIterator[Item]) -> list[Completion]:
+    found = []
+    async for _, event in items:
+        builder.take(event)
+        if event.completion:
+            found.append(event.completion)
+    return found
 
 
 async def _chunks(
@@ -229,63 +274,17 @@ async def _chunks(
             began, offset = index, 0
             if opening := builder.first_chunk(index):
                 yield opening | no_usage
-        if piece := builder.event_chunk(index, event, offset):
+        for piece in builder.event_chunks(index, event, offset):
             yield piece | no_usage
         offset += len(event.text)
         if event.completion:
             stats.append(event.completion.stats)
             yield builder.last_chunk(index, event.completion) | no_usage
     if with_usage:
-        yield builder.envelope([], chunk=True) | {"usage": usage(stats)}
+        yield builder.envelope([], chunk=True) | {"usage": builder.usage(stats)}
 
 
 async def _chain(first: Item, rest: AsyncIterator[Item]) -> AsyncIterator[Item]:
     yield first
     async for item in rest:
         yield item
-
-
-class EventStream(Response):
-    """Sends chunks as server-sent events, then [DONE]; a failure is an event with an error.
-
-    source: where the chunks come from; it is closed as soon as the client has gone.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        chunks: AsyncIterator[dict[str, Any]],
-        source: AsyncGenerator[Item, None],
-        log: dict[str, Any],
-    ) -> None:
-        self.status_code = 200
-        self.background = None
-        self._chunks = chunks
-        self._source = source
-        self._log = log
-        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until they end or the client has gone."""
-        try:
-            await while_connected(receive, self._send_all(send))
-        finally:
-            await self._source.aclose()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for line in self._lines():
-            body = f"data: {line}\n\n".encode("ascii")
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            await asyncio.sleep(0)  # neither chunks that wait already nor `send` let others in
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _lines(self) -> AsyncIterator[str]:
-        try:
-            async for chunk in self._chunks:
-                yield json.dumps(chunk, allow_nan=False, separators=(",", ":"))
-            yield "[DONE]"
-        except Exception as error:
-            self._log["error"] = type(error).__name__
-            yield json.dumps(as_api_error(error, self._log["request_id"]).body())

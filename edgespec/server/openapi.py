@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from .converters.messages_request import CountRequest, MessagesRequest
+from .converters.responses_request import ResponsesRequest
 from .parameters import (
     ChatRequest,
     CompletionRequest,
@@ -31,6 +33,22 @@ class Error(Struct):
     """Any answer with another status than 200."""
 
     error: ErrorDetails
+
+
+class MessagesErrorDetails(Struct):
+    """The reason why a request was refused or failed."""
+
+    type: str
+    message: str
+    details: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class MessagesError(Struct):
+    """Any answer under `/v1/messages` with another status than 200."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+    request_id: str
 
 
 class Model(Struct):
@@ -64,6 +82,10 @@ class Usage(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: Annotated[
+        dict[str, int] | msgspec.UnsetType,
+        msgspec.Meta(description="reasoning_tokens, where an answer may reason or call tools"),
+    ] = msgspec.UNSET
 
 
 class Answer(Struct):
@@ -75,6 +97,37 @@ class Answer(Struct):
     model: str
     choices: list[dict[str, Any]]
     usage: Usage
+
+
+class ResponsesAnswer(Struct):
+    """The fields of a response that say what the answer is."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
+class MessagesAnswer(Struct):
+    """A message of the assistant."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, Any]
+
+
+class TokenCount(Struct):
+    """Number of tokens of a conversation."""
+
+    input_tokens: int
 
 
 class Tokens(Struct):
@@ -92,8 +145,9 @@ class Text(Struct):
 
 
 _STRUCTS = (
-    Error, Model, Models, Health, Answer, Tokens, Text,
-    ChatRequest, CompletionRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
+    Error, MessagesError, Model, Models, Health, Answer, ResponsesAnswer, MessagesAnswer, Tokens,
+    TokenCount, Text, ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest,
+    CountRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _WHY = {
@@ -123,8 +177,11 @@ def document(settings: ServerSettings) -> dict[str, Any]:
         "components": components,
     }
     if settings.api_keys:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"key": []}]
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+        }
+        found["security"] = [{"key": []}, {"header": []}]
     return found
 
 
@@ -140,6 +197,21 @@ def _paths(settings: ServerSettings) -> dict[str, Any]:
     post = {
         "/v1/chat/completions": _generate("Continue a conversation", ChatRequest),
         "/v1/completions": _generate("Continue texts", CompletionRequest),
+        "/v1/responses": _generate(
+            "Continue a conversation, as OpenAI's Responses API has it",
+            ResponsesRequest,
+            ResponsesAnswer,
+        ),
+        "/v1/messages": _as_messages(
+            _generate(
+                "Continue a conversation, as Anthropic's Messages API has it",
+                MessagesRequest,
+                MessagesAnswer,
+            )
+        ),
+        "/v1/messages/count_tokens": _as_messages(
+            _post("Number of tokens", _ref(CountRequest), _json(_ref(TokenCount)))
+        ),
         "/tokenize": _post(
             "Token ids",
             {"oneOf": [_ref(TokenizeText), _ref(TokenizeConversation)]},
@@ -182,10 +254,18 @@ def _vocabulary() -> dict[str, Any]:
     return found
 
 
-def _generate(summary: str, request: type[Struct]) -> dict[str, Any]:
-    found = _post(summary, _ref(request), _json(_ref(Answer)) | {"text/event-stream": {}})
+def _generate(summary: str, request: type[Struct], answer: type[Struct] = Answer) -> dict[str, Any]:
+    found = _post(summary, _ref(request), _json(_ref(answer)) | {"text/event-stream": {}})
     found["responses"] |= _errors(429, 503)
     return found
+
+
+def _as_messages(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an endpoint, with errors in the shape of Anthropic's API."""
+    for status, answer in described["responses"].items():
+        if status != "200":
+            answer["content"] = _json(_ref(MessagesError))
+    return described
 
 
 def _post(summary: str, body: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:

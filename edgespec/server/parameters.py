@@ -1,50 +1,30 @@
 """The requests of the API as msgspec Structs: what bodies are checked with, and OpenAPI's schemas.
 
 Null is the same as leaving a field out. Unknown fields are refused by name.
-
-Where the engine's defaults and OpenAI's differ: `temperature` is 0 unless the server was started
-with another one (OpenAI: 1), because greedy text is what the runtime gives everywhere else;
-`max_tokens` of completions is 16, as at OpenAI, because base models rarely end by themselves and
-would keep everybody else waiting. A chat answer without `max_tokens` ends with the context.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from ..config import SamplingParams, build, did_you_mean
+from ..config import did_you_mean
 from ..schema import Mismatch, checked
 from .errors import ApiError, bad_value
+from .messages import IGNORED, Empty, Messages, ToolChoice, Tools, about, only
 
 R = TypeVar("R", bound="Request")
 
-COMPLETION_TOKENS = 16
+SEEDS = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}  # beyond what msgspec can bound
 _INT32 = (1 << 31) - 1
-_SEEDS = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}  # beyond what msgspec can bound
 _LONGEST = 500  # characters of a message that quotes a request
-
-
-def _about(description: str) -> Meta:
-    return Meta(description=description)
-
-
-def _only(reason: str, **schema: Any) -> Meta:
-    """Describe a field that is accepted only where it asks for what happens anyway."""
-    return Meta(
-        description=f"Not supported beyond this: {reason}",
-        extra={"reason": reason},
-        extra_json_schema=schema,
-    )
-
-
-_IGNORED = _about("Accepted and ignored: it changes no text here")
-_NO_TOOLS = _only("this server calls no tools")
-_PLAIN = _only("answers are plain text")
+_TOOLS = about("Functions that the model may call; other types than functions are skipped")
+_VARIABLES = about('Variables of the chat template, such as {"enable_thinking": false}')
+_NO_FUNCTIONS = only("tools holds functions")
+_PLAIN = only("answers are plain text")
 
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 Length = Annotated[int, Meta(ge=1, le=_INT32)]
@@ -52,42 +32,15 @@ Penalty = Annotated[float, Meta(ge=-100, le=100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopText = Annotated[str, Meta(min_length=1)]
 Top = Annotated[int, Meta(ge=0, le=20)]
-Empty = Annotated[list[Any], Meta(max_length=0)]
 Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
-
-
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """A piece of a message's content."""
-
-    type: Annotated[Literal["text"], _only("messages are plain text")]
-    text: str
-
-
-class Message(Struct, frozen=True, forbid_unknown_fields=True):
-    """A message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Meta(min_length=1, max_length=1024)]
-    name: str | None = None
-    refusal: str | None = None
-    annotations: Empty | None = None
-    tool_calls: Annotated[Empty | None, _NO_TOOLS] = None
-
-
-Messages = Annotated[
-    list[Message],
-    Meta(
-        min_length=1,
-        max_length=4096,
-        description="The conversation, rendered with the model's own template",
-    ),
-]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
 Prompt = Annotated[
     str
     | Annotated[
         list[TokenId | str | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)
     ],
-    _about("Text or token ids; of several prompts each gets a choice, in this order"),
+    about("Text or token ids; of several prompts each gets a choice, in this order"),
 ]
 
 
@@ -101,10 +54,10 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 class Schema(Struct, frozen=True, forbid_unknown_fields=True):
     """A JSON schema as OpenAI's API has it."""
 
-    schema: Annotated[dict[str, Any] | None, _about("Default: any JSON object")] = None
+    schema: Annotated[dict[str, Any] | None, about("Default: any JSON object")] = None
     name: str | None = None
     description: str | None = None
-    strict: Annotated[bool | None, _about("Accepted: schemas are always followed")] = None
+    strict: Annotated[bool | None, about("Accepted: schemas are always followed")] = None
 
 
 class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,40 +79,40 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields of all requests."""
 
-    model: Annotated[str | None, _about("Its name as in /v1/models")] = None
+    model: Annotated[str | None, about("Its name as in /v1/models")] = None
 
 
 class Generation(Request, frozen=True, kw_only=True):
     """The fields of all requests for text; those that SamplingParams has too go to the engine."""
 
-    stream: Annotated[bool | None, _about("Server-sent events, a token at a time")] = None
+    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
     stream_options: Annotated[
-        StreamOptions | None, _about("include_usage: a last chunk with the usage")
+        StreamOptions | None, about("include_usage: a last chunk with the usage")
     ] = None
-    max_tokens: Annotated[Length | None, _about("Most tokens of the answer")] = None
+    max_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
     temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, _about("0 takes the likeliest token")
+        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
     ] = None
     top_p: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        _about("Keep the likeliest tokens that hold this probability"),
+        about("Keep the likeliest tokens that hold this probability"),
     ] = None
     top_k: Annotated[
         Annotated[int, Meta(ge=0, le=_INT32)] | None,
-        _about("Keep the K likeliest tokens, 0 for all"),
+        about("Keep the K likeliest tokens, 0 for all"),
     ] = None
     min_p: Annotated[
-        Share | None, _about("Drop tokens below this share of the likeliest one's probability")
+        Share | None, about("Drop tokens below this share of the likeliest one's probability")
     ] = None
     presence_penalty: Annotated[
-        Penalty | None, _about("Subtracted from the logits of tokens already emitted")
+        Penalty | None, about("Subtracted from the logits of tokens already emitted")
     ] = None
     frequency_penalty: Annotated[
-        Penalty | None, _about("The same, for each time it was emitted")
+        Penalty | None, about("The same, for each time it was emitted")
     ] = None
     repetition_penalty: Annotated[
         Annotated[float, Meta(ge=0.01, le=100)] | None,
-        _about("Divides the logits of tokens seen before, 1 is off"),
+        about("Divides the logits of tokens seen before, 1 is off"),
     ] = None
     logit_bias: Annotated[
         dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Penalty] | None,
@@ -172,49 +125,49 @@ class Generation(Request, frozen=True, kw_only=True):
         int | None,
         Meta(
             description="The same seed gives the same text, with and without speculation",
-            extra_json_schema=_SEEDS,
+            extra_json_schema=SEEDS,
         ),
     ] = None
     stop: Annotated[
         StopText | Annotated[list[StopText], Meta(max_length=16)] | None,
-        _about("Texts that end the answer and are not part of it"),
+        about("Texts that end the answer and are not part of it"),
     ] = None
     stop_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(max_length=64)] | None, _about("Tokens that end the answer")
+        Annotated[list[TokenId], Meta(max_length=64)] | None, about("Tokens that end the answer")
     ] = None
-    ignore_eos: Annotated[bool | None, _about("Go on where the model would end")] = None
+    ignore_eos: Annotated[bool | None, about("Go on where the model would end")] = None
     time_limit_s: Annotated[
         Annotated[float, Meta(ge=0, le=86400)] | None,
-        _about("Answer with what is there after so many seconds in the engine"),
+        about("Answer with what is there after so many seconds in the engine"),
     ] = None
-    disable_spec_decode: Annotated[bool | None, _about("Decode this request plainly")] = None
+    disable_spec_decode: Annotated[bool | None, about("Decode this request plainly")] = None
     num_draft_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=1024)] | None,
-        _about("Most tokens drafted in a step, 0 for none"),
+        about("Most tokens drafted in a step, 0 for none"),
     ] = None
     return_tokens_as_token_ids: Annotated[
-        bool | None, _about("Log-probabilities name tokens as token_id:…")
+        bool | None, about("Log-probabilities name tokens as token_id:…")
     ] = None
     json_schema: Annotated[
-        dict[str, Any] | None, _about("The answer is JSON that follows this schema")
+        dict[str, Any] | None, about("The answer is JSON that follows this schema")
     ] = None
     grammar: Annotated[
-        str | None, _about("The answer follows this grammar, in llama.cpp's form or Lark's")
+        str | None, about("The answer follows this grammar, in llama.cpp's form or Lark's")
     ] = None
     structured_outputs: Annotated[
-        StructuredOutputs | None, _about("A form of the answer, under vLLM's names")
+        StructuredOutputs | None, about("A form of the answer, under vLLM's names")
     ] = None
-    n: Annotated[Literal[1] | None, _only("one answer a request")] = None
-    user: Annotated[str | None, _IGNORED] = None
-    metadata: Annotated[dict[str, Any] | None, _IGNORED] = None
-    store: Annotated[bool | None, _IGNORED] = None
-    service_tier: Annotated[str | None, _IGNORED] = None
-    safety_identifier: Annotated[str | None, _IGNORED] = None
-    prompt_cache_key: Annotated[str | None, _IGNORED] = None
-    prompt_cache_retention: Annotated[str | None, _IGNORED] = None
+    n: Annotated[Literal[1] | None, only("one answer a request")] = None
+    user: Annotated[str | None, IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    store: Annotated[bool | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
 
 
-_PARSE_SPECIAL = _about(
+_PARSE_SPECIAL = about(
     "Read special tokens that are written in texts as such "
     "(default: true for a text, false for the contents of messages)"
 )
@@ -225,26 +178,38 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
     messages: Messages
     parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
-    max_completion_tokens: Annotated[Length | None, _about("Newer name of max_tokens")] = None
+    max_completion_tokens: Annotated[Length | None, about("Newer name of max_tokens")] = None
     logprobs: Annotated[
-        bool | None, _about("Log-probability of each token under the unmodified logits")
+        bool | None, about("Log-probability of each token under the unmodified logits")
     ] = None
-    top_logprobs: Annotated[Top | None, _about("Likeliest tokens to name beside it")] = None
+    top_logprobs: Annotated[Top | None, about("Likeliest tokens to name beside it")] = None
     response_format: Annotated[
-        ResponseFormat | None, _about("json_schema and json_object: the answer is JSON")
+        ResponseFormat | None, about("json_schema and json_object: the answer is JSON")
     ] = None
     modalities: Annotated[Modalities | None, _PLAIN] = None
-    tools: Annotated[Empty | None, _NO_TOOLS] = None
-    functions: Annotated[Empty | None, _NO_TOOLS] = None
-    tool_choice: Annotated[Literal["none"] | None, _NO_TOOLS] = None
-    function_call: Annotated[Literal["none"] | None, _NO_TOOLS] = None
-    parallel_tool_calls: Annotated[bool | None, _IGNORED] = None
+    tools: Annotated[Tools | None, _TOOLS] = None
+    tool_choice: Annotated[
+        ToolChoice | None, about("Whether tools are called: auto, none, required, or which")
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, about("Whether an answer may hold several calls (default: true)")
+    ] = None
+    functions: Annotated[Empty | None, _NO_FUNCTIONS] = None
+    function_call: Annotated[Literal["none"] | None, _NO_FUNCTIONS] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, _VARIABLES] = None
+    reasoning_effort: Annotated[
+        Effort | None, about("For templates that have this variable; none: no reasoning")
+    ] = None
+    thinking_token_budget: Annotated[
+        Budget | None, about("Most tokens of reasoning, -1 for any number; vLLM's name")
+    ] = None
+    reasoning_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
+    thinking_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
     audio: Annotated[None, _PLAIN] = None
-    prediction: Annotated[None, _only("drafts are the server's own")] = None
-    reasoning_effort: Annotated[None, _only("the model decides")] = None
-    verbosity: Annotated[None, _only("the model decides")] = None
-    web_search_options: Annotated[None, _only("nothing is searched")] = None
-    moderation: Annotated[None, _only("nothing is moderated")] = None
+    prediction: Annotated[None, only("drafts are the server's own")] = None
+    verbosity: Annotated[None, only("the model decides")] = None
+    web_search_options: Annotated[None, only("nothing is searched")] = None
+    moderation: Annotated[None, only("nothing is moderated")] = None
 
 
 class CompletionRequest(Generation, frozen=True, kw_only=True):
@@ -252,44 +217,46 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
 
     prompt: Prompt
     logprobs: Annotated[
-        Top | None, _about("Log-probabilities, and so many of the likeliest tokens beside each")
+        Top | None, about("Log-probabilities, and so many of the likeliest tokens beside each")
     ] = None
-    best_of: Annotated[Literal[1] | None, _only("one answer a request")] = None
-    echo: Annotated[bool | None, _only("prompts are not repeated", enum=[False, None])] = None
-    suffix: Annotated[None, _only("text is only continued")] = None
+    best_of: Annotated[Literal[1] | None, only("one answer a request")] = None
+    echo: Annotated[bool | None, only("prompts are not repeated", enum=[False, None])] = None
+    suffix: Annotated[None, only("text is only continued")] = None
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):
     """The fields of both kinds of body that `/tokenize` takes."""
 
     add_special_tokens: Annotated[
-        bool | None, _about("Begin a text as the model wants it begun (default: true)")
+        bool | None, about("Begin a text as the model wants it begun (default: true)")
     ] = None
     add_generation_prompt: Annotated[
         bool | None,
-        _about("End a conversation with the opening of the assistant's turn (default: true)"),
+        about("End a conversation with the opening of the assistant's turn (default: true)"),
     ] = None
-    content: Annotated[str | None, _IGNORED] = None  # llama-server's names, sent by some clients
-    add_special: Annotated[bool | None, _IGNORED] = None
+    content: Annotated[str | None, IGNORED] = None  # llama-server's names, sent by some clients
+    add_special: Annotated[bool | None, IGNORED] = None
     parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
 
 
 class TokenizeText(TokenizeRequest, frozen=True, kw_only=True):
     """The body of `/tokenize` for a text."""
 
-    prompt: Annotated[str, _about("A text")]
+    prompt: Annotated[str, about("A text")]
 
 
 class TokenizeConversation(TokenizeRequest, frozen=True, kw_only=True):
     """The body of `/tokenize` for a conversation."""
 
     messages: Messages
+    tools: Annotated[Tools | None, _TOOLS] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, _VARIABLES] = None
 
 
 class DetokenizeRequest(Request, frozen=True, kw_only=True):
     """The body of `/detokenize`."""
 
-    tokens: Annotated[list[TokenId], _about("Token ids")]
+    tokens: Annotated[list[TokenId], about("Token ids")]
 
 
 def read(body: bytes, *kinds: type[R]) -> R:
@@ -297,7 +264,12 @@ def read(body: bytes, *kinds: type[R]) -> R:
 
     Raises ApiError (400) that names the field which is unknown, missing or wrong.
     """
-    given = {name: value for name, value in _parse(body).items() if value is not None}
+    return check(parse(body), *kinds)
+
+
+def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
+    """Return the fields of a request as `read` does."""
+    given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
     if unknown := [name for name in given if name not in known]:
         raise _unknown(unknown[0], known)
@@ -314,7 +286,8 @@ def read(body: bytes, *kinds: type[R]) -> R:
         raise _refused(mismatch) from None
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def parse(body: bytes) -> dict[str, Any]:
+    """Return a body as a JSON object; raise ApiError (400) if it is none."""
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
@@ -348,80 +321,3 @@ def _refused(mismatch: Mismatch) -> ApiError:
     if len(message) > _LONGEST:
         message = message[:_LONGEST] + "…"
     return bad_value(param, message, codes.get(mismatch.problem, "invalid_value"))
-
-
-def sampling(request: Generation, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the fields of SamplingParams for a request, over the server's `defaults`, and which
-    parameter gives the answer a form, "" if none does.
-
-    Raises ApiError and ConfigError for values that contradict each other or are out of range.
-    """
-    named = ((f.name, getattr(request, f.name, None)) for f in dataclasses.fields(SamplingParams))
-    given = {name: value for name, value in named if value is not None and name != "logprobs"}
-    if request.seed is not None:
-        given["seed"] = _seed(request.seed)
-    if request.logit_bias is not None:
-        given["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
-    param, form = _form(request)
-    fields = {**defaults, **given, **form}
-    if isinstance(request, ChatRequest):
-        fields |= _chat_length(request) | _chat_logprobs(request)
-    elif isinstance(request, CompletionRequest):
-        if request.echo:
-            raise bad_value("echo", "echo must be false: prompts are not repeated")
-        fields.setdefault("max_tokens", COMPLETION_TOKENS)
-        if request.logprobs is not None:
-            fields["logprobs"] = request.logprobs
-    build(SamplingParams, fields)
-    return fields, param
-
-
-def _form(request: Generation) -> tuple[str, dict[str, Any]]:
-    """Return which parameter says what the answer has to look like ("": none), and that as a field
-    of SamplingParams. Raises ApiError where it is said twice.
-    """
-    found: list[tuple[str, str, Any]] = []
-    if (response := getattr(request, "response_format", None)) and response.type != "text":
-        given = response.json_schema if response.type == "json_schema" else Schema()
-        if given is None:
-            raise bad_value("response_format", "response_format.json_schema is missing")
-        schema = {"type": "object"} if given.schema is None else given.schema
-        found.append(("response_format", "schema", schema))
-    if request.json_schema is not None:
-        found.append(("json_schema", "schema", request.json_schema))
-    if request.grammar is not None:
-        found.append(("grammar", "grammar", request.grammar))
-    if given := request.structured_outputs:
-        names = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
-        said = [name for name in names if getattr(given, name) is not None]
-        found += [("structured_outputs", names[name], getattr(given, name)) for name in said]
-    if len(found) > 1:
-        name = found[1][0]
-        raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")
-    return (found[0][0], {found[0][1]: found[0][2]}) if found else ("", {})
-
-
-def _seed(seed: int) -> int:
-    low, high = _SEEDS.values()
-    if not low <= seed <= high:
-        raise bad_value("seed", f"seed must be at least {low} and at most {high}")
-    return seed % (1 << 64)
-
-
-def _chat_length(request: ChatRequest) -> dict[str, Any]:
-    if request.max_completion_tokens is None:
-        return {}
-    if request.max_tokens is not None:
-        raise bad_value(
-            "max_completion_tokens",
-            "max_tokens and max_completion_tokens are one thing; give one",
-        )
-    return {"max_tokens": request.max_completion_tokens}
-
-
-def _chat_logprobs(request: ChatRequest) -> dict[str, Any]:
-    if request.logprobs:
-        return {"logprobs": request.top_logprobs or 0}
-    if request.top_logprobs:
-        raise bad_value("top_logprobs", "top_logprobs needs logprobs: true beside it")
-    return {}

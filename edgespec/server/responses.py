@@ -47,19 +47,35 @@ class ResponseBuilder:
         """Return the chunk that opens a choice, or None if this kind of response has none."""
         return None
 
-    def event_chunk(self, index: int, event: Event, offset: int) -> dict[str, Any] | None:
-        """Return the chunk of an event, or None if there is nothing to send.
+    def take(self, event: Event) -> None:
+        """Follow an answer whose response will be sent whole."""
+
+    def event_chunks(self, index: int, event: Event, offset: int) -> list[dict[str, Any]]:
+        """Return the chunks of an event.
 
         offset: number of characters of the choice before it.
         """
+        logprobs = self.event_logprobs(event, offset)
+        if not event.text and logprobs is None:
+            return []
+        return [self.piece(index, self.chunk_text(event.text), event, logprobs)]
+
+    def event_logprobs(self, event: Event, offset: int) -> dict[str, Any] | None:
+        """Return the log-probabilities of an event's token, None where none are shown."""
         shown = event.token is not None and not self._is_hidden_end(event.token)
-        logprob = event.logprob if shown and self.logprobs else None
-        if not event.text and logprob is None:
+        if not (shown and self.logprobs and event.logprob) or event.token is None:
             return None
-        logprobs = None
-        if logprob is not None and event.token is not None:
-            logprobs = self.token_logprobs([(event.token, logprob)], offset)
-        choice = self.chunk_text(event.text) | {
+        return self.token_logprobs([(event.token, event.logprob)], offset)
+
+    def piece(
+        self,
+        index: int,
+        part: Mapping[str, Any],
+        event: Event,
+        logprobs: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return the chunk for a part of an event's text."""
+        choice = dict(part) | {
             "index": index, "logprobs": logprobs, "finish_reason": None,
             "from_draft": event.from_draft,
         }  # fmt: skip
@@ -68,7 +84,8 @@ class ResponseBuilder:
     def last_chunk(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return the chunk that ends a choice, with its statistics."""
         choice = self.chunk_text("", last=True) | {"index": index, "logprobs": None}
-        return self.envelope([choice | _ending(completion)], chunk=True) | statistics(completion)
+        ended = [choice | self.ending(completion)]
+        return self.envelope(ended, chunk=True) | statistics(completion)
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return a choice of a whole response."""
@@ -78,7 +95,26 @@ class ResponseBuilder:
             shown = [pair for pair in pairs if not self._is_hidden_end(pair[0])]
             logprobs = self.token_logprobs(shown, 0)
         choice = self.choice_text(completion.text) | {"index": index, "logprobs": logprobs}
-        return choice | _ending(completion)
+        return choice | self.ending(completion)
+
+    def ending(self, completion: Completion) -> dict[str, Any]:
+        """Return why an answer ended, as fields of its choice."""
+        return {
+            "finish_reason": _REASONS[completion.finish_reason],
+            "stop_reason": completion.stop_reason,
+        }
+
+    def usage(self, stats: Iterable[Stats]) -> dict[str, Any]:
+        """Return the token counts of all choices together."""
+        counted = list(stats)
+        prompt = sum(s.num_prompt_tokens for s in counted)
+        emitted = sum(s.num_emitted_tokens for s in counted)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": emitted,
+            "total_tokens": prompt + emitted,
+            "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
+        }
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """Return the whole response; of several choices, each has its own statistics."""
@@ -89,7 +125,7 @@ class ResponseBuilder:
             more = {}
         else:
             more = statistics(completions[0])
-        counted = usage(completion.stats for completion in completions)
+        counted = self.usage(completion.stats for completion in completions)
         return self.envelope(choices, chunk=False) | {"usage": counted} | more
 
     def chunk_text(self, text: str, *, last: bool = False) -> dict[str, Any]:
@@ -188,28 +224,8 @@ class TextResponseBuilder(ResponseBuilder):
         }
 
 
-def usage(stats: Iterable[Stats]) -> dict[str, Any]:
-    """Return the token counts of all choices together."""
-    counted = list(stats)
-    prompt = sum(s.num_prompt_tokens for s in counted)
-    emitted = sum(s.num_emitted_tokens for s in counted)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": emitted,
-        "total_tokens": prompt + emitted,
-        "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
-    }
-
-
 def statistics(completion: Completion) -> dict[str, Any]:
     """Return the statistics of an answer as `edgespec`, and llama.cpp's `timings`."""
     stats = completion.stats.to_dict()
     timings = stats.pop("timings")
     return {"timings": timings, "edgespec": stats | {"finish_reason": completion.finish_reason}}
-
-
-def _ending(completion: Completion) -> dict[str, Any]:
-    return {
-        "finish_reason": _REASONS[completion.finish_reason],
-        "stop_reason": completion.stop_reason,
-    }

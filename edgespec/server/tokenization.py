@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -14,14 +14,15 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from .. import protocol
+from ..decoding.answers.options import AnswerOptions
+from ..decoding.answers.reader import Reader
 from ..decoding.engine import Engine
 from ..decoding.prompts import ConversationEncoder, check_size, collect
 from .errors import ApiError, bad_value, shutting_down
+from .messages import for_templates
 from .parameters import (
     ChatRequest,
     DetokenizeRequest,
-    Message,
-    TextPart,
     TokenizeConversation,
     TokenizeRequest,
     TokenizeText,
@@ -29,10 +30,24 @@ from .parameters import (
 )
 from .request_queue import RequestQueue
 from .settings import ServerSettings, names
+from .tools import answer_options, template_options
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
 """Returns True once nobody waits for the tokens any more."""
+
+
+class Conversation(NamedTuple):
+    """A conversation as it goes to the engine.
+
+    options: what it says about tools and reasoning, None where that changes nothing. reader: finds
+    reasoning and calls in the answer; None where there can be none.
+    """
+
+    tokens: list[int]
+    rendered: str
+    options: AnswerOptions | None
+    reader: Reader | None
 
 
 class Tokenization:
@@ -113,14 +128,13 @@ class Tokenization:
         """Number of requests that are being tokenized: 0 or 1."""
         return self._queue.n_running
 
-    async def conversation(self, request: Request, given: ChatRequest) -> list[int]:
-        """Return the token ids of a conversation, up to where the assistant's answer begins."""
-        return await self._alone(
-            request,
-            lambda stopped: self._fitting(
-                *self._rendered(given.messages, given.parse_special), "messages", stopped
-            ),
-        )
+    async def conversation(self, request: Request, given: ChatRequest) -> Conversation:
+        """Return a conversation up to where the assistant's answer begins."""
+        return await self._alone(request, lambda stopped: self._conversation(given, stopped))
+
+    async def count(self, request: Request, given: ChatRequest) -> int:
+        """Return how many tokens a conversation has, up to where the assistant's answer begins."""
+        return await self._alone(request, lambda stopped: self._count(given, stopped))
 
     async def prompts(self, request: Request, prompt: Any) -> list[list[int]]:
         """Return the token ids of each prompt of a completions request."""
@@ -172,10 +186,29 @@ class Tokenization:
             return self._fitting("", iter([ids]), "prompt", stopped)
         return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
 
+    def _conversation(self, given: ChatRequest, stopped: Stopped) -> Conversation:
+        options, form = self._options(given), self._engine.answer_format
+        rendered, pieces = self._rendered(given, options)
+        tokens = self._fitting(rendered, pieces, "messages", stopped)
+        has_parts = options is not None and bool(options.tools or form.reasoning)
+        reader = form.reader(options, rendered) if options and has_parts else None
+        return Conversation(tokens, rendered, options, reader)
+
+    def _count(self, given: ChatRequest, stopped: Stopped) -> int:
+        _, pieces = self._rendered(given, self._options(given))
+        return len(collect(pieces, self._settings.max_body_bytes, stopped))
+
+    def _options(self, given: ChatRequest) -> AnswerOptions | None:
+        """Return what a chat says about tools and reasoning, None where that changes nothing."""
+        form = self._engine.answer_format
+        options = answer_options(given, form)
+        return None if options == AnswerOptions() and form.reasoning is None else options
+
     def _tokens(self, given: TokenizeRequest, stopped: Stopped) -> list[int]:
         if isinstance(given, TokenizeConversation):
+            options = template_options(given, self._engine.answer_format)
             opening = given.add_generation_prompt is not False
-            _, pieces = self._rendered(given.messages, given.parse_special, opening=opening)
+            _, pieces = self._rendered(given, options, opening=opening)
         else:
             assert isinstance(given, TokenizeText)
             pieces = self._tokenizer.encode_pieces(
@@ -186,12 +219,16 @@ class Tokenization:
         return collect(pieces, self._settings.max_body_bytes, stopped)
 
     def _rendered(
-        self, messages: Sequence[Message], parse_special: bool | None, *, opening: bool = True
+        self,
+        given: ChatRequest | TokenizeConversation,
+        options: AnswerOptions | None,
+        *,
+        opening: bool = True,
     ) -> tuple[str, Iterator[list[int]]]:
         """Return a conversation as text, and its token ids piece by piece."""
-        plain = [{"role": _role(m.role), "content": _text(m.content)} for m in messages]
-        encoder = self._parsing_encoder if parse_special else self._encoder
-        text = encoder.render(plain, add_generation_prompt=opening)
+        encoder = self._parsing_encoder if given.parse_special else self._encoder
+        messages = for_templates(given.messages)
+        text = encoder.render(messages, add_generation_prompt=opening, options=options)
         return text, encoder.pieces(text)
 
     def _fitting(
@@ -250,11 +287,3 @@ async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _role(role: str) -> str:
-    return "system" if role == "developer" else role
-
-
-def _text(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)

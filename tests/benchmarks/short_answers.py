@@ -7,8 +7,10 @@ the ratio of an answer is the median of its rounds, and "total" that of all seco
 "nothing drafted" are the answers for which "auto" never drafted: their distance from 1 is noise.
 
     python -m tests.benchmarks.short_answers question.dev.jsonl TARGET [--draft DRAFT]
-        [--rounds 3] [--questions 60] [--tokens 32] [--group 5] [--before PYTHON] [--name NAME]
+        [--rounds 3] [--questions 60] [--skip 0] [--tokens 32] [--group 5] [--before PYTHON]
+        [--name NAME]
 
+--skip: questions that are left out at the beginning, because an earlier run had them.
 --group: how many questions a process answers.
 
 --before: an interpreter that imports another version of edgespec, whose processes take turns with
@@ -127,6 +129,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--draft")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=60)
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--group", type=int, default=5)
     parser.add_argument("--before", metavar="PYTHON")
@@ -140,7 +143,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     versions = {"after": sys.executable} | ({"before": given.before} if given.before else {})
-    questions = chosen(given.file, given.questions)
+    questions = chosen(given.file, given.skip + given.questions)[given.skip :]
     found: dict[str, Times] = {name: defaultdict(lambda: defaultdict(list)) for name in versions}
     with tempfile.TemporaryDirectory() as folder:
         for name, python in versions.items():

@@ -1,12 +1,13 @@
 """Answers under JSON schemas: the speed without a schema, with one, and with forced tokens drafted.
 
     python -m tests.benchmarks.structured TARGET [--draft DRAFT] [--rounds 3] [--prompts 30]
-        [--name NAME]
+        [--peer] [--name NAME]
 
 Fifteen commands to a robot and fifteen extractions from a text, each under its schema. All modes
 take turns on one engine; "free" has no schema and as many tokens as the answer under the schema.
 Ratios are of seconds a token, to the constrained plain decoding of the same answer: the median over
-rounds, then the mean over answers with its 95% interval.
+rounds, then the mean over answers with its 95% interval. --peer: llama.cpp's server takes its turn
+with the same prompts and schemas; its texts may have other spaces, so tokens are compared.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import argparse
 import random
 import statistics
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import edgespec
+from edgespec.bench.peers import Mode, Peer, Weights
 from edgespec.decoding.constraints import GrammarMatcher
+from edgespec.decoding.prompts import ConversationEncoder
+from edgespec.device import physical_cores
 from tests.helpers.benchmarks import save
 
 COMMAND = {
@@ -72,6 +77,7 @@ TEXTS = (
     "Konrad Zuse built the Z3 in Berlin in 1941. He was born there in 1910.",
     "Rosalind Franklin (born 1920 in London) took photograph 51.",
 )
+MOST = 200  # tokens of an answer
 MODES = {
     "free": {"disable_spec_decode": True},
     "plain": {"disable_spec_decode": True},
@@ -87,28 +93,45 @@ def prompts(n: int) -> list[tuple[str, dict[str, Any]]]:
     return [each for pair in zip(robot, people, strict=True) for each in pair][:n]
 
 
-def measured(engine: edgespec.Engine, text: str, schema: dict, rounds: int) -> dict[str, Any]:
-    """Return what an answer took in each mode, and its counts."""
-    seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    found: dict[str, edgespec.Completion] = {}
-    n_tokens = 0
-    for _ in range(rounds):
-        for mode in ("plain", *random.sample(["auto", "free"], 2)):
-            form = {"max_tokens": n_tokens, "ignore_eos": True} if mode == "free" else {
-                "schema": schema, "max_tokens": 200
-            }  # fmt: skip
-            done = engine.chat().send(text, **MODES[mode], **form)
-            seconds[mode].append(done.stats.decode_s / len(done.token_ids))
-            found[mode] = done
-            n_tokens = len(found["plain"].token_ids)
-    forced = found["auto"].stats.drafts_by_source
-    return {
-        "same": found["auto"].token_ids == found["plain"].token_ids,
-        "ended": found["plain"].finish_reason == "stop",
-        "tokens": n_tokens,
-        "forced": sum(c["accepted"] for name, c in forced.items() if "forced" in name),
-        "seconds": {mode: statistics.median(times) for mode, times in seconds.items()},
-    }
+class Bench:
+    """Asks the prompts, in every mode."""
+
+    def __init__(self, engine: edgespec.Engine, peer: Peer | None, rounds: int) -> None:
+        self._engine, self._peer, self._rounds = engine, peer, rounds
+        self._encoder = ConversationEncoder(engine.tokenizer)
+
+    def measured(self, text: str, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return what an answer took in each mode, and its counts."""
+        seconds = defaultdict[str, list[float]](list)
+        found: dict[str, edgespec.Completion] = {}
+        n_tokens = 0
+        for _ in range(self._rounds):
+            for mode in ("plain", *random.sample(["auto", "free"], 2)):
+                form = {"max_tokens": n_tokens, "ignore_eos": True} if mode == "free" else {
+                    "schema": schema, "max_tokens": MOST
+                }  # fmt: skip
+                done = self._engine.chat().send(text, **MODES[mode], **form)
+                seconds[mode].append(done.stats.decode_s / (len(done.token_ids) - 1))
+                found[mode] = done
+                n_tokens = len(found["plain"].token_ids)
+            if self._peer:
+                seconds["peer"].append(self._of_peer(text, schema))
+        forced = found["auto"].stats.drafts_by_source
+        return {
+            "same": found["auto"].token_ids == found["plain"].token_ids,
+            "ended": found["plain"].finish_reason == "stop",
+            "tokens": n_tokens,
+            "forced": sum(c["accepted"] for name, c in forced.items() if "forced" in name),
+            "seconds": {mode: statistics.median(times) for mode, times in seconds.items()},
+        }
+
+    def _of_peer(self, text: str, schema: dict[str, Any]) -> float:
+        """Return the peer's seconds a token."""
+        assert self._peer
+        rendered = self._encoder.render([{"role": "user", "content": text}])
+        prompt = self._encoder.encode(rendered)
+        done = self._peer.answer(prompt, "structured", text, MOST, schema=schema)
+        return done.decode_s / done.n_tokens
 
 
 def ratio(answers: list[dict], mode: str) -> list[float]:
@@ -136,6 +159,12 @@ def mask_microseconds(engine: edgespec.Engine, schema: dict, text: str) -> dict[
     return {"median": median, "p99": p99, "masks": len(times)}
 
 
+def started(target: Path) -> Peer:
+    """Return llama.cpp's server with the target."""
+    weights = Weights(target, None, 1024, edgespec.EngineConfig().threads(physical_cores())[0])
+    return Peer(Mode("llama-server", "llama-server"), weights)
+
+
 def main() -> None:
     """Measure, and save the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -143,15 +172,18 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=30)
+    parser.add_argument("--peer", action="store_true")
     parser.add_argument("--name")
     given = parser.parse_args()
     config = {"draft_memory": "off", "draft_corpus": ()}
     with edgespec.load(given.target, given.draft, n_ctx=1024, speculative_config=config) as engine:
         engine.measure()
-        answers = [
-            measured(engine, text, schema, given.rounds) for text, schema in prompts(given.prompts)
-        ]
-        last = engine.chat().send(*prompts(1)[0][:1], schema=COMMAND, max_tokens=200).text
+        peer = started(given.target) if given.peer else None
+        bench = Bench(engine, peer, given.rounds)
+        answers = [bench.measured(text, schema) for text, schema in prompts(given.prompts)]
+        if peer:
+            peer.close()
+        last = engine.chat().send(*prompts(1)[0][:1], schema=COMMAND, max_tokens=MOST).text
         masks = mask_microseconds(engine, COMMAND, last)
         vocabulary = engine.tokenizer.vocab_size
     total = sum(each["tokens"] for each in answers)
@@ -165,6 +197,7 @@ def main() -> None:
         "accepted_drafts_with_forced": round(sum(e["forced"] for e in answers) / total, 3),
         "auto_over_plain": ratio(answers, "auto"),
         "free_over_plain": ratio(answers, "free"),
+        **({"llama_server_over_plain": ratio(answers, "peer")} if peer else {}),
         "mask_us": masks,
         "vocabulary": vocabulary,
     }

@@ -1,10 +1,11 @@
-"""OpenAI's own client, unmodified, against a real model."""
+"""OpenAI's own client, and Anthropic's, unmodified, against a real model."""
 
 from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterator
 
+import anthropic
 import openai
 import pytest
 
@@ -69,6 +70,19 @@ def test_stream(client):
     assert chunks[-2].edgespec["num_emitted_tokens"] == 8
 
 
+def test_responses_and_messages_say_the_same(client, server):
+    answer = client.responses.create(model=MODEL, input=ASK, max_output_tokens=16)
+    assert answer.output_text == "The capital of France is Paris."
+    with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as other:
+        with other.messages.stream(model=MODEL, messages=ASK, max_tokens=16) as stream:
+            assert "".join(stream.text_stream) == answer.output_text
+        usage = stream.get_final_message().usage
+        counted = other.messages.count_tokens(model=MODEL, messages=ASK)
+    assert usage.output_tokens == answer.usage.output_tokens == 8
+    assert counted.input_tokens == answer.usage.input_tokens
+    assert usage.input_tokens + usage.cache_read_input_tokens == answer.usage.input_tokens
+
+
 def test_stop(client):
     answer = client.chat.completions.create(model=MODEL, messages=ASK, stop=[" France", "xyz"])
     assert answer.choices[0].message.content == "The capital of"
@@ -121,6 +135,10 @@ def test_refusals(client, server):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=MODEL, messages=ASK, n=2)
     assert (refused.value.param, refused.value.type) == ("n", "invalid_request_error")
+    tool = {"type": "function", "function": {"name": "look"}}
+    with pytest.raises(openai.BadRequestError, match="template") as refused:
+        client.chat.completions.create(model=MODEL, messages=ASK, tools=[tool])
+    assert refused.value.param == "tools"
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-4o", messages=ASK)
     assert missing.value.code == "model_not_found"

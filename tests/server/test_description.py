@@ -9,6 +9,8 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.helpers.scripted_chats import ScriptedChat
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, and its dependencies'
     import schemathesis
@@ -38,18 +40,35 @@ def url(running, engine):
 def test_no_request_breaks_the_server(url, mode):
     described = schemathesis.openapi.from_url(url, headers=HEADERS, wait_for_schema=5)
     operations = [found.ok() for found in described.get_all_operations()]
-    assert len(operations) == 9  # all but the description itself
+    assert len(operations) == 12  # all but the description itself
     for operation in operations:
         asks = bool(operation.body)
         if mode is schemathesis.GenerationMode.NEGATIVE and not asks:
             continue  # there is nothing to get wrong
 
-        @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(
-            max_examples=60 if asks else 3, deadline=None, derandomize=True, database=None,
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        def attempt(case):
-            case.call_and_validate(checks=CHECKS, headers=HEADERS, timeout=20)
+        attempt(operation, mode, 60 if asks else 3)
 
-        attempt()
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_no_chat_breaks_a_model_with_tools(running, mode):
+    with (
+        ScriptedChat({}).engine(n_ctx=100_000) as engine,
+        running(engine, api_keys=("key",), sampling={"max_tokens": 5}) as server,
+    ):
+        url = f"{server.url}/openapi.json"
+        described = schemathesis.openapi.from_url(url, headers=HEADERS, wait_for_schema=5)
+        attempt(described["/v1/chat/completions"]["POST"], mode, 60)
+
+
+def attempt(operation, mode, n):
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=n, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    def call(case):
+        if isinstance(case.body, dict):
+            case.body.pop("max_tokens", None)
+        case.call_and_validate(checks=CHECKS, headers=HEADERS, timeout=20)
+
+    call()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from edgespec.decoding.request_lock import Interrupt
-from edgespec.server.openai import EventStream
+from edgespec.server.streams import EventStream, PlainForm
 
 CHAT = "/v1/chat/completions"
 
@@ -121,15 +121,20 @@ def test_a_client_that_leaves_the_queue_is_forgotten(running, engine, script, sa
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/completions", {"prompt": "a", "max_tokens": 400, "ignore_eos": True}),
+    ("/v1/responses", {"input": "again"}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "again"}], "max_tokens": 400}),
+])  # fmt: skip
 def test_a_client_that_leaves_while_it_is_answered_frees_the_engine(
-    running, engine, script, say, stream, monkeypatch
+    running, engine, script, say, path, body, stream, monkeypatch
 ):
     noticed, cancel = threading.Event(), Interrupt.cancel
     monkeypatch.setattr(Interrupt, "cancel", lambda self: (cancel(self), noticed.set()))
-    body = {"prompt": "a", "max_tokens": 400, "stream": stream, "ignore_eos": True}
+    body = body | {"stream": stream}
     with running(engine) as server:
         script.hold()
-        with asking(server, "/v1/completions", body):
+        with asking(server, path, body):
             assert script.asked.wait(20)
         assert noticed.wait(20)
         script.go.set()
@@ -188,7 +193,8 @@ def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
 
         sent: list[dict] = []
         task = asyncio.create_task(other())
-        await EventStream(chunks(), chunks(), {})({"type": "http"}, asyncio.Event().wait, send)
+        stream = EventStream(PlainForm(), chunks(), chunks(), {})
+        await stream({"type": "http"}, asyncio.Event().wait, send)
         task.cancel()
         assert len(sent) == 103  # its start, [DONE] and its end
         return turns

@@ -52,6 +52,17 @@ def test_wrong_keys(client_of, authorization):
     assert client.get("/v1/models", headers=headers).status_code == 401
 
 
+def test_a_key_may_come_as_anthropics_clients_send_it(client_of):
+    client = client_of(api_keys=KEYS)
+    for headers, status in (
+        ({"X-Api-Key": KEYS[1]}, 200),
+        ({"X-Api-Key": "wrong"}, 401),
+        (bearer(KEYS[0]) | {"X-Api-Key": "wrong"}, 200),
+        (bearer("wrong") | {"X-Api-Key": KEYS[0]}, 401),
+    ):
+        assert client.get("/v1/models", headers=headers).status_code == status
+
+
 def test_all_keys_are_compared_whichever_fits(client_of, monkeypatch):
     compared = []
     compare = hmac.compare_digest

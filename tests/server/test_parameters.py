@@ -8,10 +8,17 @@ import msgspec
 import pytest
 
 import edgespec
+from edgespec.server.converters.messages_request import CountRequest, MessagesRequest
+from edgespec.server.converters.responses_request import ResponsesRequest
 from edgespec.server.parameters import ChatRequest, CompletionRequest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KINDS = {CHAT: ChatRequest, TEXT: CompletionRequest}
+CONVERTED = {
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountRequest,
+}
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -42,20 +49,24 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("stream_options", {"include_sage": True}, "include_usage"),
         ("model", 7, "must be text"),
         ("top_logprobs", 21, "at most 20"),
-        ("tools", [{"type": "function"}], "calls no tools"),
-        ("tool_choice", "auto", "calls no tools"),
+        ("tools", [{"type": "function"}], "is missing"),
+        ("tool_choice", "required", "no function"),
+        ("functions", [{"name": "a"}], "tools holds functions"),
         ("response_format", {"type": "xml"}, 'or "text", got "xml"'),
         ("response_format", {"type": "json_schema"}, "json_schema is missing"),
         ("response_format", {"type": "text", "strict": True}, "unknown field"),
         ("json_schema", {"type": "strange"}, "schema cannot be followed"),
         ("json_schema", {"$ref": "#/$defs/a"}, "schema cannot be followed"),
         ("grammar", "root ::= (", "grammar cannot be followed"),
+        ("grammar", 'a ::= "b"', "No 'root' rule"),
+        ("grammar", "", "grammar cannot be followed"),
         ("structured_outputs", {"regex": "(a"}, "regex cannot be followed"),
         ("structured_outputs", {"json": {}, "regex": "a"}, "both say what an answer is"),
         ("audio", {}, "not supported"),
-        ("reasoning_effort", "high", "not supported"),
+        ("reasoning_effort", "huge", '"high" or "low"'),
         ("messages", [], "at least 1"),
-        ("messages", [{"role": "tool", "content": "x"}], 'or "system" or'),
+        ("messages", [{"role": "robot", "content": "x"}], 'must be "system" or'),
+        ("messages", [{"role": "tool", "content": "x"}], "tool_call_id' is missing"),
         ("messages", [{"role": "user"}], "'messages[0].content' is missing"),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], 'must be "text"'),
         ("messages", [{"role": "user", "content": "x", "cache_control": 1}], "unknown field"),
@@ -130,7 +141,7 @@ def test_another_type_of_body_is_refused(client):
 def test_the_description_lists_what_is_taken(client):
     told = client.get("/openapi.json").json()
     paths, schemas = told["paths"], told["components"]["schemas"]
-    for path, kind in KINDS.items():
+    for path, kind in (KINDS | CONVERTED).items():
         content = paths[path]["post"]["requestBody"]["content"]
         name = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
         schema = schemas[name]
@@ -141,10 +152,11 @@ def test_the_description_lists_what_is_taken(client):
 
 def test_the_page_names_what_is_taken():
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
-    fields = [f for kind in KINDS.values() for f in msgspec.inspect.type_info(kind).fields]
+    kinds = (KINDS | CONVERTED).values()
+    fields = [f for kind in kinds for f in msgspec.inspect.type_info(kind).fields]
     taken = [f.name for f in fields if "Not supported" not in str(f.type.extra_json_schema)]
     assert "messages" in taken
-    assert "tools" not in taken
+    assert "functions" not in taken
     assert [name for name in taken if f"`{name}`" not in page] == []
 
 

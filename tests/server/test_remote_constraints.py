@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from edgespec import ConfigError, VerifierFault, VerifierRefused, protocol
+from edgespec import ConfigError, SamplingParams, VerifierFault, VerifierRefused, protocol
 from edgespec.config import RemoteConfig
 from edgespec.decoding.constraints import Constraints, GrammarMatcher
 from edgespec.server.verification import frames, websocket
@@ -99,6 +99,45 @@ def test_log_probabilities_are_those_of_the_unmasked_target(server):
     for a, b in zip(done.logprobs, here.logprobs, strict=True):
         assert a.logprob == pytest.approx(b.logprob, rel=1e-5)
         assert [token for token, _ in a.top] == [token for token, _ in b.top]
+
+
+ANSWER = {
+    "answer": r"""%llguidance {}
+start: think (call | FREE)
+think: "ab" THOUGHT "true"
+THOUGHT: /[a-z0-9 ]*/ & ~/(?s:.*true.*)/
+call: "move" %json {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}},
+    "required": ["a"], "additionalProperties": false}
+FREE: /[A-Z ]{1,9}/
+""",
+}
+BUDGET = ANSWER | {
+    "reasoning_budget": 4, "reasoning_begin": "ab", "reasoning_end": "true",
+    "reasoning_open": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("description", [ANSWER, BUDGET], ids=["answer", "budget"])
+@pytest.mark.parametrize("kind", ["none", "chains", "trees"])
+def test_whole_answers_with_reasoning_and_calls(server, kind, description):
+    """As tools and reasoning have them: a constraint beside the parameters."""
+
+    def ask(engine, prompt, seed):
+        constraint = engine.constraints.described(description)
+        assert constraint.description == description
+        params = SamplingParams(temperature=1.0, seed=seed, max_tokens=60)
+        *_, last = engine.run(engine.encode(prompt), params, constraint=constraint)
+        return last.completion
+
+    thoughts, here = [], local()
+    with closing(device(server.url, kind, 2)) as there:
+        for seed in range(8):
+            expected, done = ask(here, PROMPTS[0], seed), ask(there, PROMPTS[0], seed)
+            assert (done.token_ids, done.text) == (expected.token_ids, expected.text)
+            thoughts += re.findall("^ab(.*?)true", done.text)
+            if description is BUDGET and done.text.startswith("ab"):
+                assert len(re.match("ab(.*?)true", done.text)[1]) <= 4 * len("_right")
+    assert thoughts or description is ANSWER
 
 
 def test_forms_follow_one_another_in_one_session(server):
@@ -220,8 +259,8 @@ def test_cancelled_in_the_middle(server):
 
 def elsewhere(kind, text, matcher=None):
     """Return a constraint that this device has not compiled."""
-    anything = Constraints(TOKENIZER).compiled("regex", "(?s:.*)").matcher
-    return types.SimpleNamespace(kind=kind, text=text, matcher=matcher or anything)
+    anything = Constraints(TOKENIZER).described({"regex": "(?s:.*)"}).matcher
+    return types.SimpleNamespace(description={kind: text}, matcher=matcher or anything, shown={})
 
 
 @pytest.fixture
@@ -266,14 +305,14 @@ def test_a_server_of_version_1(asked, monkeypatch):
 
 
 def test_a_server_that_has_never_heard_of_it(asked, monkeypatch):
-    monkeypatch.setattr(frames, "CONSTRAINTS", ())
+    monkeypatch.setattr(frames, "KNOWN_OPTIONS", ())
     with pytest.raises(VerifierRefused, match="does not know the options 'regex'; leave them out"):
         asked(elsewhere("regex", "a+"))
 
 
 def test_a_server_that_does_not_hold_to_it(asked):
     """The device looks at what comes, whether it drafts or not."""
-    only = Constraints(TOKENIZER).compiled("regex", "a+").matcher
+    only = Constraints(TOKENIZER).described({"regex": "a+"}).matcher
     with pytest.raises(VerifierFault, match="sent what was not asked for"):
         asked(elsewhere("regex", "[0-9]+", only), disable_spec_decode=True)
 
@@ -288,14 +327,14 @@ def test_masking_only_the_first_row_of_a_draft_is_caught(server, monkeypatch):
 def test_compiling_keeps_nobody_waiting(server):
     """A device whose form takes long to compile waits alone, and gives up as with any server."""
     may, constraints = threading.Event(), server.sessions._target._constraints
-    compile_now, held = constraints.compiled, []
+    compile_now, held = constraints.described, []
 
-    def compiled(kind, text):
-        held.append(text)
+    def described(description):
+        held.append(description)
         assert may.wait(20)
-        return compile_now(kind, text)
+        return compile_now(description)
 
-    constraints.compiled, found = compiled, []
+    constraints.described, found = described, []
     with closing(device(server.url)) as slow, closing(device(server.url)) as other:
         options = GREEDY | {"regex": "(move|turn)[0-9]"}
         thread = threading.Thread(target=lambda: found.append(slow.generate("a", **options)))
@@ -307,5 +346,5 @@ def test_compiling_keeps_nobody_waiting(server):
         assert not found
         may.set()
         thread.join(20)
-        constraints.compiled = compile_now
+        constraints.described = compile_now
     check(found[0], options)

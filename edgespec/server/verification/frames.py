@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ... import protocol
 from ...cache.token_cache import common_prefix
-from ...config import CONSTRAINTS
 from ...errors import ConfigError, ContextFull, DecodeError, VerifierFault
 from ...sampling import trees
 from ...sampling.randomness import SeededRandomness
@@ -15,7 +14,7 @@ from ...sampling.verification import Verification
 from .answers import Answers
 from .registry import SessionRegistry
 from .slots import SlotTable
-from .target import ServedTarget, unknown_options
+from .target import KNOWN_OPTIONS, ServedTarget, unknown_options
 from .types import DeviceSession
 
 _ROUND_LIMIT = 1 << 62
@@ -89,7 +88,7 @@ class FrameHandler:
 
     def _check_begin(self, frame: protocol.Begin) -> None:
         """Raise ContextFull, ConfigError or VerifierFault if this context cannot be taken."""
-        if unknown := [name for name in frame.options if name not in CONSTRAINTS]:
+        if unknown := [name for name in frame.options if name not in KNOWN_OPTIONS]:
             raise ConfigError(unknown_options(unknown))
         n_ctx, total = self._target.n_ctx, frame.keep + len(frame.ids)
         longest = min(n_ctx, self._limits.max_prompt_tokens or n_ctx)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
 from ...config import CONSTRAINTS
-from ...decoding.constraints import Constraints, Grammar
+from ...decoding.constraints import Constraints
 from ...errors import ConfigError
+from ...sampling.base import Constraint
 from ..settings import names
 from .types import DeviceSession
 
 _KEPT_HASHES = 8  # one for each size of a device's vocabulary
+_KEPT_CONSTRAINTS = 64
 _PADDING = 0.95  # vocabularies of one family differ by padding, never by more than this ratio
+
+
+KNOWN_OPTIONS = frozenset({
+    *CONSTRAINTS, "answer", "reasoning_budget", "reasoning_begin", "reasoning_end",
+    "reasoning_open",
+})  # fmt: skip
+"""The options of a BEGIN: together they describe a constraint."""
 
 
 class ServedTarget:
@@ -41,6 +52,7 @@ class ServedTarget:
         self._tokenizer = tokenizer
         self._costs = costs
         self._constraints = constraints or Constraints(tokenizer)
+        self._kept = functools.lru_cache(_KEPT_CONSTRAINTS)(self._compiled)
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
@@ -87,21 +99,23 @@ class ServedTarget:
             n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 
-    def constraint(self, options: protocol.Options) -> Grammar | None:
+    def constraint(self, options: protocol.Options) -> Constraint | None:
         """Return what a device says that its answer has to follow, None for nothing.
 
         It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
         what cannot be compiled.
         """
-        asked = [name for name in CONSTRAINTS if name in options]
-        if not asked:
-            return None
-        if len(asked) > 1:
-            raise ConfigError(f"{' and '.join(asked)} were given; an answer follows one of them")
-        text = options[asked[0]]
-        if not isinstance(text, str):
-            raise ConfigError(f"{asked[0]} must be text, got {text!r}")
-        return self._constraints.compiled(asked[0], text)
+        found = self._kept(tuple((k, type(v), v) for k, v in sorted(options.items())))
+        if isinstance(found, str):
+            raise ConfigError(found)
+        return found
+
+    def _compiled(self, options: tuple[tuple[str, type, Any], ...]) -> Constraint | str | None:
+        """Return a constraint, or why it cannot be compiled: that is kept as well."""
+        try:
+            return self._constraints.described({name: value for name, _, value in options})
+        except ConfigError as error:
+            return str(error)
 
     def _hash(self, n: int) -> bytes:
         if n not in self._hashes:

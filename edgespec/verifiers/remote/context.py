@@ -65,13 +65,14 @@ def _options(constraint: Constraint | None) -> Options:
     """Return how a BEGIN says what the output has to follow."""
     if constraint is None:
         return {}
-    n = len(constraint.text.encode())
-    if n > MAX_TEXT:
-        raise ConfigError(
-            f"{constraint.kind} has {n} bytes, and may have {MAX_TEXT} where the target is on "
-            "another machine; shorten it, or load the model here"
-        )
-    return {constraint.kind: constraint.text}
+    for name, value in constraint.description.items():
+        n = len(value.encode()) if isinstance(value, str) else 0
+        if n > MAX_TEXT:
+            raise ConfigError(
+                f"{name} has {n} bytes, and may have {MAX_TEXT} where the target is on another "
+                "machine; shorten it, or load the model here"
+            )
+    return constraint.description
 
 
 class Rounds:

@@ -12,6 +12,10 @@ pytest.importorskip("llguidance")
 
 PROMPT, END = [1, 2, 3], WORDS.index(".")
 A, B, C = range(3)
+ANSWER = {
+    "answer": "%llguidance {}\nstart: /a[ac-z]*bc/", "reasoning_budget": 2, "reasoning_begin": "a",
+    "reasoning_end": "b", "reasoning_open": False,
+}  # fmt: skip
 
 
 def begun(options, sessions=None, **begin):
@@ -25,6 +29,10 @@ def begun(options, sessions=None, **begin):
 
 def answer(device):
     return device.all(protocol.Answer)[-1]
+
+
+def answer_of(device, round_):
+    return next(each for each in device.all(protocol.Answer) if each.round == round_)
 
 
 def error(device):
@@ -131,6 +139,10 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
     ({"schema": True}, protocol.CONSTRAINT, "schema must be text, got True"),
     ({"regex": "a", "schema": "{}"}, protocol.CONSTRAINT, "schema and regex were given"),
     ({"regex": "("}, protocol.CONSTRAINT, "regex cannot be followed"),
+    ({"reasoning_budget": 3}, protocol.CONSTRAINT, "reasoning_budget came without a form"),
+    (ANSWER | {"reasoning_budget": True}, protocol.CONSTRAINT, "must be of type int, got True"),
+    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "texts that stand around it"),
+    ({"answer": "start: nothing"}, protocol.CONSTRAINT, "answer cannot be followed"),
 ])  # fmt: skip
 def test_options_that_are_refused(options, code, said):
     sessions, device = begun(options)
@@ -140,6 +152,17 @@ def test_options_that_are_refused(options, code, said):
     other.verify(0, ahead=1)
     settle(sessions)
     assert other.text() == [B, END]
+
+
+def test_reasoning_ends_where_its_budget_does():
+    """Behind the opening two tokens are free, then come the one that closes and the rest."""
+    for most in (0, 2, 5):
+        sessions, device = begun(ANSWER | {"reasoning_budget": most}, logit_bias={25: 50.0})
+        device.verify(0, [A, 25, 25, 25], ahead=9)
+        settle(sessions)
+        drafted = [A, 25, 25, 25][: answer_of(device, 0).accepted]
+        text = [*drafted, *device.text()]
+        assert text == [A, *[25] * most, B, C, END]
 
 
 def test_a_constraint_holds_for_one_context():
@@ -184,7 +207,7 @@ def test_random_constraints_end_one_session_at_most():
     seen = set()
 
     @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(["schema", "regex", "grammar", "choices"]), TEXTS)
+    @given(st.sampled_from(["schema", "regex", "grammar", "choices", "answer"]), TEXTS)
     def run(kind, text):
         device = FakeDevice(sessions, version=2)
         device.begin(PROMPT, options={kind: text})

@@ -234,14 +234,15 @@ def test_bad_constraints_are_one_sentence(case):
 @pytest.mark.parametrize(("kind", "text", "message"), [
     ("schema", "{", "schema cannot be followed"),
     ("schema", "[" * 60_000, "schema cannot be followed"),
-    ("choices", "ab", "choices are no JSON"),
-    ("choices", "[" * 60_000, "choices are no JSON"),
+    ("schema", "[]", "schema must be a mapping"),
+    ("choices", "ab", "choices cannot be followed: it is no JSON"),
+    ("choices", "[" * 60_000, "choices cannot be followed: it is no JSON"),
     ("choices", '{"a": 1}', "must be a list of texts"),
     ("choices", '["a", 1]', "must be a list of texts"),
-    ("choices", "[]", "must not be empty"),
-    ("choices", '[""]', "must not be empty"),
+    ("choices", "[]", "choices are empty"),
+    ("choices", '[""]', "not empty"),
     ("regex", "(" * 60_000, "regex cannot be followed"),
-    ("regex", "\ud800", "regex is no text"),
+    ("answer", "start: nothing", "answer cannot be followed"),
     ("grammar", "root ::= " + "(" * 60_000, "grammar cannot be followed"),
     ("grammar", 'root ::= "a\\', "grammar cannot be followed"),
     ("grammar", 'root ::= "a"{²}', "grammar cannot be followed"),
@@ -253,7 +254,7 @@ def test_texts_from_elsewhere(kind, text, message):
     constraints = Constraints(TOKENIZER)
     for _ in range(2):
         with pytest.raises(ConfigError, match=message) as error:
-            constraints.compiled(kind, text)
+            constraints.described({kind: text})
         assert "\n" not in str(error.value)
 
 
@@ -261,7 +262,7 @@ def test_what_it_was_compiled_from_compiles_again():
     for given in ({"schema": Command}, {"regex": "a+"}, {"grammar": 'root ::= "a"'},
                   {"choices": ("ab", "ö")}):  # fmt: skip
         first = compiled(**given)
-        again = Constraints(TOKENIZER).compiled(first.kind, first.text)
+        again = Constraints(TOKENIZER).described(first.description)
         assert (again.matcher().mask() == first.matcher().mask()).all()
 
 

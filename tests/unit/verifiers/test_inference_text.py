@@ -169,7 +169,7 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_sent(remote, params,
 def test_forms_of_answers_are_refused_before_anything_is_sent(remote):
     """Each round would begin the form anew."""
     engine, target = remote
-    form = types.SimpleNamespace(kind="schema", text="{}", matcher=lambda: None)
+    form = types.SimpleNamespace(description={"schema": "{}"}, matcher=lambda: None)
     request = Request(PROMPT, SamplingParams(), SeededRandomness(1), constraint=form)
     with pytest.raises(VerifierRefused, match="cannot serve schema: each step is a request"):
         target.begin(request)

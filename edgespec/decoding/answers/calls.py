@@ -1,0 +1,210 @@
+"""Learning from a template how a model writes calls of tools.
+
+Method: conversations with one call, two calls and a call without arguments are rendered. The names
+and arguments in them are known, so what stands around and between them are the markers. llama.cpp
+does so too (docs/autoparser.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .markers import ID, INDEX, PairMarkers, ReasoningMarkers, ToolMarkers
+from .probes import (
+    ANSWER,
+    ARGUMENTS,
+    FIRST,
+    SECOND,
+    TOOLS,
+    Probe,
+    answer_of,
+    call_id,
+    call_of,
+    common,
+    common_end,
+    ends_whole,
+    starts_whole,
+    without_reasoning,
+)
+
+_LONGEST = 200  # characters of a marker; more are part of another message
+
+
+class NotUnderstood(Exception):
+    """A template whose calls of tools cannot be learned, in a sentence."""
+
+
+class _Call(NamedTuple):
+    """One call as it was written: the texts before its name, behind that, and behind it all.
+
+    arguments: their JSON. pairs: where they are written one by one instead, the texts between a key
+    and its value and between a value and the next key; then `after_name` ends where a key begins,
+    and `behind` begins behind a value.
+    """
+
+    before: str
+    after_name: str
+    arguments: str
+    behind: str
+    pairs: tuple[str, str] | None = None
+
+
+def learn_tools(probe: Probe, reasoning: ReasoningMarkers | None) -> ToolMarkers:
+    """Return the markers of calls. Raises NotUnderstood."""
+    without, with_tools = probe.text(generation=True), probe.text(generation=True, tools=TOOLS)
+    if with_tools is None:
+        raise NotUnderstood("its chat template refuses tools")
+    if without == with_tools:
+        raise NotUnderstood("its chat template ignores tools")
+    for takes_text in (False, True):
+        written = _Written(probe, reasoning, takes_text)
+        found = written.learn()
+        if found:
+            return found
+        if not written.wants_text:
+            break
+    raise NotUnderstood("the form in which its chat template writes calls is not understood")
+
+
+class _Written:
+    """The calls that a template writes, with arguments as objects or as JSON text."""
+
+    def __init__(self, probe: Probe, reasoning: ReasoningMarkers | None, takes_text: bool) -> None:
+        self._probe = probe
+        self._reasoning = reasoning
+        self._takes_text = takes_text
+        self.wants_text = False
+
+    def learn(self) -> ToolMarkers | None:
+        """Return the markers of calls, None if they are not found."""
+        one = self._text([FIRST])
+        self.wants_text = not one or str(ARGUMENTS) in one
+        call = _split(one, FIRST) if one else None
+        if not call:
+            return None
+        two = self._text([FIRST, SECOND])
+        found: ToolMarkers | None = _around(call, two)
+        if found and call.pairs:
+            empty = self._text([FIRST], {})
+            found = _with_pairs(found, call.pairs, empty) if empty else None
+        elif found:
+            item, key = _separators(call.arguments)
+            found = dataclasses.replace(found, item_separator=item, key_separator=key)
+        if not found or max(map(len, (found.closing, found.end))) > _LONGEST:
+            return None
+        return dataclasses.replace(found, takes_text=self._takes_text)
+
+    def _text(self, names: Sequence[str], arguments: Mapping[str, Any] = ARGUMENTS) -> str | None:
+        """Return an answer of calls, ids as ID; None if they are not in it."""
+        given: Any = json.dumps(arguments) if self._takes_text else arguments
+        calls = [call_of(name, index, given) for index, name in enumerate(names)]
+        for content in ("", None):
+            text = self._probe.answered(answer_of(content, calls), tools=TOOLS)
+            if text is None or not all(name in text for name in names):
+                continue
+            for index in range(len(calls)):
+                text = text.replace(call_id(index), ID)
+            return without_reasoning(self._without_end(text), self._reasoning).strip()
+        return None
+
+    def _without_end(self, text: str) -> str:
+        """Return an answer without what ends every answer."""
+        answered = self._probe.answered(answer_of(ANSWER), tools=TOOLS) or ""
+        end = answered.partition(ANSWER)[2]
+        return text[: len(text) - len(end)] if end and text.endswith(end) else text
+
+
+# --- one call ----------------------------------------------------------------------------------
+
+
+def _split(text: str, name: str) -> _Call | None:
+    """Return the parts of the first call in a text, which is of `name`."""
+    before, found, behind = text.partition(name)
+    if not found:
+        return None
+    decoder = json.JSONDecoder()
+    for at, char in enumerate(behind):
+        if char != "{":
+            continue
+        try:
+            value, end = decoder.raw_decode(behind, at)
+        except ValueError:
+            continue
+        if value == ARGUMENTS:
+            return _Call(before, behind[:at], behind[at:end], behind[end:])
+    return _split_pairs(before, behind)
+
+
+def _split_pairs(before: str, behind: str) -> _Call | None:
+    """Return the parts of a call whose arguments are written one by one."""
+    parts, rest = [], behind
+    for word in (word for key, value in ARGUMENTS.items() for word in (key, str(value))):
+        part, found, rest = rest.partition(word)
+        if not found:
+            return None
+        parts.append(part)
+    after_name, middle, between, other_middle = parts
+    if not middle or middle != other_middle:
+        return None
+    return _Call(before, after_name, "", rest, (middle, between))
+
+
+def _separators(arguments: str) -> tuple[str, str]:
+    """Return what stands between two arguments, and between a name and its value."""
+    first, second = ARGUMENTS
+    behind = arguments.split(json.dumps(first))[1]
+    key_separator, _, rest = behind.partition(json.dumps(ARGUMENTS[first]))
+    return rest.partition(json.dumps(second))[0], key_separator
+
+
+def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> ToolMarkers | None:
+    """Return markers with those of single arguments, learned from a call that has none."""
+    middle, between = pairs
+    _, _, behind = empty.partition(FIRST)
+    behind = behind[: len(behind) - len(markers.end)]
+    n = common_end(behind, markers.closing)
+    closing = starts_whole(behind[len(behind) - n :])
+    after_name = behind[: len(behind) - len(closing)]
+    value_end = markers.closing[: len(markers.closing) - len(closing)]
+    opening = markers.after_name[len(after_name) :]
+    if not value_end or not opening or value_end + opening != between:
+        return None
+    found = PairMarkers(opening, middle, value_end)
+    return dataclasses.replace(markers, after_name=after_name, closing=closing, pairs=found)
+
+
+# --- several -----------------------------------------------------------------------------------
+
+
+def _around(call: _Call, two: str | None) -> ToolMarkers:
+    """Return the markers with what stands around and between calls, learned from two of them."""
+    alone = ToolMarkers(call.before, call.after_name, call.behind, is_parallel=False)
+    first = _split(two, FIRST) if two else None
+    second = _split(first.behind, SECOND) if first else None
+    if not first or not second:
+        return alone
+    closing = ends_whole(call.behind[: common(second.before, call.behind)])
+    rest, opening = _counted(second.before[len(closing) :], call.before)
+    after_name = _counted(second.after_name, call.after_name)[1]
+    n = len(starts_whole(opening[len(opening) - common_end(rest, opening) :]))
+    return ToolMarkers(
+        opening[len(opening) - n :],
+        after_name,
+        closing,
+        begin=opening[: len(opening) - n],
+        between=rest[: len(rest) - n],
+        end=call.behind[len(closing) :],
+    )
+
+
+def _counted(second: str, first: str) -> tuple[str, str]:
+    """Return the markers of a second and a first call, with INDEX where they count the calls."""
+    n = common_end(second, first)
+    same = first[len(first) - n :]
+    before = second.removesuffix(same), first.removesuffix(same)
+    if before[0].endswith("1") and before[1].endswith("0"):
+        return f"{before[0][:-1]}{INDEX}{same}", f"{before[1][:-1]}{INDEX}{same}"
+    return second, first

@@ -1,0 +1,69 @@
+"""Learning from a template how a model sets its reasoning apart."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .markers import TAG, ReasoningMarkers
+from .probes import ANSWER, THOUGHT, Probe, answer_of
+
+_KEYS = ("reasoning_content", "reasoning", "thinking")
+_VARIABLE = re.compile(r"\b\w*(?:think|reason)\w*\b")
+_OPENS = re.compile(r"[<\[][^<>\[\]/]*think[^<>\[\]/]*[>\]]", re.IGNORECASE)
+
+
+def learn_reasoning(source: str, probe: Probe) -> ReasoningMarkers | None:
+    """Return the markers of reasoning, None for a template that knows none."""
+    prompt = probe.text(generation=True)
+    if prompt is None:
+        return None
+    key, begin, end = _around_thought(probe) or ("", *_in_prompt(source, prompt))
+    if not end:
+        return None
+    return ReasoningMarkers(
+        begin,
+        end,
+        key=key,
+        is_opened=bool(begin) and prompt.rstrip().endswith(begin),
+        is_kept=_is_kept(probe, key),
+        switch=_switch(source, probe),
+    )
+
+
+def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
+    """Return the field that is read, and the markers around what stands in it."""
+    for key in _KEYS:
+        text = probe.text(answer_of(ANSWER, **{key: THOUGHT}))
+        if text is None or THOUGHT not in text:
+            continue
+        before, _, behind = text.partition(THOUGHT)
+        tags = TAG.findall(before)
+        begin = tags[-1] if tags and before.rstrip().endswith(tags[-1]) else ""
+        end = TAG.search(behind[: behind.find(ANSWER)].strip()) if ANSWER in behind else None
+        if end:
+            return key, begin, end[0]
+    return None
+
+
+def _in_prompt(source: str, prompt: str) -> tuple[str, str]:
+    """Return the markers of a template that only opens reasoning, or takes it out of answers."""
+    opened = [tag for tag in _OPENS.findall(prompt) if prompt.rstrip().endswith(tag)]
+    begin = opened[-1] if opened else "<think>"
+    end = f"{begin[0]}/{begin[1:]}"
+    return (begin, end) if end in source else ("", "")
+
+
+def _is_kept(probe: Probe, key: str) -> bool:
+    fields = {key: THOUGHT} if key else {}
+    text = probe.text(answer_of(ANSWER, **fields), answer_of(ANSWER))
+    return text is not None and THOUGHT in text
+
+
+def _switch(source: str, probe: Probe) -> tuple[str, Any] | None:
+    """Return a variable that changes the prompt, with the value that turns reasoning off."""
+    for name in dict.fromkeys(_VARIABLE.findall(source)):
+        off, on = (probe.text(generation=True, **{name: value}) for value in (False, True))
+        if off != on and off is not None:
+            return name, False
+    return None

@@ -1,0 +1,117 @@
+"""Writes answers of `/v1/messages`: a message with blocks, and the events that tell it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from ...types import Part
+from ..errors import ApiError
+from .writer import Ending, Event, Writer
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class MessagesWriter(Writer):
+    """Writes one answer as Anthropic's Messages API has it.
+
+    The signature of a thinking block is empty: reasoning that comes back is not checked.
+    """
+
+    def __init__(self, model: str, n_prompt_tokens: int) -> None:
+        super().__init__()
+        usage = _usage(Ending(prompt_tokens=n_prompt_tokens))
+        self._message: dict[str, Any] = {
+            "id": f"msg_{uuid.uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        self._blocks: list[dict[str, Any]] = []
+        self._said: list[str] = []  # the texts of the open block
+
+    def begin(self) -> Iterator[Event]:
+        """Yield that the answer has begun."""
+        yield {"type": "message_start", "message": dict(self._message)}
+
+    def end(self, ending: Ending) -> Iterator[Event]:
+        """Close the answer; yield why it ended."""
+        yield from self.close()
+        delta = {"stop_reason": _REASONS[ending.finish_reason], "stop_sequence": None}
+        if ending.finish_reason == "stop" and isinstance(ending.stop_reason, str):
+            delta = {"stop_reason": "stop_sequence", "stop_sequence": ending.stop_reason}
+        usage = _usage(ending)
+        self._message |= {**delta, "usage": usage, "content": self._blocks}
+        yield {"type": "message_delta", "delta": delta, "usage": usage}
+        yield {"type": "message_stop"}
+
+    def fail(self, error: ApiError, request_id: str) -> Iterator[Event]:
+        """Yield why the answer broke off."""
+        yield error.messages_body(request_id)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the message."""
+        return self._message
+
+    def _begin_block(self, part: Part) -> Iterator[Event]:
+        self._blocks.append(_block(part))
+        self._said = []
+        yield self._event("content_block_start", content_block=dict(self._blocks[-1]))
+
+    def _continue_block(self, part: Part) -> Iterator[Event]:
+        self._said.append(part.text)
+        if part.kind == "call":
+            delta = {"type": "input_json_delta", "partial_json": part.text}
+        elif part.kind == "reasoning":
+            delta = {"type": "thinking_delta", "thinking": part.text}
+        else:
+            delta = {"type": "text_delta", "text": part.text}
+        yield self._event("content_block_delta", delta=delta)
+
+    def _end_block(self, cut: bool) -> Iterator[Event]:
+        block, said = self._blocks[-1], "".join(self._said)
+        if block["type"] == "tool_use":
+            block["input"] = _arguments(said)
+        else:
+            block[block["type"]] = said
+        yield self._event("content_block_stop")
+
+    def _event(self, name: str, **fields: Any) -> Event:
+        return {"type": name, "index": len(self._blocks) - 1, **fields}
+
+
+def _block(part: Part) -> dict[str, Any]:
+    """Return the block that a part begins, without its text."""
+    if part.kind == "call":
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of a call; those that are no JSON object, as of a call that was cut, are
+    left out.
+    """
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _usage(ending: Ending) -> dict[str, Any]:
+    """Return token counts; tokens from the cache are counted apart from the other input."""
+    return {
+        "input_tokens": ending.prompt_tokens - ending.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": ending.cached_tokens,
+        "output_tokens": ending.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": ending.reasoning_tokens},
+    }

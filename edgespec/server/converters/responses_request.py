@@ -1,0 +1,351 @@
+"""The request of `/v1/responses`, and the chat-completions request that it becomes.
+
+Fields inside of items that are not known are ignored, because clients send answers back with
+everything that they hold; fields of the request itself are refused by name as everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from ..errors import bad_value
+from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
+from ..parameters import Length, Request
+from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
+
+REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
+"""Fields of a request that its answer repeats as they were written."""
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+
+_STATELESS = only("nothing is stored here; send the whole conversation as input")
+_IMAGES = "images are not supported here; send text"
+_FILES = "files are not supported here; send their text"
+
+
+class ContentPart(Struct, frozen=True, tag_field="type"):
+    """A part of an item's content, told apart by its `type`."""
+
+
+class InputText(ContentPart, frozen=True, tag="input_text"):
+    """Text of a message, or of what a tool returned."""
+
+    text: str
+
+
+class OutputText(ContentPart, frozen=True, tag="output_text"):
+    """Text of an answer."""
+
+    text: str
+
+
+class Refusal(ContentPart, frozen=True, tag="refusal"):
+    """Text of an answer in which a model refused."""
+
+    refusal: str
+
+
+class InputImage(ContentPart, frozen=True, tag="input_image"):
+    """An image, which is refused."""
+
+    def __post_init__(self) -> None:
+        raise ValueError(_IMAGES)
+
+
+class InputFile(ContentPart, frozen=True, tag="input_file"):
+    """A file, which is refused."""
+
+    def __post_init__(self) -> None:
+        raise ValueError(_FILES)
+
+
+class SummaryText(ContentPart, frozen=True, tag="summary_text"):
+    """A summary of reasoning."""
+
+    text: str
+
+
+class ReasoningText(ContentPart, frozen=True, tag="reasoning_text"):
+    """Reasoning as the model wrote it."""
+
+    text: str
+
+
+Content = (
+    str
+    | Annotated[
+        list[InputText | OutputText | Refusal | InputImage | InputFile], Meta(max_length=1024)
+    ]
+)
+
+
+class Item(Struct, frozen=True, tag_field="type"):
+    """An item of the input, told apart by its `type`; without one it is a message."""
+
+
+class MessageItem(Item, frozen=True, tag="message"):
+    """A message of somebody."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+
+
+class FunctionCallItem(Item, frozen=True, tag="function_call"):
+    """A call of a function, as an answer had it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutputItem(Item, frozen=True, tag="function_call_output"):
+    """The result of a function."""
+
+    call_id: str
+    output: Content
+
+
+class ReasoningItem(Item, frozen=True, tag="reasoning"):
+    """Reasoning of an earlier answer; templates decide what becomes of it."""
+
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText] | None = None
+
+
+class ItemReference(Item, frozen=True, tag="item_reference"):
+    """A reference to a stored item, which is refused."""
+
+    def __post_init__(self) -> None:
+        raise ValueError("nothing is stored here; send the item itself")
+
+
+Items = Annotated[
+    list[MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | ItemReference],
+    Meta(min_length=1, max_length=4096),
+]
+
+
+class FlatTool(Struct, frozen=True):
+    """A function that may be called. Tools of other types are skipped."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class AllowedTool(Struct, frozen=True):
+    """A tool by its name; those of other types than function are skipped."""
+
+    type: str
+    name: str | None = None
+
+
+class Choice(Struct, frozen=True, tag_field="type"):
+    """Which tools have to be called, told apart by its `type`."""
+
+
+class FunctionChoice(Choice, frozen=True, tag="function"):
+    """The function that has to be called."""
+
+    name: str
+
+
+class AllowedFunctions(Choice, frozen=True, tag="allowed_tools"):
+    """The functions that may be called, and whether one has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
+
+
+class Reasoning(Struct, frozen=True):
+    """The effort of reasoning. It is not summarised, but comes as the model writes it."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class TextFormat(Struct, frozen=True):
+    """The format of an answer's text; with json_schema it has a `schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Struct, frozen=True):
+    """Options of an answer's text. `verbosity` is ignored."""
+
+    format: TextFormat | None = None
+
+
+class ResponsesRequest(Request, frozen=True, kw_only=True):
+    """The body of `/v1/responses`."""
+
+    input: Annotated[str | Items, about("The conversation: a text of the user, or items")]
+    instructions: Annotated[str | None, about("A system prompt before the input")] = None
+    tools: Annotated[
+        Annotated[list[FlatTool], Meta(max_length=512)] | None,
+        about("Functions that may be called; tools of other types are skipped"),
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | FunctionChoice | AllowedFunctions | None,
+        about("Whether functions have to be called, and which"),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, about("Whether an answer may have several calls")
+    ] = None
+    text: Annotated[TextOptions | None, about("The format of the answer")] = None
+    max_output_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        about("Keep the likeliest tokens that hold this probability"),
+    ] = None
+    reasoning: Annotated[Reasoning | None, about("How much to reason")] = None
+    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
+    previous_response_id: Annotated[None, _STATELESS] = None
+    conversation: Annotated[None, _STATELESS] = None
+    prompt: Annotated[None, only("nothing is stored here; send instructions and input")] = None
+    background: Annotated[Literal[False] | None, only("answers are not stored")] = None
+    truncation: Annotated[
+        Literal["disabled"] | None, only("a conversation that is too long is refused")
+    ] = None
+    top_logprobs: Annotated[
+        Literal[0] | None, only("/v1/chat/completions has log-probabilities")
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, about("Comes back with the answer")] = None
+    store: Annotated[bool | None, about("Accepted and ignored: nothing is stored")] = None
+    include: Annotated[list[str] | None, IGNORED] = None
+    stream_options: Annotated[dict[str, Any] | None, IGNORED] = None
+    max_tool_calls: Annotated[
+        int | None, about("Accepted and ignored: it bounds calls of built-in tools")
+    ] = None
+    client_metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    user: Annotated[str | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
+
+
+def prepared(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request, in which messages that leave their `type` out have it.
+
+    Raises ApiError where something that the answer repeats is nested too deeply.
+    """
+    for name in REPEATED:
+        if not is_shallow(body.get(name)):
+            raise bad_value(name, f"the values of {name} {TOO_DEEP}")
+    items = body.get("input")
+    if not isinstance(items, list):
+        return body
+    typed = [
+        {"type": "message"} | item if isinstance(item, dict) and "role" in item else item
+        for item in items
+    ]
+    return body | {"input": typed}
+
+
+def conversion(given: ResponsesRequest) -> Conversion:
+    """Return the chat-completions request for a request; raise ApiError where there is none."""
+    tools, names = _functions(given)
+    fields = tool_fields(tools, _choice(given), given.parallel_tool_calls)
+    asked = {
+        "model": given.model,
+        "messages": _messages(given),
+        "max_completion_tokens": given.max_output_tokens,
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+        "reasoning_effort": given.reasoning.effort if given.reasoning else None,
+        "response_format": _response_format(given.text),
+        "stream": given.stream,
+        "stream_options": {"include_usage": True} if given.stream else None,
+    }
+    return Conversion(without_none(asked | fields), _NAMES | names)
+
+
+def _messages(given: ResponsesRequest) -> list[dict[str, Any]]:
+    talk = Transcript()
+    if given.instructions is not None:
+        talk.say("system", given.instructions)
+    items = given.input
+    if isinstance(items, str):
+        items = [MessageItem("user", items)]
+    for item in items:
+        _add(talk, item)
+    return talk.messages
+
+
+def _add(talk: Transcript, item: Item) -> None:
+    if isinstance(item, MessageItem):
+        role = "system" if item.role == "developer" else item.role
+        for text in _texts(item.content):
+            talk.say(role, text)
+    elif isinstance(item, FunctionCallItem):
+        talk.call(item.call_id, item.name, item.arguments)
+    elif isinstance(item, FunctionCallOutputItem):
+        talk.result(item.call_id, "".join(_texts(item.output)))
+    elif isinstance(item, ReasoningItem):
+        for part in item.content or item.summary or ():
+            talk.think(part.text)
+
+
+def _texts(content: str | list[Any]) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [part.refusal if isinstance(part, Refusal) else part.text for part in content]
+
+
+def _response_format(options: TextOptions | None) -> dict[str, Any] | None:
+    if options is None or options.format is None:
+        return None
+    told = options.format
+    if told.type != "json_schema":
+        return {"type": told.type}
+    if told.schema is None:
+        raise missing("text.format.schema")
+    schema = {"name": told.name, "schema": told.schema, "strict": told.strict}
+    return {"type": "json_schema", "json_schema": without_none(schema)}
+
+
+def _functions(given: ResponsesRequest) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the functions among the tools as chat completions have them, and where each stands
+    here, by its place there.
+    """
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for i, tool in enumerate(given.tools or ()):
+        if tool.type != "function":
+            continue
+        if tool.name is None:
+            raise missing(f"tools[{i}].name")
+        names[f"tools[{len(found)}].function"] = f"tools[{i}]"
+        function = {
+            "name": tool.name, "description": tool.description,
+            "parameters": tool.parameters, "strict": tool.strict,
+        }  # fmt: skip
+        found.append({"type": "function", "function": without_none(function)})
+    return found, names
+
+
+def _choice(given: ResponsesRequest) -> Any:
+    """Return the choice of tools as chat completions have it."""
+    choice = given.tool_choice
+    if isinstance(choice, FunctionChoice):
+        return called(choice.name)
+    if not isinstance(choice, AllowedFunctions):
+        return choice
+    names = [tool.name for tool in choice.tools if tool.type == "function"]
+    allowed = {"mode": choice.mode, "tools": [called(name) for name in names]}
+    return {"type": "allowed_tools", "allowed_tools": allowed}

@@ -1,0 +1,172 @@
+"""Writes answers of `/v1/responses`: a response with items, and the events that tell it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...types import Part
+from ..errors import ApiError
+from .responses_request import REPEATED, ResponsesRequest
+from .writer import Ending, Event, Writer
+
+_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "message": ("response.output_text", {"logprobs": []}),
+    "reasoning": ("response.reasoning_text", {}),
+}
+"""The names of events about an item's text, and what else they hold."""
+
+
+class ResponsesWriter(Writer):
+    """Writes one answer as OpenAI's Responses API has it.
+
+    Reasoning is an item with the text itself as its content; a summary is never made.
+    """
+
+    def __init__(self, given: ResponsesRequest, body: Mapping[str, Any], model: str) -> None:
+        super().__init__()
+        self._response = _envelope(given, body, model)
+        self._n_events = 0
+
+    def begin(self) -> Iterator[Event]:
+        """Yield that the answer has begun."""
+        for name in ("response.created", "response.in_progress"):
+            yield self._event(name, response=self._response | {"output": []})
+
+    def end(self, ending: Ending) -> Iterator[Event]:
+        """Close the answer; yield whether it is complete."""
+        cut = ending.finish_reason == "length"
+        yield from self.close(cut=cut)
+        status = "incomplete" if cut else "completed"
+        self._response |= {"status": status, "usage": _usage(ending)}
+        if cut:
+            self._response["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            self._response["completed_at"] = int(time.time())
+        yield self._event(f"response.{status}", response=self.whole())
+
+    def fail(self, error: ApiError, request_id: str) -> Iterator[Event]:
+        """Yield that the answer failed, and why."""
+        told = {"code": "server_error", "message": error.message}
+        self._response |= {"status": "failed", "error": told}
+        yield self._event("response.failed", response=self.whole())
+
+    def whole(self) -> dict[str, Any]:
+        """Return the response."""
+        return self._response
+
+    def _begin_block(self, part: Part) -> Iterator[Event]:
+        self._item = _item(part)
+        self._response["output"].append(self._item)
+        begun = dict(self._item)
+        yield self._event("response.output_item.added", output_index=self._index, item=begun)
+        if part.kind != "call":
+            self._item["content"] = [_content(part.kind)]
+            yield self._told("response.content_part.added", part=_content(part.kind))
+
+    def _continue_block(self, part: Part) -> Iterator[Event]:
+        if part.kind == "call":
+            self._item["arguments"] += part.text
+            yield self._told("response.function_call_arguments.delta", delta=part.text)
+            return
+        self._item["content"][0]["text"] += part.text
+        name, more = _TEXTS[self._item["type"]]
+        yield self._told(f"{name}.delta", delta=part.text, **more)
+
+    def _end_block(self, cut: bool) -> Iterator[Event]:
+        item = self._item
+        item["status"] = "incomplete" if cut else "completed"
+        if item["type"] == "function_call":
+            said = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._told("response.function_call_arguments.done", **said)
+        else:
+            content, (name, more) = item["content"][0], _TEXTS[item["type"]]
+            yield self._told(f"{name}.done", text=content["text"], **more)
+            yield self._told("response.content_part.done", part=content)
+        yield self._event("response.output_item.done", output_index=self._index, item=item)
+
+    @property
+    def _index(self) -> int:
+        """The number of the open item."""
+        return len(self._response["output"]) - 1
+
+    def _told(self, name: str, /, **fields: Any) -> Event:
+        """Return an event about the open item, and about its content if it has any."""
+        place = {"item_id": self._item["id"], "output_index": self._index}
+        if self._item["type"] != "function_call":
+            place["content_index"] = 0
+        return self._event(name, **place, **fields)
+
+    def _event(self, name: str, /, **fields: Any) -> Event:
+        event = {"type": name, "sequence_number": self._n_events, **fields}
+        self._n_events += 1
+        return event
+
+
+def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return a response without output, with what the request asked for, as it was written."""
+    told = {name: body[name] for name in REPEATED if body.get(name) is not None}
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": given.instructions,
+        "max_output_tokens": given.max_output_tokens,
+        "metadata": {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": given.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": given.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": given.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    } | told
+
+
+def _item(part: Part) -> dict[str, Any]:
+    """Return the item that a part begins, without content."""
+    number, status = uuid.uuid4().hex, "in_progress"
+    if part.kind == "call":
+        return {
+            "id": f"fc_{number}", "type": "function_call", "status": status,
+            "call_id": part.id, "name": part.name, "arguments": "",
+        }  # fmt: skip
+    if part.kind == "reasoning":
+        return {
+            "id": f"rs_{number}", "type": "reasoning", "status": status,
+            "summary": [], "content": [],
+        }  # fmt: skip
+    return {
+        "id": f"msg_{number}", "type": "message", "status": status,
+        "role": "assistant", "content": [],
+    }  # fmt: skip
+
+
+def _content(kind: str) -> dict[str, Any]:
+    """Return empty content of an item."""
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": ""}
+    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def _usage(ending: Ending) -> dict[str, Any]:
+    return {
+        "input_tokens": ending.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": ending.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": ending.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": ending.reasoning_tokens},
+        "total_tokens": ending.prompt_tokens + ending.completion_tokens,
+    }

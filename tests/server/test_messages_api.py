@@ -1,0 +1,298 @@
+"""Anthropic's Messages API: what requests become, and what answers look like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.server import parameters
+from edgespec.server.converters.messages_request import (
+    CountRequest,
+    MessagesRequest,
+    conversion,
+)
+from edgespec.server.converters.messages_writer import MessagesWriter
+from edgespec.server.errors import ApiError
+from tests.helpers.conversions import USAGE, chunks, cut_message, events_of, message, whole_of
+
+ASK = [{"role": "user", "content": "hello"}]
+WEATHER = {
+    "name": "weather",
+    "description": "Tell the weather",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+
+
+DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
+
+
+def chat_of(**body: Any) -> dict[str, Any]:
+    """Return the chat-completions request for a request."""
+    body = {"max_tokens": 5, "messages": ASK} | body
+    return conversion(parameters.check(body, MessagesRequest)).fields
+
+
+def refusal(**body: Any) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        chat_of(**body)
+    return refused.value
+
+
+def writer() -> MessagesWriter:
+    return MessagesWriter("toy", USAGE["prompt_tokens"])
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+def test_a_plain_request():
+    found = chat_of(system="be brief", stop_sequences=["x"], temperature=0.5, top_p=0.9, top_k=3)
+    assert found == {
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hello"},
+        ],
+        "max_completion_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_p": 0.9, "top_k": 3,
+    }  # fmt: skip
+
+
+def test_a_conversation_with_calls_as_clients_send_it_back():
+    cached = {"cache_control": {"type": "ephemeral"}}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "Weather?"} | cached]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Look it up.", "signature": ""},
+            {"type": "redacted_thinking", "data": "…"},
+            {"type": "text", "text": "Wait.", "citations": None},
+            {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Köln"}},
+            {"type": "tool_use", "id": "b", "name": "weather", "input": {}, "caller": None},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": "sunny"} | cached,
+            {"type": "tool_result", "tool_use_id": "b", "is_error": True,
+             "content": [{"type": "text", "text": "un"}, {"type": "text", "text": "known"}]},
+            {"type": "text", "text": "And now?"},
+        ]},
+    ]  # fmt: skip
+
+    def call(name: str, arguments: str) -> dict[str, Any]:
+        function = {"name": "weather", "arguments": arguments}
+        return {"id": name, "type": "function", "function": function}
+
+    assert chat_of(messages=turns)["messages"] == [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
+         "tool_calls": [call("a", '{"city": "Köln"}'), call("b", "{}")]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "content": "unknown"},
+        {"role": "user", "content": "And now?"},
+    ]  # fmt: skip
+
+
+def test_turns_of_one_role_are_combined_as_anthropic_does():
+    turns = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    assert chat_of(messages=turns)["messages"] == [{"role": "user", "content": "one\n\ntwo"}]
+
+
+def test_the_block_for_accounting_is_no_text_for_a_model():
+    """It differs from request to request: nothing behind it could be reused from the cache."""
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=a5145;"},
+        {"type": "text", "text": "You are Claude Code."},
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+    ]
+    first = chat_of(system=system)["messages"][0]
+    assert first == {"role": "system", "content": "You are Claude Code.\n\nBe brief."}
+
+
+def test_custom_tools_are_taken_and_those_of_the_provider_skipped():
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        WEATHER | {"cache_control": {"type": "ephemeral"}},
+        WEATHER | {"type": "custom", "name": "time", "strict": True, "defer_loading": False},
+    ]
+    found = chat_of(tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    assert [tool["function"]["name"] for tool in found["tools"]] == ["weather", "time"]
+    assert found["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
+    assert found["tools"][1]["function"]["strict"] is True
+    assert (found["tool_choice"], found["parallel_tool_calls"]) == ("required", False)
+    named = chat_of(tools=tools, tool_choice={"type": "tool", "name": "time"})
+    assert named["tool_choice"] == {"type": "function", "function": {"name": "time"}}
+    assert chat_of(tools=tools, tool_choice={"type": "none"})["tool_choice"] == "none"
+    assert "parallel_tool_calls" not in chat_of(tools=tools, tool_choice={"type": "auto"})
+    assert "tools" not in chat_of(tools=tools[:1], tool_choice={"type": "auto"})
+
+
+def test_thinking_and_formats():
+    assert "reasoning_effort" not in chat_of()
+    assert chat_of(thinking={"type": "disabled"})["reasoning_effort"] == "none"
+    enabled = chat_of(thinking={"type": "enabled", "budget_tokens": 2048})
+    assert enabled["thinking_budget_tokens"] == 2048
+    schema = {"type": "object"}
+    config = {"effort": "high", "format": {"type": "json_schema", "schema": schema}}
+    found = chat_of(thinking={"type": "adaptive", "display": "omitted"}, output_config=config)
+    assert found["reasoning_effort"] == "high"
+    assert found["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"max_tokens": None}, "max_tokens", "missing"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_completion_tokens": 1}, "max_completion_tokens", "unknown parameter"),
+        ({"thread": {"type": "create"}}, "thread", "send the whole conversation"),
+        ({"mcp_servers": []}, "mcp_servers", "unknown parameter"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+         "messages[0].content[0]", "images are not supported"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]},
+         "messages[0].content[0].content[0]", "images are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+         "messages[0].content[0]", "documents are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b",
+                                                     "input": {}}]}]},
+         "messages[0].content[0]", "tool_use belongs in a message of the assistant"),
+        ({"messages": [*ASK, {"role": "assistant", "content": [
+            {"type": "tool_result", "tool_use_id": "a"}]}, *ASK]},
+         "messages[1].content[0]", "tool_result belongs in a message of the user"),
+        ({"messages": [*ASK, {"role": "assistant", "content": "Hi"}]}, "messages", "not continued"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+         "messages[0].content[0].text", "missing"),
+        ({"messages": [{"role": "user", "content": [{"type": "server_tool_use"}]}]},
+         "messages[0].content[0].type", "server_tool_use"),
+        ({"messages": [*ASK, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "a", "name": "b", "input": DEEP}]}, *ASK]},
+         "messages[1].content[0].input", "levels deep"),
+        ({"tools": [WEATHER, {"name": "x"}]}, "tools[1].input_schema", "missing"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name", "missing"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type", '"any"'),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens",
+         "at least 0"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(body, param, says):
+    error = refusal(**body)
+    assert (error.status, error.param) == (400, param)
+    assert says in error.message
+    told = error.messages_body("id")["error"]
+    assert told["type"] == "invalid_request_error"
+    assert param in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("messages[2].content", "messages[2].content"),
+        ("stop", "stop_sequences"),
+        ("response_format", "output_config.format"),
+        ("tools[0].function.parameters", "tools[1].input_schema"),
+        ("tools[0].function.name", "tools[1].name"),
+    ],
+)
+def test_errors_of_the_chat_name_the_field_of_the_request(there, here):
+    tools = [{"type": "web_search_20250305"}, WEATHER]
+    body = {"max_tokens": 5, "messages": ASK, "tools": tools}
+    asked = conversion(parameters.check(body, MessagesRequest))
+    error = asked.renamed(ApiError(400, f"{there} is wrong", param=there))
+    assert (error.param, error.message) == (here, f"{here} is wrong")
+
+
+def test_a_count_is_asked_for_without_what_only_answers_need():
+    found = conversion(parameters.check({"messages": ASK, "tools": [WEATHER]}, CountRequest))
+    assert set(found.fields) == {"messages", "tools"}
+    said = [*ASK, {"role": "assistant", "content": "Hi"}]
+    counted = conversion(parameters.check({"messages": said}, CountRequest))
+    assert counted.fields["messages"] == said
+    with pytest.raises(ApiError, match="max_tokens"):
+        parameters.check({"messages": ASK, "max_tokens": 5}, CountRequest)
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def accumulated(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the content that the deltas of a stream add up to."""
+    content: list[dict[str, Any]] = []
+    arguments: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(content)
+            content.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            index, delta = event["index"], event["delta"]
+            if delta["type"] == "input_json_delta":
+                arguments[index] = arguments.get(index, "") + delta["partial_json"]
+            else:
+                name = delta["type"].removesuffix("_delta")
+                content[index][name] += delta[name]
+    for index, text in arguments.items():
+        content[index]["input"] = json.loads(text)
+    return content
+
+
+@given(message(), st.data())
+def test_however_an_answer_is_cut_the_same_comes_out(said, data):
+    whole = whole_of(writer(), said, "tool_calls")
+    events = events_of(writer(), chunks(cut_message(said, data.draw), "tool_calls"))
+    assert accumulated(events) == whole["content"]
+    starts = [event["index"] for event in events if event["type"] == "content_block_start"]
+    stops = [event["index"] for event in events if event["type"] == "content_block_stop"]
+    assert starts == stops == list(range(len(whole["content"])))
+    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2]["usage"] == whole["usage"]
+
+
+def test_the_events_of_an_answer_with_everything():
+    said = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm", "reasoning": "Hm"},
+        {"content": "Wait"},
+        {"tool_calls": [{"index": 0, "id": "a", "type": "function",
+                         "function": {"name": "weather", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":"Rome"}'}}]},
+    ]  # fmt: skip
+    events = events_of(writer(), chunks(said, "tool_calls"))
+    assert [event["type"] for event in events] == [
+        "message_start",
+        *("content_block_start", "content_block_delta", "content_block_stop") * 3,
+        "message_delta",
+        "message_stop",
+    ]
+    assert accumulated(events) == [
+        {"type": "thinking", "thinking": "Hm", "signature": ""},
+        {"type": "text", "text": "Wait"},
+        {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}},
+    ]
+    assert events[0]["message"]["usage"]["input_tokens"] == USAGE["prompt_tokens"]
+    assert events[-2]["usage"] == {
+        "input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 0,
+        "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop", "told"),
+    [
+        ("stop", 256, {"stop_reason": "end_turn", "stop_sequence": None}),
+        ("stop", "END", {"stop_reason": "stop_sequence", "stop_sequence": "END"}),
+        ("length", None, {"stop_reason": "max_tokens", "stop_sequence": None}),
+        ("tool_calls", 256, {"stop_reason": "tool_use", "stop_sequence": None}),
+    ],
+)
+def test_why_an_answer_ended(reason, stop, told):
+    found = whole_of(writer(), {"content": "x"}, reason, stop)
+    assert {name: found[name] for name in told} == told
+
+
+@pytest.mark.parametrize("arguments", ["", '{"city": "Ro', "7"])
+def test_a_call_that_was_cut_has_no_arguments(arguments):
+    function = {"name": "weather", "arguments": arguments}
+    said = {"tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    block = whole_of(writer(), said, "length")["content"][0]
+    assert (block["name"], block["input"]) == ("weather", {})
