@@ -255,12 +255,12 @@ class Grammar:
         matcher: llguidance.LLMatcher,
         words: _Words,
         shown: Mapping[int, bytes] | None = None,
-        description: Mapping[str, str] | None = None,
+        description: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         self._matcher = matcher
         self._words = words
         self.shown = shown or {}
-        self.description: Mapping[str, bool | int | str] = description or {}
+        self.description = description or {}
 
     def showing(self, shown: Mapping[int, bytes]) -> Grammar:
         """Return this constraint with control tokens that are read as text."""

@@ -104,15 +104,14 @@ def test_log_probabilities_are_those_of_the_unmasked_target(server):
 ANSWER = {
     "answer": r"""%llguidance {}
 start: think (call | FREE)
-think: "ab" THOUGHT "true"
-THOUGHT: /[a-z0-9 ]*/ & ~/(?s:.*true.*)/
+think: "ab" /[a-z0-9_ ]*/ "!"
 call: "move" %json {"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}},
     "required": ["a"], "additionalProperties": false}
 FREE: /[A-Z ]{1,9}/
 """,
 }
 BUDGET = ANSWER | {
-    "reasoning_budget": 4, "reasoning_begin": "ab", "reasoning_end": "true",
+    "reasoning_budget": 4, "reasoning_begin": "ab", "reasoning_end": "!",
     "reasoning_open": False,
 }  # fmt: skip
 
@@ -134,9 +133,9 @@ def test_whole_answers_with_reasoning_and_calls(server, kind, description):
         for seed in range(8):
             expected, done = ask(here, PROMPTS[0], seed), ask(there, PROMPTS[0], seed)
             assert (done.token_ids, done.text) == (expected.token_ids, expected.text)
-            thoughts += re.findall("^ab(.*?)true", done.text)
+            thoughts += re.findall("^ab(.*?)!", done.text)
             if description is BUDGET and done.text.startswith("ab"):
-                assert len(re.match("ab(.*?)true", done.text)[1]) <= 4 * len("_right")
+                assert len(re.match("ab(.*?)!", done.text)[1]) <= 4 * len("_right")
     assert thoughts or description is ANSWER
 
 

@@ -68,7 +68,7 @@ class BudgetedConstraint:
     def description(self) -> Mapping[str, bool | int | str]:
         """The inner constraint's, and the limit."""
         most, begin, end, is_open, *_ = self._budget
-        limit = {
+        limit: dict[str, bool | int | str] = {
             "reasoning_budget": most, "reasoning_begin": begin.decode(),
             "reasoning_end": end.decode(), "reasoning_open": is_open,
         }  # fmt: skip

@@ -62,6 +62,22 @@ OF_VERSION_2 = {
     "an answer that is one of several": protocol.Begin(
         2, 1, 0x8BB98613, 3, DRAWN, 7, (5, 6), {"choices": '["größer", "kleiner"]'}
     ),
+    "a whole answer with a limit of reasoning": protocol.Begin(
+        3,
+        0,
+        0,
+        1,
+        GREEDY,
+        0,
+        (1,),
+        {
+            "answer": 'start: "a"',
+            "reasoning_budget": 300,
+            "reasoning_begin": "<think>",
+            "reasoning_end": "</think>",
+            "reasoning_open": True,
+        },
+    ),
     "a chain": protocol.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
     "a plain step": protocol.Verify(129, 17, 1, 32, ()),
     "a tree": protocol.Verify(7, 17, 1, 0, (5, 6, 7, 128, 9), (-1, 0, 0, -1, 3)),
