@@ -11,16 +11,16 @@ import pytest
 from edgespec import SamplingParams, ToyModel, protocol
 from edgespec.backends.separate import SeparateModels
 from edgespec.config import RemoteConfig
+from edgespec.decoding.constraints import Constraints
 from edgespec.server.verification import frames
 from edgespec.server.verification.sessions import Sessions
 from edgespec.verifiers.remote import verifier as remote
 from tests.helpers.enumeration import law, total_variation
+from tests.lossless import test_answers as whole
 from tests.lossless import test_session as loop
 from tests.lossless.test_constraints import LANGUAGES, N, answer, masked_law, session
 
 pytest.importorskip("llguidance")
-
-HASH = protocol.vocabulary_hash(loop.TOKENIZER, 3)
 
 
 class Loopback:
@@ -28,9 +28,10 @@ class Loopback:
 
     host, n_vocab, abort = "here", 3, None
 
-    def __init__(self, sessions):
+    def __init__(self, sessions, tokenizer):
         self._sessions, self._arrived = sessions, deque()
-        opening = protocol.encode(protocol.Open(2, protocol.NO_TOKEN, 3, HASH, ""))
+        digest = protocol.vocabulary_hash(tokenizer, 3)
+        opening = protocol.encode(protocol.Open(2, protocol.NO_TOKEN, 3, digest, ""))
         self._session = sessions.open(opening, self._hear)
         self.opened = self._arrived.popleft()
 
@@ -61,19 +62,29 @@ class Loopback:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
-    """Return a function that runs an answer with the target on the other side of the protocol."""
+def session_elsewhere(monkeypatch):
+    """Return a function that makes a loop with the target on the other side of the protocol."""
 
-    def run(kind, chance, params, **options):
+    def make(kind, chance, tokenizer=loop.TOKENIZER, **options):
         model = SeparateModels([ToyModel(loop.probs_of(1), vocab_size=3)])
-        sessions = Sessions(model, loop.TOKENIZER, name="toy")
+        sessions = Sessions(model, tokenizer, name="toy")
         monkeypatch.setattr(frames, "SeededRandomness", lambda seed: chance)
-        monkeypatch.setattr(remote, "Connection", lambda *given: Loopback(sessions))
+        monkeypatch.setattr(remote, "Connection", lambda *given: Loopback(sessions, tokenizer))
         if chance:
             chance.seed = 0
         made = session(kind, "coupled", **options)
-        made._verifier = made._remote = remote.RemoteVerifier(RemoteConfig("ws://"), loop.TOKENIZER)
-        return answer(made, chance, params)
+        made._verifier = made._remote = remote.RemoteVerifier(RemoteConfig("ws://"), tokenizer)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def elsewhere(session_elsewhere):
+    """Return a function that runs an answer with the target on the other side."""
+
+    def run(kind, chance, params, **options):
+        return answer(session_elsewhere(kind, chance, **options), chance, params)
 
     return run
 
@@ -86,6 +97,22 @@ def test_law_is_that_of_the_masked_target(elsewhere, kind, language):
     for options in ({"depth": 2}, {"depth": 4}):
         found = law(lambda chance: elsewhere(kind, chance, params, **options))  # noqa: B023
         assert total_variation(found, masked_law(texts)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", whole.CASES)
+@pytest.mark.parametrize("kind", ["none", "forced, suffix"])
+def test_law_of_whole_answers_with_calls_and_reasoning(session_elsewhere, kind, name):
+    case = whole.CASES[name]
+    params = SamplingParams(temperature=1.0, max_tokens=N, **case.params)
+    constraint = Constraints(case.tokenizer).of_answer(
+        params, case.form, case.options, case.rendered
+    )
+
+    def run(chance):
+        made = session_elsewhere(kind, chance, case.tokenizer)
+        return whole.answer(case, constraint, made, chance, params)
+
+    assert total_variation(law(run), whole.masked_law(case)) <= 1e-12
 
 
 DRAWN = ["model", "tree", "model tree", "merged", "model, forced", "model tree, forced"]
