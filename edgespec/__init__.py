@@ -44,9 +44,11 @@ from .errors import (
 from .loading.assembly import assemble
 from .loading.connect import connect
 from .loading.load import load
-from .types import Completion, Event, Logprob, Stats
+from .types import Completion, Event, Logprob, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
+    from .decoding.answers.options import AnswerOptions
+    from .decoding.answers.tools import Tool
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
@@ -59,6 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AnswerOptions",
     "Candidate",
     "CannotTruncate",
     "Chat",
@@ -88,11 +91,14 @@ __all__ = [
     "ModelNotFound",
     "NotAGGUF",
     "OutOfMemory",
+    "Part",
     "RemoteConfig",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",
     "TemplateError",
+    "Tool",
+    "ToolCall",
     "ToyModel",
     "ToyTokenizer",
     "TruncatedModel",
@@ -121,19 +127,21 @@ __all__ = [
     "tune",
 ]
 
-_MEASURE = {  # imported when they are first asked for, which keeps `import edgespec` quick
-    "doctor": ("diagnose", "diagnose_verifier"),
-    "findings": ("Finding",),
-    "formats": ("Format",),
-    "head_inspection": ("HeadFacts", "inspect_head"),
-    "inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
-    "results": ("Candidate", "Choice", "Tuning"),
-    "tuning": ("tune",),
+_LATER = {  # imported when they are first asked for, which keeps `import edgespec` quick
+    "decoding.answers.options": ("AnswerOptions",),
+    "decoding.answers.tools": ("Tool",),
+    "measure.doctor": ("diagnose", "diagnose_verifier"),
+    "measure.findings": ("Finding",),
+    "measure.formats": ("Format",),
+    "measure.head_inspection": ("HeadFacts", "inspect_head"),
+    "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
+    "measure.results": ("Candidate", "Choice", "Tuning"),
+    "measure.tuning": ("tune",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MEASURE.items():
+    for module, names in _LATER.items():
         if name in names:
-            return getattr(importlib.import_module(f".measure.{module}", __name__), name)
+            return getattr(importlib.import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -440,7 +440,7 @@ class Completion:
     text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
     the end token, that ended it. logprobs: one entry a token when they were asked for.
     parsed: the value of an answer under a schema; None where it was cut, or the schema is a type
-    that refuses it.
+    that refuses it. reasoning, tool_calls: of a chat's answer; `text` is what else is in it.
     """
 
     text: str
@@ -450,6 +450,8 @@ class Completion:
     stats: Stats
     logprobs: tuple[Logprob, ...] | None = None
     parsed: Any = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Event(NamedTuple):
@@ -461,6 +463,9 @@ class Event(NamedTuple):
                character or a possible stop string is incomplete); `from_draft` says whether
                it was drafted.
     "done":    `text` is what was held back, `completion` the whole answer.
+
+    parts: in a chat with tools, or with a model that writes reasoning, the pieces of reasoning,
+    calls and content that this event adds, in their order; `text` is the content alone.
     """
 
     type: Literal["prefill", "notice", "token", "done"]
@@ -471,3 +476,4 @@ class Event(NamedTuple):
     n_done: int = 0
     n_total: int = 0
     completion: Completion | None = None
+    parts: tuple[Part, ...] = ()

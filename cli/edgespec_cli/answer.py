@@ -108,15 +108,27 @@ class TextSink:
         self._screen.remark(f"note: {event.text}")
 
     def token(self, event: edgespec.Event) -> None:
-        """Show the text that a token completes."""
-        self._status.hide()
-        self._screen.text(event.text, event.from_draft)
+        """Show the text that a token completes, reasoning apart; of a call that there is one."""
+        if any(part.kind == "call" for part in event.parts):
+            self._status.show("writing a call of a tool")
+        else:
+            self._status.hide()
+        self._pieces(event)
 
     def done(self, event: edgespec.Event) -> None:
         """Show the rest of the text."""
         self._status.hide()
-        self._screen.text(event.text)
+        self._pieces(event)
         self._screen.end_line()
+
+    def _pieces(self, event: edgespec.Event) -> None:
+        if not event.parts:
+            self._screen.text(event.text, event.from_draft)
+        for part in event.parts:
+            if part.kind == "reasoning":
+                self._screen.reasoning(part.text)
+            elif part.kind == "content":
+                self._screen.text(part.text, event.from_draft)
 
 
 class JsonSink:
@@ -139,12 +151,14 @@ class JsonSink:
 
     def token(self, event: edgespec.Event) -> None:
         """Write a token, with log-probabilities if they were asked for."""
+        reasoning = "".join(part.text for part in event.parts if part.kind == "reasoning")
         self.emit(
             "token",
             token=event.token,
             text=event.text,
             from_draft=event.from_draft,
             logprob=_logprob(event.logprob),
+            **({"reasoning": reasoning} if reasoning else {}),
         )
 
     def done(self, event: edgespec.Event) -> None:
@@ -154,6 +168,7 @@ class JsonSink:
         self.emit(
             "done",
             text=whole.text,
+            **({"reasoning": whole.reasoning} if whole.reasoning else {}),
             token_ids=list(whole.token_ids),
             finish_reason=whole.finish_reason,
             stop_reason=whole.stop_reason,

@@ -147,6 +147,17 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return sampling
 
 
+def chat_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how answers of a chat may reason. Raises UsageError for less than -1 tokens."""
+    budget = options.get("reasoning_budget")
+    if budget is not None and budget < -1:
+        raise click.UsageError(
+            f"--reasoning-budget {budget}: give a number of tokens, 0 for no reasoning or -1 for "
+            "no limit"
+        )
+    return {} if budget in (None, -1) else {"reasoning_budget": budget}
+
+
 def _form(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the answer has to look like. Raises UsageError for several such options."""
     given = {name: options[name] for name in FORMS if options.get(name)}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from . import errors, options
+from . import errors, options, tools
 from .answer import TextSink, play
-from .arguments import sampling_arguments
+from .arguments import chat_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation
 from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
@@ -26,7 +26,7 @@ HINT = "Ctrl-D or /exit leaves, /help lists the commands"
 
 
 @cloup.command()
-@cloup.option_group("Prompt", options.system_option)
+@cloup.option_group("Prompt", options.system_option, options.reasoning_option)
 @options.generation_options
 @cloup.option_group("Output", *options.display_options)
 @options.pass_params
@@ -47,7 +47,7 @@ def converse(ctx: click.Context) -> int:
     with opened(ctx.params) as engine:
         talk = Conversation(
             engine=engine,
-            chat=engine.chat(ctx.params["system"]),
+            chat=engine.chat(ctx.params["system"], **chat_arguments(ctx.params)),
             model=_model_name(ctx.params, engine),
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
@@ -128,13 +128,37 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 
 def answer(talk: Conversation, text: str) -> bool:
-    """Send a message and show the answer; return whether Ctrl-C ended it."""
+    """Send a message and show the answer; return whether Ctrl-C ended it.
+
+    Calls in it are shown and, where the user allows it, run; then the model goes on.
+    """
+    params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
+    completion, interrupted = _shown(talk, talk.chat.stream(text, **params), "your message is")
+    for _ in range(tools.MOST_ROUNDS):
+        if interrupted or completion is None or not completion.tool_calls:
+            return interrupted
+        results = tools.results(talk, completion.tool_calls)
+        events = talk.chat.stream_results(results, **params)
+        completion, interrupted = _shown(talk, events, "the results are")
+    if completion and completion.tool_calls:
+        talk.screen.remark(
+            f"{tools.MOST_ROUNDS} answers in a row made calls: the calls of the last were not run"
+        )
+    return interrupted
+
+
+def _shown(
+    talk: Conversation, events: Iterator[edgespec.Event], what: str
+) -> tuple[edgespec.Completion | None, bool]:
+    """Show an answer and its figures; return it, and whether Ctrl-C ended it.
+
+    what: was sent, with its verb.
+    """
     from edgespec.device import LoadMeter
 
     meter = LoadMeter()
-    params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
     with TextSink(talk.screen) as sink:
-        completion, interrupted = play(talk.engine, talk.chat.stream(text, **params), sink)
+        completion, interrupted = play(talk.engine, events, sink)
     if completion:
         talk.count(completion)
         if not talk.quiet:
@@ -142,5 +166,5 @@ def answer(talk: Conversation, text: str) -> bool:
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:
-            talk.screen.remark("the answer had not begun: your message is not part of the chat")
-    return interrupted
+            talk.screen.remark(f"the answer had not begun: {what} not part of the chat")
+    return completion, interrupted

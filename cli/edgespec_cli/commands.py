@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from . import conversation
+from . import conversation, tools
 from .conversation import Conversation
 
 
@@ -81,6 +81,15 @@ def _system(talk: Conversation, rest: str) -> None:
     talk.screen.remark("no system prompt" if text is None else f"system prompt: {text}")
 
 
+def _tools(talk: Conversation, rest: str) -> None:
+    if rest == "off":
+        talk.chat.tools = ()
+    elif rest:
+        talk.chat.tools = tools.functions_of(Path(rest).expanduser())
+    for line in tools.listed(talk.chat.tools) or ["no tools"]:
+        talk.screen.remark(line)
+
+
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
     talk.screen.remark("the conversation is empty; the system prompt stays")
@@ -116,6 +125,11 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
     "/stats": (_stats, "", "figures of the last answer and of the session"),
     "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
+    "/tools": (
+        _tools,
+        "[FILE.py]",
+        "run a file and offer its functions; each call waits for your y; off, or a list",
+    ),
     "/reset": (_reset, "", "forget the conversation"),
     "/save": (_save, "FILE", "save the conversation to a file"),
     "/save!": (_save_over, "FILE", "the same, and overwrite an existing file"),

@@ -254,6 +254,12 @@ speculation_options = cloup.option_group(
 
 system_option = option("--system", help="System prompt.")
 
+reasoning_option = option(
+    "--reasoning-budget", type=int, metavar="N", show_default="-1",
+    help="Largest number of tokens that a model reasons with before it answers: 0 for no "
+    "reasoning, -1 for no limit.",
+)  # fmt: skip
+
 display_options = (
     option("-q", "--quiet", is_flag=True, help="Do not print figures after an answer."),
     option("--show-drafts", is_flag=True, help="Show tokens that were drafted in colour."),

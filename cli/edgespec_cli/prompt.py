@@ -43,8 +43,11 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
 
 
 @contextlib.contextmanager
-def no_echo() -> Iterator[None]:
-    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it."""
+def no_echo(*, forget: bool = False) -> Iterator[None]:
+    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it.
+
+    forget: throw away what was typed before.
+    """
     try:
         import termios
     except ImportError:  # Windows, which shows nothing of it
@@ -52,11 +55,21 @@ def no_echo() -> Iterator[None]:
         return
     before = termios.tcgetattr(sys.stdin)
     silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    termios.tcsetattr(sys.stdin, termios.TCSAFLUSH if forget else termios.TCSADRAIN, silent)
     try:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def pressed_key(ask: Callable[[], None]) -> str:
+    """Ask something and return the key that is pressed then; what was typed before is no answer."""
+    if sys.platform == "win32":
+        ask()
+        return click.getchar()
+    with no_echo(forget=True):
+        ask()
+        return os.read(sys.stdin.fileno(), 32).decode("utf-8", "replace")
 
 
 def history_file() -> Path:

@@ -75,14 +75,34 @@ class Screen:
         self._colours = has_colours(sys.stdout)
         self._drafts = show_drafts and self._colours
         self._at_line_start = True
+        self._in_reasoning = False
 
     def text(self, text: str, drafted: bool = False) -> None:
         """Write a piece of an answer."""
         if not text:
             return
+        self._end_reasoning()
         text = neutral(text) if self._clean else text
         self._at_line_start = text.endswith("\n")
         self.write(_painted(text, DRAFTED) if drafted and self._drafts else text)
+
+    def reasoning(self, text: str) -> None:
+        """Write a piece of what a model reasons before its answer, on a terminal alone."""
+        if not text or not self.terminal:
+            return
+        if not self._in_reasoning and not self._colours:
+            text = f"reasoning: {text}"
+        self._in_reasoning = True
+        text = neutral(text)
+        self._at_line_start = text.endswith("\n")
+        self.write(_painted(text, DIM) if self._colours else text)
+
+    def _end_reasoning(self) -> None:
+        """Leave an empty line between reasoning and what follows."""
+        if self._in_reasoning:
+            self._in_reasoning = False
+            self.end_line()
+            self.write("\n")
 
     def end_line(self) -> None:
         """Start a new line unless one has just begun."""
@@ -93,6 +113,7 @@ class Screen:
     def remark(self, text: str, *, stderr: bool = False) -> None:
         """Write a line that is not part of an answer and is not piped along with it."""
         if self.terminal:
+            self._in_reasoning = False
             self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
         text = neutral(text)

@@ -12,7 +12,15 @@ import cloup
 
 from . import errors, options
 from .answer import JsonSink, TextSink, play
-from .arguments import FORMS, exclusive, from_environment, is_typed, sampling_arguments
+from .arguments import (
+    FORMS,
+    chat_arguments,
+    exclusive,
+    from_environment,
+    is_typed,
+    refuse_typed,
+    sampling_arguments,
+)
 from .chat import converse
 from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
         help="Token ids such as 1,2,3 in place of a text.",
     ),
     options.system_option,
+    options.reasoning_option,
 )
 @options.generation_options
 @options.answer_options
@@ -187,7 +196,8 @@ def _events(
 ) -> Iterator[edgespec.Event]:
     if isinstance(prompt, list) or params["raw"]:
         return engine.stream(prompt, **sampling)
-    return engine.chat(params["system"]).stream(str(prompt), **sampling)
+    chat = engine.chat(params["system"], **chat_arguments(params))
+    return chat.stream(str(prompt), **sampling)
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
@@ -198,6 +208,8 @@ def _prompt(ctx: click.Context) -> str | list[int]:
     ):  # fmt: skip
         exclusive(ctx, first, second)
     params = ctx.params
+    if params["raw"] or params["prompt_ids"]:
+        refuse_typed(ctx, ["reasoning_budget"], "needs the chat template; leave it out")
     if params["prompt_ids"]:
         return list(params["prompt_ids"])
     parts = [_checked(params["prompt"] or "")]

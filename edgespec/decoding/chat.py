@@ -1,33 +1,28 @@
-"""Conversations: rendering, reuse of what is in the cache, contexts that overflow."""
+"""Conversations: what was said, tools and their results, answers that were cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from ..backends.base import Tokenizer
 from ..config import SamplingParams, build
-from ..errors import ConfigError, ContextFull
-from ..types import Completion, Event
-from .prompts import ConversationEncoder, check_size
+from ..errors import ConfigError
+from ..types import Completion, Event, ToolCall
+from . import messages as forms
+from .context import Context, Fitted
+from .messages import Message
+from .reading import Reading
+from .request_lock import Interrupt
 
 if TYPE_CHECKING:
+    from .answers.options import AnswerOptions
     from .engine import Engine
+    from .functions import Functions
 
-_ROLES = ("user", "assistant")
-_RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
-
-
-class _Fitted(NamedTuple):
-    """A turn as it goes to the engine.
-
-    prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
-    ids, from which prompt lookup may draft.
-    """
-
-    prompt: list[int]
-    rendered: str
-    n_dropped: int
-    earlier: list[int]
+_REASONS = re.compile("think|reason", re.IGNORECASE)
+_OF_ANSWERS = ("tool_choice", "parallel_tool_calls", "template_kwargs", "reasoning_budget")
 
 
 class Chat:
@@ -39,6 +34,11 @@ class Chat:
     cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
     does not. Control tokens written in messages are text, unless parse_special is True. owner:
     whose conversation it is; nothing of it is reused or drafted from for another owner.
+
+    tools: what the model may call: functions with type hints, objects of `Tool`, or mappings as
+    OpenAI's API has them. An answer with calls has them in `tool_calls`; `run_tool` runs one, and
+    `send_results` gives the model what came of them. answers: further fields of AnswerOptions,
+    for all answers. What a model writes as reasoning is in `reasoning`, apart from the text.
     """
 
     def __init__(
@@ -46,18 +46,19 @@ class Chat:
         engine: Engine,
         system: str | None = None,
         *,
+        tools: Iterable[Any] = (),
         parse_special: bool = False,
         owner: str = "",
+        **answers: Any,
     ) -> None:
         self._engine = engine
         self._owner = owner
-        self._encoder = ConversationEncoder(engine.tokenizer, parse_special=parse_special)
+        self._context = Context(engine.tokenizer, engine.n_ctx, parse_special=parse_special)
+        self._functions: Functions | None = None
+        self._answers = answers
         self.system = system
-        self.messages: list[dict[str, str]] = []
-        self._n_dropped = 0
-        self._text = ""  # the rendered conversation that `_tokens` stand for
-        self._tokens: list[int] = []
-        self._earlier: list[int] = []
+        self.tools = tools
+        self.messages: list[Message] = []
 
     @property
     def system(self) -> str | None:
@@ -71,40 +72,72 @@ class Chat:
         self._system = text
 
     @property
+    def tools(self) -> tuple[Any, ...]:
+        """The tools that the model may call, as objects of `Tool`."""
+        return self._functions.tools if self._functions else ()
+
+    @tools.setter
+    def tools(self, tools: Iterable[Any]) -> None:
+        before = self._functions
+        self._functions = _functions_of(tools, before)
+        try:
+            self._options({})
+        except ConfigError:
+            self._functions = before
+            raise
+
+    @property
     def n_dropped(self) -> int:
         """The number of the oldest messages that no longer fit the context."""
-        return self._n_dropped
+        return self._context.n_dropped
 
-    def send(self, text: str, **sampling: Any) -> Completion:
+    def send(self, text: str, **settings: Any) -> Completion:
         """Say something and return the whole answer; arguments and errors as for `stream`."""
-        for event in self.stream(text, **sampling):
-            if event.completion:
-                return event.completion
-        raise AssertionError("a stream ends with its completion")
+        return _last(self.stream(text, **settings))
 
-    def stream(self, text: str, **sampling: Any) -> Iterator[Event]:
-        """Say something and yield the answer as it comes. sampling: fields of SamplingParams.
+    def stream(self, text: str, **settings: Any) -> Iterator[Event]:
+        """Say something and yield the answer as it comes.
 
-        Raises ContextFull if this turn alone is too long, ConfigError, TemplateError; the
-        conversation is then as it was before.
+        settings: fields of SamplingParams, and of AnswerOptions for this answer alone. Calls of the
+        last answer that were given no result stand as "no result". Raises ContextFull if this turn
+        alone is too long, ConfigError, TemplateError; the conversation is then as it was before.
         """
-        params = build(SamplingParams, sampling)
         if not isinstance(text, str):
             raise ConfigError(f"a message is text, got {text!r:.80}")
-        turn = {"role": "user", "content": text}
-        messages = [*self.messages, turn]
-        prompt, rendered, dropped = self._fit(messages, params)
-        earlier = self._earlier
-        if dropped != self._n_dropped:
-            earlier = self._encoder.encode(self._conversation(messages[:dropped]))
-        events = self._engine.run(prompt, params, earlier=earlier, owner=self._owner)
-        return self._answer(turn, _Fitted(prompt, rendered, dropped, earlier), events)
+        calls = forms.open_calls(self.messages)
+        none = forms.results(calls, dict.fromkeys(calls, forms.NO_RESULT)) if calls else []
+        return self._stream([*none, {"role": "user", "content": text}], settings)
+
+    def send_results(self, results: Any, **settings: Any) -> Completion:
+        """Give the model the results of the calls in its last answer; return what it then says.
+
+        results: a value for each call, in their order, or a mapping from their ids. Text is given
+        as it is, other values as JSON. Settings and errors as for `stream`, and ConfigError for
+        results of other calls.
+        """
+        return _last(self.stream_results(results, **settings))
+
+    def stream_results(self, results: Any, **settings: Any) -> Iterator[Event]:
+        """Give the model results as `send_results` does, and yield the answer as it comes."""
+        given = forms.results(forms.open_calls(self.messages), results)
+        return self._stream(given, settings)
+
+    def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
+        """Run the function that a call names; return its result as text, for `send_results`.
+
+        Its arguments are checked against its type hints. What goes wrong becomes a text that tells
+        the model: a tool that is not there, arguments that do not fit, an exception. A result with
+        more tokens than a quarter of the context is cut, and says so. allow: returns whether a call
+        that can be run may be.
+        """
+        from .functions import Functions
+
+        return self._context.shortened((self._functions or Functions(())).run(call, allow))
 
     def reset(self) -> None:
-        """Forget the conversation but keep the system prompt."""
+        """Forget the conversation but keep the system prompt and the tools."""
         self.messages = []
-        self._n_dropped = 0
-        self._earlier = []
+        self._context.reset()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the conversation, for JSON."""
@@ -117,106 +150,105 @@ class Chat:
         """
         if not isinstance(saved, dict):
             raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
-        system, messages = saved.get("system"), saved.get("messages")
-        if not (system is None or isinstance(system, str)) or not isinstance(messages, list):
+        system = saved.get("system")
+        if not (system is None or isinstance(system, str)):
             raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
-        for i, message in enumerate(messages):
-            fine = isinstance(message, dict) and message.get("role") == _ROLES[i % 2]
-            if not fine or not isinstance(message.get("content"), str):
-                raise ConfigError(
-                    f"message {i} of a saved chat must be "
-                    f'{{"role": "{_ROLES[i % 2]}", "content": text}}, got {message!r:.80}'
-                )
-        if len(messages) % 2:
-            raise ConfigError("a saved chat must end with an answer of the assistant")
+        messages = forms.checked(saved.get("messages"))
         self.reset()
         self._system = system
-        self.messages = [{"role": m["role"], "content": m["content"]} for m in messages]
+        self.messages = messages
+
+    def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
+        """Return what the chat and one answer ask for; None if all of an answer is text.
+
+        Raises ConfigError for what the model cannot do.
+        """
+        asked = {**self._answers, **given}
+        if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
+            return None
+        from .answers.options import AnswerOptions  # who does not ask pays nothing for it
+
+        options = build(AnswerOptions, asked | {"tools": self.tools})
+        self._engine.answer_format.check(options)
+        return options
+
+    def _stream(self, added: list[Message], settings: Mapping[str, Any]) -> Iterator[Event]:
+        if "tools" in settings:
+            raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
+        of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
+        params = build(SamplingParams, {k: v for k, v in settings.items() if k not in of_answer})
+        interrupt = Interrupt(params.time_limit_s)
+        options = self._options(of_answer)
+        fitted = self._context.fit(
+            [*self.messages, *added],
+            system=self._system,
+            max_tokens=params.max_tokens,
+            options=options,
+        )
+        events = self._engine.run(
+            fitted.prompt,
+            params,
+            earlier=fitted.earlier,
+            interrupt=interrupt,
+            owner=self._owner,
+            constraint=self._engine.constraint(params, options, fitted.rendered),
+        )
+        reader = self._engine.answer_format.reader(options, fitted.rendered) if options else None
+        return self._answer(added, fitted, Reading(reader, params), events)
 
     def _answer(
-        self, turn: dict[str, str], fitted: _Fitted, events: Iterator[Event]
+        self, added: list[Message], fitted: Fitted, reading: Reading, events: Iterator[Event]
     ) -> Iterator[Event]:
-        shown, ids = "", []
-        if fitted.n_dropped > self._n_dropped:
+        if fitted.n_dropped > self.n_dropped:
             yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
         try:
             for event in events:
-                shown += event.text
-                if event.token is not None:
-                    ids.append(event.token)
+                shown = reading.take(event)
                 if event.completion:
-                    if ids:
-                        self._remember(turn, fitted, shown, ids)
-                    turn = {}
-                yield event
+                    self._remember(added, fitted, reading)
+                yield shown
         finally:
-            if turn and ids:  # ended half-way: what was shown stays said
-                self._remember(turn, fitted, shown, ids)
+            if not reading.has_ended:  # closed half-way: what was shown stays said
+                self._remember(added, fitted, reading)
 
-    def _remember(
-        self, turn: dict[str, str], fitted: _Fitted, shown: str, ids: Sequence[int]
-    ) -> None:
-        self.messages += [turn, {"role": "assistant", "content": shown}]
-        self._n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
-        tokenizer = self._engine.tokenizer
-        answer = list(ids)
-        if answer and tokenizer.is_eog(answer[-1]):
-            del answer[-1]
-        if b"".join(map(tokenizer.piece, answer)) == shown.encode():
-            self._text = fitted.rendered + self._encoder.mark(shown)
-            self._tokens = [*fitted.prompt, *answer]
-        else:  # cut at a stop string or inside a character: its tokens say more than was shown
-            self._text = ""
-
-    def _fit(
-        self, messages: list[dict[str, str]], params: SamplingParams
-    ) -> tuple[list[int], str, int]:
-        """Return token ids and text of the newest messages, and how many old ones are left out.
-
-        They are as many messages as leave enough of the context for an answer.
-        """
-        n_ctx = self._engine.n_ctx
-        reserve = min(params.max_tokens or _RESERVE, n_ctx // 4)
-        dropped = self._n_dropped
-        while True:
-            last = dropped + 1 == len(messages)
-            try:
-                prompt, rendered = self._render(messages[dropped:])
-            except ContextFull:
-                if last:
-                    raise
-                dropped += 2
-                continue
-            if len(prompt) + reserve <= n_ctx:
-                return prompt, rendered, dropped
-            if last:
-                system = "the system prompt and " if self._system is not None else ""
-                raise ContextFull(
-                    f"the prompt of {system}this message has {len(prompt)} tokens; the context of "
-                    f"{n_ctx} holds {n_ctx - reserve} beside the answer: shorten it or load "
-                    "the model with a larger n_ctx"
-                )
-            dropped += 2
+    def _remember(self, added: list[Message], fitted: Fitted, reading: Reading) -> None:
+        if not reading.ids:
+            return
+        message = reading.message()
+        self.messages += [*added, message]
+        self._context.take(fitted)
+        if message == forms.answer(reading.said):
+            self._context.keep(fitted, reading.said, reading.ids)
+        elif reading.is_whole:
+            number = len(self.messages) - 1
+            self._context.keep(fitted, reading.said, reading.ids, number)
 
     def _dropped_notice(self, n_dropped: int) -> str:
-        turns = (n_dropped - self._n_dropped) // 2
+        turns = len(forms.begin_of_turns(self.messages[self.n_dropped : n_dropped]))
         return (
             f"the context of {self._engine.n_ctx} tokens is full: the oldest "
             f"{'turn was' if turns == 1 else f'{turns} turns were'} left out"
         )
 
-    def _render(self, messages: Sequence[dict[str, str]]) -> tuple[list[int], str]:
-        """Return token ids and text of a conversation; the last ids are extended where possible.
 
-        Raises ContextFull, before anything is tokenized, for more than the context can hold.
-        """
-        rendered = self._conversation(messages)
-        continues = bool(self._text) and rendered.startswith(self._text)
-        known, added = (self._tokens, rendered[len(self._text) :]) if continues else ([], rendered)
-        check_size(self._engine.tokenizer, added, self._engine.n_ctx)
-        return [*known, *self._encoder.encode(added, continues=continues)], rendered
+def _functions_of(tools: Iterable[Any], before: Functions | None) -> Functions | None:
+    """Return tools with their functions, None if there are none. Raises ConfigError."""
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools are a list of functions, got {tools!r:.80}")
+    if not (given := tuple(tools)):
+        return None
+    from .functions import Functions
 
-    def _conversation(self, messages: Sequence[dict[str, str]]) -> str:
-        if self._system is not None:
-            messages = [{"role": "system", "content": self._system}, *messages]
-        return self._encoder.render(messages)
+    return Functions(given, before)
+
+
+def _may_reason(tokenizer: Tokenizer) -> bool:
+    """Return False if a model's template says nothing of reasoning, which spares reading it."""
+    return bool(_REASONS.search(tokenizer.chat_template or ""))
+
+
+def _last(events: Iterator[Event]) -> Completion:
+    for event in events:
+        if event.completion:
+            return event.completion
+    raise AssertionError("a stream ends with its completion")

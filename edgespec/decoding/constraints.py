@@ -20,16 +20,22 @@ from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
 from . import schemas
-from .answers.budget import Budget, BudgetedConstraint
-from .answers.format import AnswerFormat
-from .answers.grammar import whole
-from .answers.markers import ReasoningMarkers
-from .answers.options import AnswerOptions
+from .descriptions import Limit, form_of, limit_of
+from .vocabulary import Words
 
 if TYPE_CHECKING:
     import llguidance
 
+    from .answers.format import AnswerFormat
+    from .answers.markers import ToolMarkers
+    from .answers.options import AnswerOptions
+    from .answers.tools import Tool
+
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
+_MOST_GRAMMAR = 1 << 19  # bytes of a whole answer's grammar, with all tools
+_MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
+_TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of one step
+_KEPT_TOOLS = 256  # schemas of tools of which is known whether they can be followed
 _KEPT = 16  # compiled constraints of an engine
 
 
@@ -39,6 +45,7 @@ class Constraints:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._compiled = functools.lru_cache(_KEPT)(self._compile)
+        self._refused = functools.lru_cache(_KEPT_TOOLS)(self._refusal)
         self._lock = threading.Lock()
 
     def of(self, params: SamplingParams) -> Grammar | None:
@@ -55,28 +62,12 @@ class Constraints:
 
         Raises ConfigError for one that cannot be compiled, or is none.
         """
-        kinds = [name for name in (*CONSTRAINTS, "answer") if name in description]
-        if not kinds and description:
-            raise ConfigError(f"{', '.join(description)} came without a form of answers")
-        if len(kinds) > 1:
-            raise ConfigError(f"{' and '.join(kinds)} were given; an answer follows one of them")
-        if not kinds:
+        if not description:
             return None
-        given = _given_text(kinds[0], description[kinds[0]])
+        given, limit = form_of(description), limit_of(description)
         with self._lock:
-            compiled = self._compiled(kinds[0], given)
-        if description.keys() == set(kinds):
-            return compiled
-        most, begin, end, is_open = [
-            _typed(description, f"reasoning_{name}", kind)
-            for name, kind in (("budget", int), ("begin", str), ("end", str), ("open", bool))
-        ]
-        if not begin or not end:
-            raise ConfigError(
-                "reasoning_begin and reasoning_end must be texts that stand around it"
-            )
-        markers = ReasoningMarkers(begin, end)
-        return self._budgeted(compiled, most, markers, is_open, self._control(f"{begin}\n{end}"))
+            compiled = self._compiled(*given)
+        return self._limited(compiled, limit) if limit else compiled
 
     def of_answer(
         self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
@@ -86,8 +77,12 @@ class Constraints:
         It reasons, calls tools and, where the request has a form, follows that behind its
         reasoning. Raises ConfigError as `of`, and for options that the model cannot follow.
         """
+        from .answers.grammar import whole
+
         form.check(options)
         given = self._given(params)
+        if given:  # whose errors are told as such
+            self.of(params)
         control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
@@ -95,28 +90,30 @@ class Constraints:
             return Unlimited(shown) if shown else None
         source = whole(lark, self._source(*given) if given else None)
         with self._lock:
+            if form.tools:
+                for tool in options.callable_tools:
+                    self._check_tool(tool, form.tools)
             compiled = self._compiled("answer", source).showing(shown)
-        thought = form.beginning(rendered)
-        if options.reasoning_budget is None or not form.reasoning or thought == "none":
+        if options.reasoning_budget is None or not form.reasoning:
             return compiled
-        return self._budgeted(
-            compiled, options.reasoning_budget, form.reasoning, thought == "open", control
-        )
+        thought = form.beginning(rendered)
+        is_open = thought == "open"
+        limit = Limit(options.reasoning_budget, form.reasoning.begin, form.reasoning.end, is_open)
+        return compiled if thought == "none" else self._limited(compiled, limit)
 
-    def _budgeted(
-        self,
-        compiled: Grammar,
-        most: int,
-        markers: ReasoningMarkers,
-        is_open: bool,
-        control: Mapping[str, int | None],
-    ) -> BudgetedConstraint:
+    def _limited(self, compiled: Grammar, limit: Limit) -> Constraint:
+        """Return a constraint with a limit of its reasoning."""
+        from .answers.budget import Budget, BudgetedConstraint
+
+        control = self._control(f"{limit.begin}\n{limit.end}")
         shown = {id: text.encode() for text, id in control.items() if id is not None}
-        budget = Budget.of(
-            most,
-            markers,
-            is_open,
-            self._tokens(markers.end, control),
+        token, end = control.get(limit.end), limit.end.encode()
+        budget = Budget(
+            limit.budget,
+            limit.begin.encode(),
+            end,
+            limit.open,
+            tuple(self._words(end)) if token is None else (token,),
             lambda token: shown.get(token) or self._tokenizer.piece(token),
         )
         return BudgetedConstraint(compiled, budget)
@@ -132,9 +129,19 @@ class Constraints:
         ends = self._tokenizer.is_eog
         return {text: None if ends(token) else token for text, token in found.items()}
 
-    def _tokens(self, marker: str, control: Mapping[str, int | None]) -> list[int]:
-        token = control.get(marker)
-        return self._words(marker.encode()) if token is None else [token]
+    def _check_tool(self, tool: Tool, markers: ToolMarkers) -> None:
+        """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
+        from .answers.schemas import embedded
+
+        for before, schema in embedded(tool, markers):
+            error, inner = self._refused(json.dumps(schema))
+            if error:
+                place = before + inner
+                loose = ", or make the tool not strict" if tool.strict else ""
+                raise ConfigError(
+                    f"the arguments of the tool {tool.name} cannot be followed: {error}"
+                    f"{f' (at {place})' if place else ''}; change its schema{loose}"
+                )
 
     @staticmethod
     def _given(params: SamplingParams) -> tuple[str, str] | None:
@@ -152,18 +159,15 @@ class Constraints:
 
     @staticmethod
     def _source(kind: str, text: str) -> str:
-        """Return what llguidance compiles."""
+        """Return what llguidance compiles. Raises ValueError for a schema that is none."""
         from llguidance import LLMatcher
 
         if kind == "answer":
             return text
         if kind == "schema":
-            try:
-                return LLMatcher.grammar_from_json_schema(
-                    text, overrides={"whitespace_flexible": False}
-                )
-            except ValueError as error:
-                raise ConfigError(f"schema cannot be followed: {error}") from None
+            return LLMatcher.grammar_from_json_schema(
+                text, overrides={"whitespace_flexible": False}
+            )
         given = json.loads(text)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(given)
@@ -171,17 +175,46 @@ class Constraints:
         return LLMatcher.grammar_from_lark(lark)
 
     def _compile(self, kind: str, text: str) -> Grammar:
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._vocabulary, self._source(kind, text), log_level=0)
-        if matcher.is_error():
-            raise ConfigError(f"{kind} cannot be followed: {_plainly(matcher.get_error())}")
+        matcher, error = self._matcher(kind, text)
+        if matcher is None:
+            place = self._refused(text)[1] if kind == "schema" else ""
+            where = f" (at {place})" if place else ""
+            raise ConfigError(f"{kind} cannot be followed: {error}{where}")
         text = json.loads(text) if kind in ("regex", "grammar") else text
         return Grammar(matcher, self._words, description={kind: text})
 
+    def _refusal(self, text: str) -> tuple[str, str]:
+        """Return why a schema cannot be followed and the place, both "" if it can be."""
+        error = self._matcher("schema", text)[1]
+        if not error:
+            return "", ""
+
+        def is_wrong(part: Any) -> bool:
+            return bool(self._matcher("schema", json.dumps(part))[1])
+
+        return error, schemas.place_of(json.loads(text), is_wrong)
+
+    def _matcher(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
+        """Return a compiled form, or None and why there is none.
+
+        The first steps are tried: they show what allows nothing and what grows beyond all limits.
+        """
+        from llguidance import LLMatcher, LLParserLimits
+
+        try:
+            source = self._source(kind, text)
+        except ValueError as refused:
+            return None, str(refused)
+        if len(source) > _MOST_GRAMMAR:
+            return None, f"its grammar has {len(source)} bytes, and may have {_MOST_GRAMMAR}"
+        limits = LLParserLimits(verbose_errors=False, max_items_in_row=_MOST_ITEMS)
+        matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
+        error = _error_of(matcher.deep_copy())
+        return (None, error) if error else (matcher, "")
+
     @functools.cached_property
-    def _words(self) -> _Words:
-        return _Words(self._tokenizer)
+    def _words(self) -> Words:
+        return Words(self._tokenizer)
 
     @functools.cached_property
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -189,60 +222,6 @@ class Constraints:
 
         words = self._words
         return LLTokenizer(TokenizerWrapper(words), len(words.tokens), eos_token=words.ends)
-
-
-class _Words:
-    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer.
-
-    usual_end: of the latter, the one that came last.
-    """
-
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        ids = range(tokenizer.vocab_size)
-        self.tokens = [tokenizer.piece(token) for token in ids]
-        self.ends = [token for token in ids if tokenizer.is_eog(token)]
-        if not self.ends:
-            raise ConfigError("the model has no token that ends an answer, as constraints need")
-        self.special_token_ids = [token for token in ids if not self.tokens[token]]
-        for token in self.special_token_ids:
-            self.tokens[token] = tokenizer.token_text(token) or b"<%d>" % token
-        self.eos_token_id = self.usual_end = self.ends[0]
-        special = set(self.special_token_ids)
-        self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
-        self._longest = max(map(len, self._of_bytes), default=1)
-
-    def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text, which begins in the middle of another.
-
-        Vocabularies that put a space before a text are read behind a line's end, and what the
-        tokenizer cannot read is put together of the longest tokens.
-        """
-        words = text.decode("utf-8", "replace")
-        for before in ("", "\n"):
-            ids = self._encode(before + words)[len(self._encode(before)) :]
-            if b"".join(self.tokens[token] for token in ids) == text:
-                return ids
-        return self._longest_tokens(text)
-
-    def _encode(self, text: str) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special=False, parse_special=False)
-        except ConfigError:
-            return []
-
-    def _longest_tokens(self, text: bytes) -> list[int]:
-        found, at = [], 0
-        while at < len(text):
-            parts = (text[at : at + n] for n in range(self._longest, 0, -1))
-            part = next((part for part in parts if part in self._of_bytes), None)
-            if part is None:
-                break
-            found.append(self._of_bytes[part])
-            at += len(part)
-        return found
 
 
 class Grammar:
@@ -253,7 +232,7 @@ class Grammar:
     def __init__(
         self,
         matcher: llguidance.LLMatcher,
-        words: _Words,
+        words: Words,
         shown: Mapping[int, bytes] | None = None,
         description: Mapping[str, bool | int | str] | None = None,
     ) -> None:
@@ -290,7 +269,7 @@ class GrammarMatcher:
     the engine is not told of it.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: _Words) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, words: Words) -> None:
         n = len(words.tokens)
         self._matcher = matcher
         self._ahead: list[int] = []
@@ -315,7 +294,10 @@ class GrammarMatcher:
             return True
         if token in self.ends:
             return self._matcher.is_accepting()
-        return self._n_valid([token]) == 1
+        if self._n_valid([token]) == 0:
+            return False
+        forced = self._matcher.compute_ff_tokens()  # masks have one of several ways to write them
+        return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
         """Return the tokens of the only text that is allowed next, or the end of the answer."""
@@ -390,36 +372,23 @@ def _lark_of_choices(choices: Sequence[str]) -> str:
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
-def _given_text(kind: str, given: Any) -> str:
-    """Return the text of a constraint from elsewhere as it is compiled. Raises ConfigError."""
-    if not isinstance(given, str):
-        raise ConfigError(f"{kind} must be text, got {given!r:.80}")
-    if kind in ("regex", "grammar"):
-        return json.dumps(given)
-    if kind == "answer":
-        return given
-    try:
-        value = json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{kind} cannot be followed: it is no JSON: {error}") from None
-    if kind == "schema":
-        return schemas.text_of(value)
-    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-        raise ConfigError(f"choices must be a list of texts that are not empty, got {given!r:.80}")
-    if not value:
-        raise ConfigError("choices are empty; give one at least")
-    return given
-
-
-def _typed(description: Mapping[str, Any], name: str, kind: type) -> Any:
-    found = description.get(name)
-    if type(found) is not kind:
-        raise ConfigError(f"{name} must be of type {kind.__name__}, got {found!r:.80}")
-    return found
+def _error_of(matcher: llguidance.LLMatcher) -> str:
+    """Return what is wrong with a form, "" if its first steps can be made."""
+    for _ in range(_TRIED):
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        forced = matcher.compute_ff_tokens()
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        if matcher.is_error() or not bits.any():
+            break
+        matcher.consume_tokens(forced[:_TRIED_TOKENS] or [int(bits.argmax())])
+    return _plainly(matcher.get_error()) if matcher.is_error() else ""
 
 
 def _plainly(error: str) -> str:
     """Return an error of llguidance on one line, without what it prints below for its makers."""
+    if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
+        return "it allows no answer at all"
     return " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
 
 

@@ -15,8 +15,6 @@ from ..errors import ConfigError
 from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
-from .answers.format import AnswerFormat
-from .answers.options import AnswerOptions
 from .chat import Chat
 from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
@@ -26,6 +24,8 @@ from .request_lock import Interrupt, RequestLock
 from .session import Session
 
 if TYPE_CHECKING:
+    from .answers.format import AnswerFormat
+    from .answers.options import AnswerOptions
     from .async_stream import AsyncStream
 
 Prompt = str | Sequence[int]
@@ -101,14 +101,22 @@ class Engine:
         return self.run(self.encode(prompt), params, owner=owner, constraint=constraint)
 
     def chat(
-        self, system: str | None = None, *, parse_special: bool = False, owner: str = ""
+        self,
+        system: str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        parse_special: bool = False,
+        owner: str = "",
+        **answers: Any,
     ) -> Chat:
         """Return a new conversation, rendered with the model's own template.
 
-        parse_special: read control tokens that are written in messages as such, not as text.
-        owner: whose conversation it is, as for `stream`.
+        tools: functions, or descriptions of such, that the model may call. parse_special: read
+        control tokens that are written in messages as such, not as text. owner: whose conversation
+        it is, as for `stream`. answers: further fields of AnswerOptions. Raises ConfigError for
+        tools that the model's template does not know.
         """
-        return Chat(self, system, parse_special=parse_special, owner=owner)
+        return Chat(self, system, tools=tools, parse_special=parse_special, owner=owner, **answers)
 
     def check(self, **sampling: Any) -> None:
         """Raise ConfigError for settings of a request that cannot be, forms of answers included.
@@ -199,6 +207,8 @@ class Engine:
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:
         """The form in which the model reasons and calls tools, learned from its chat template."""
+        from .answers.format import AnswerFormat  # only requests with tools or reasoning pay for it
+
         return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
 
     def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:

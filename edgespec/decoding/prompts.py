@@ -6,14 +6,16 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
 from ..backends.special_tokens import Borders, frame, matcher
 from ..errors import ContextFull
 from . import templates
-from .answers.format import AnswerFormat
-from .answers.options import AnswerOptions
+
+if TYPE_CHECKING:
+    from .answers.format import AnswerFormat
+    from .answers.options import AnswerOptions
 
 _MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -74,6 +76,8 @@ class ConversationEncoder:
         """Return the form of the model's answers where something depends on it."""
         fields = ("tool_calls", "reasoning_content")
         if options or any(message.get(name) for message in messages for name in fields):
+            from .answers.format import AnswerFormat  # only conversations with these pay for it
+
             return AnswerFormat.of(self._tokenizer.chat_template, self._tokenizer.special())
         return None
 

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from ..errors import ConfigError
 
+_DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
+_LONGEST = 4096  # characters of a text in const or enum
+_MOST_REMAINDERS = 50_000  # of all multipleOf together: each is a state, which took 10 µs and 1 KB
+_MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
 
-def text_of(schema: Any) -> str:
+
+def text_of(schema: Any, what: str = "schema") -> str:
     """Return the JSON schema that a request gave, as text. Raises ConfigError for what is none."""
     if isinstance(schema, str):
         try:
             found = json.loads(schema)
         except ValueError as error:
-            raise ConfigError(f"schema is no JSON: {error}") from None
+            raise ConfigError(f"{what} is no JSON: {error}") from None
     elif isinstance(schema, (Mapping, bool)):
         found = schema
     else:
-        found = _closed(_of_type(schema))
+        found = closed(_of_type(schema))
     if not isinstance(found, (Mapping, bool)):
         raise ConfigError(f"a schema is a JSON object, got {found!r:.80}")
+    check_bounds(found, what)
     try:
         return json.dumps(found)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"schema cannot be written as JSON: {error}") from None
+        raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
 
 
 def value_of(schema: Any, text: str) -> Any:
@@ -57,11 +65,91 @@ def _of_type(kind: Any) -> Any:
         ) from None
 
 
-def _closed(schema: Any) -> Any:
-    """Return a schema of a type whose objects have no other properties than those of the type."""
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have no other fields than those that it names."""
     if isinstance(schema, Mapping):
-        found = {key: _closed(value) for key, value in schema.items()}
+        found = {key: closed(value) for key, value in schema.items()}
         if isinstance(found.get("properties"), Mapping) and found.get("type") == "object":
             found.setdefault("additionalProperties", False)
         return found
-    return [_closed(each) for each in schema] if isinstance(schema, list) else schema
+    return [closed(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def check_bounds(schema: Any, what: str) -> None:
+    """Raise ConfigError, with the place, for a schema that would take too long to follow."""
+    remainders = 1
+    todo: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while todo:
+        value, path = todo.pop()
+        if len(path) > _DEEPEST:
+            raise ConfigError(
+                f"{what} cannot be followed: it is nested more than {_DEEPEST} levels deep (at "
+                f"{_place(path[:6])}…); make it flatter"
+            )
+        if isinstance(value, str) and len(value) > _LONGEST and {*path[-2:]} & {"const", "enum"}:
+            raise ConfigError(
+                f"{what} cannot be followed: a text has {len(value)} characters, and may have "
+                f"{_LONGEST} (at {_place(path)})"
+            )
+        if path[-1:] == ("multipleOf",) and isinstance(value, (int, float)) and value:
+            remainders = math.lcm(remainders, _divisor(value))
+            if remainders > _MOST_REMAINDERS:
+                raise ConfigError(
+                    f"{what} cannot be followed: multipleOf {value} makes {remainders} remainders "
+                    f"with the others, and may make {_MOST_REMAINDERS} (at {_place(path)})"
+                )
+        items: Any = value.items() if isinstance(value, Mapping) else ()
+        items = enumerate(value) if isinstance(value, list) else items
+        todo += [(item, (*path, str(key))) for key, item in items]
+
+
+def _divisor(value: float) -> int:
+    """Return a number without its decimal point and the zeros at its end, which cost nothing."""
+    digits = Decimal(str(value)).normalize().as_tuple().digits
+    return int("".join(map(str, digits)))
+
+
+def _place(path: tuple[str, ...]) -> str:
+    return "/" + "/".join(path)
+
+
+def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
+    """Return the place of the innermost part of a schema that is wrong by itself, "" for all.
+
+    is_wrong: says whether a schema is. Not more than a few hundred parts are tried.
+    """
+    trials = iter(range(_MOST_TRIALS))
+
+    def fails(part: Any) -> bool:
+        return next(trials, None) is not None and is_wrong(_with_definitions(part, schema))
+
+    path: tuple[str, ...] = ()
+    inner: tuple[tuple[str, ...], Any] | None = ((), schema)
+    while inner:
+        path += inner[0]
+        inner = next((each for each in _parts(inner[1]) if fails(each[1])), None)
+    return _place(path) if path else ""
+
+
+def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the schemas in a schema, each with its place; True and False aside."""
+    yield from ((place, part) for place, part in _all_parts(schema) if isinstance(part, Mapping))
+
+
+def _all_parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in schema.items() if isinstance(schema, Mapping) else ():
+        if key in ("properties", "patternProperties", "$defs", "definitions"):
+            yield from (((key, name), part) for name, part in _items(value))
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            parts = value if isinstance(value, list) else ()
+            yield from (((key, str(i)), part) for i, part in enumerate(parts))
+        elif key in ("items", "additionalProperties"):
+            yield (key,), value
+
+
+def _items(value: Any) -> Any:
+    return value.items() if isinstance(value, Mapping) else ()
+
+
+def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **part}

@@ -53,9 +53,9 @@ class Matcher(Protocol):
         """Return whether a token is allowed."""
 
     def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
-        """Return the tokens that most likely come next because the text is the only one allowed.
+        """Return the tokens that come next because the text is the only one allowed.
 
-        Other tokens may be allowed as well, if they begin the same text.
+        Of several ways to write it in tokens, only this one is.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ from .messages import TOO_DEEP, AllowedChoice, Function, NamedTool, ToolChoice, 
 from .messages import Tool as GivenTool
 from .parameters import ChatRequest, TokenizeConversation
 
+_WORDS = ("auto", "none", "required")
 _BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 
 
@@ -60,6 +61,9 @@ def _tools(given: Sequence[GivenTool] | None) -> tuple[Tool, ...]:
     for place, tool in _functions(given):
         if tool.name in found:
             raise bad_value(f"{place}.name", f"two tools have the name {tool.name!r}")
+        if tool.name in _WORDS:
+            message = f"a tool cannot be named {tool.name!r}, a word of tool_choice; rename it"
+            raise bad_value(f"{place}.name", message)
         found[tool.name] = tool
     return tuple(found.values())
 
@@ -76,10 +80,12 @@ def _functions(given: Sequence[GivenTool] | None) -> Iterator[tuple[str, Tool]]:
 
 
 def _tool(place: str, given: Function) -> Tool:
-    schema = {} if given.parameters is None else {"parameters": given.parameters}
-    _check_depth(f"{place}.parameters", schema)
+    """Return a function as a tool; without parameters it takes no arguments."""
+    if given.parameters is None:
+        return Tool(given.name, given.description or "")
+    _check_depth(f"{place}.parameters", given.parameters)
     try:
-        return Tool(given.name, given.description or "", **schema, strict=bool(given.strict))
+        return Tool(given.name, given.description or "", given.parameters, bool(given.strict))
     except ConfigError as error:
         raise bad_value(f"{place}.parameters", str(error)) from None
 
@@ -118,7 +124,7 @@ def _variables(request: ChatRequest) -> dict[str, Any]:
 
 
 def _given_variables(given: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the template variables of a request. Raises ApiError for those that are not its."""
+    """Return the template variables of a request. Raises ApiError for those that it may not set."""
     found = given or {}
     for name in templates.RESERVED:
         if name in found:

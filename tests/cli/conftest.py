@@ -6,6 +6,7 @@ need a process (signals, pipes, terminals).
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -22,7 +23,29 @@ from edgespec_cli.main import cli
 
 END = 256
 TURN = b"<|im_start|>assistant\n"
+TOOLS = (  # ChatML with tools and reasoning
+    "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}"
+    "{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}"
+    "{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}\n<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def call(name: str, **arguments: Any) -> str:
+    """Return a call as the scripted model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
 ANSWERS = {
+    "drive": "I drive.\n" + call("drive", centimetres=5),
+    "both": call("drive", centimetres=1) + "\n" + call("drive", centimetres=2),
+    **{name: call(name) for name in ("breaks", "forever", "leaves", "much", "odd", "more")},
+    "think": "<think>one, two</think>three",
     "hello": "Hi, what can I do?",
     "again": "one two three, one two three, one two three, one two three.",
     "escape": "red \x1b[31m bell \x07 csi \x9b2J end\n\ttab",
@@ -33,16 +56,71 @@ ANSWERS = {
 }
 
 
+ROBOT = '''
+import sys
+import time
+from os import getcwd
+
+
+def drive(centimetres: int) -> str:
+    """Drive forward."""
+    print("brrm \\x1b[31m", end="")
+    return f"drove {centimetres} cm"
+
+
+def breaks() -> None:
+    raise ValueError("no battery")
+
+
+def forever() -> None:
+    print("for ever")
+    while True:
+        time.sleep(0.01)
+
+
+def leaves() -> None:
+    sys.exit(3)
+
+
+def much() -> str:
+    return "x" * (1 << 20)
+
+
+def odd() -> object:
+    return {1, 2j}
+
+
+def more() -> str:
+    return "more"
+
+
+def _hidden(x: int) -> None:
+    pass
+
+
+class Thing:
+    pass
+
+
+ANSWER = 42
+'''
+
+
 def next_probs(tokens: Sequence[int]) -> np.ndarray:
     """Return the scripted answer to the last user message, byte by byte."""
     text = bytes(t for t in tokens if t < END)
     in_turn = TURN in text
     head, _, said = text.rpartition(TURN) if in_turn else (b"", b"", text[len("raw:") :])
     before = head.decode()
-    user = before.rpartition("user\n")[2].removesuffix("<|im_end|>\n")
+    role, _, user = before.rpartition("<|im_start|>")[2].partition("\n")
+    user = user.removesuffix("<|im_end|>\n")
     system = before.rpartition("system\n")[2].partition("<|im_end|>")[0]
-    answer = ANSWERS.get(user, "echo: " + user) if in_turn else " and on"
-    answer = answer.format(system=system or "none", turns=before.count("user\n"))
+    if role == "tool" and user != "more":
+        answer = "result: " + user[:80]
+    else:
+        answer = ANSWERS.get(user, "echo: " + user) if in_turn else " and on"
+    answer = answer.replace("{system}", system or "none")
+    answer = answer.replace("{turns}", str(before.count("user\n")))
     if user == "slow" and said:
         time.sleep(0.02)
     if user == "boom":
@@ -68,7 +146,9 @@ def load(model: str, draft: str | None = "auto", **arguments: Any) -> edgespec.E
     n_ctx = config.n_ctx or 4096
     return edgespec.assemble(
         edgespec.ToyModel(next_probs, vocab_size=257, n_ctx=n_ctx),
-        edgespec.ToyTokenizer(vocab, eog=[END]),
+        edgespec.ToyTokenizer(
+            vocab, eog=[END], chat_template=TOOLS if model.endswith("tools.gguf") else None
+        ),
         speculative_config=arguments["speculative_config"],
         description={
             "model": {"file": model, "n_threads": 1},
@@ -100,6 +180,11 @@ class Cli:
         text = "".join(line + "\n" for line in lines)
         return self("chat", "-m", str(self.model), *args, input=text, **more)
 
+    def tools(self, *lines: str, args: Sequence[str] = (), **more: Any) -> Result:
+        """Chat with a model that calls tools."""
+        text = "".join(line + "\n" for line in lines)
+        return self("chat", "-m", str(self.folder / "tools.gguf"), *args, input=text, **more)
+
     @property
     def loaded(self) -> dict[str, Any]:
         """Return the arguments of the last `load`."""
@@ -117,9 +202,16 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     monkeypatch.setattr(edgespec, "load", load)
     monkeypatch.chdir(tmp_path)
-    for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf"):
+    for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf", "tools.gguf"):
         (tmp_path / name).touch()
     return Cli(tmp_path)
+
+
+@pytest.fixture
+def robot_cli(edgespec_cli: Cli) -> Cli:
+    """Return the CLI beside a file of functions, robot.py."""
+    (edgespec_cli.folder / "robot.py").write_text(ROBOT, encoding="utf-8")
+    return edgespec_cli
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     ("line", "says"),
     [
         ("/stat", "unknown command /stat; did you mean '/stats'?"),
-        ("/xyzzy", "known: /help, /stats, /spec, /system, /reset, /save, /save!, /load, /exit"),
+        ("/xyzzy", "known: /help, /stats, /spec, /system, /tools, /reset, /save, /save!, /load"),
         ("/spec maybe", "/spec takes on or off"),
         ("/save", "/save needs a file name"),
         ("/load", "/load needs a file name"),

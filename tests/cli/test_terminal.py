@@ -320,3 +320,118 @@ def test_a_second_ctrl_c_does_not_wait_for_the_engine():
             signal.raise_signal(signal.SIGINT)
     assert engine.cancelled == 1
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.fixture
+def robot(robot_cli, terminal):
+    """Return a chat in a terminal that offers the functions of a file."""
+    pytest.importorskip("llguidance")
+    chat = terminal("chat", "-m", "tools.gguf", "-c", "8000")
+    chat.expect(PROMPT)
+    chat.type("/tools robot.py\r")
+    chat.expect("more\\(\\)")
+    chat.expect(PROMPT)
+    return chat
+
+
+QUESTION = r"run it\? \[y/N\] "
+
+
+def test_a_call_is_run_if_the_user_says_yes(robot):
+    robot.type("drive\r")
+    robot.expect(r"call: drive\(centimetres=5\)")
+    robot.expect(QUESTION)
+    robot.type("y")
+    robot.expect("yes\r\nbrrm ␛\\[31m\r\n")
+    robot.expect("result: drove 5 cm")
+    robot.expect("result: drove 5 cm\r\n")  # what the model says
+    robot.expect(PROMPT)
+    robot.type("\x04")
+    assert robot.finish() == 0
+
+
+@pytest.mark.parametrize("key", ["n", "\r", "\x03", "x", " ", "\x1b[A"])
+def test_a_call_is_not_run_for_any_other_key(robot, key):
+    robot.type("drive\r")
+    robot.expect(QUESTION)
+    robot.type(key)
+    robot.expect("no\r\n")
+    assert "brrm" not in robot.expect("result: drive was not run: it was not allowed\r\n")
+    robot.expect(PROMPT)
+    robot.type("hello\r")
+    robot.expect("Hi, what can I do")
+
+
+def test_what_was_typed_before_the_question_is_no_answer_to_it(robot):
+    robot.type("slow\r")
+    robot.expect("tick tick")
+    robot.type("\x03")
+    robot.expect(PROMPT)
+    robot.type("both\r")
+    robot.type("y")
+    robot.expect(QUESTION)
+    robot.type("n")
+    assert "yes" not in robot.expect("no\r\n")
+    robot.expect(QUESTION)
+    robot.type("y")
+    robot.expect("yes\r\nbrrm")
+    robot.expect(PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("breaks", "breaks failed: ValueError: no battery"),
+        ("leaves", r"leaves ended with sys.exit\(\)"),
+        ("odd", r"\{.*2j"),
+        ("much", "xxx"),
+    ],
+)
+def test_what_goes_wrong_in_a_function_is_told_to_the_model(robot, name, result):
+    robot.type(name + "\r")
+    robot.expect(QUESTION)
+    robot.type("y")
+    robot.expect("result: " + result)
+    robot.expect("result: ")  # the model's answer to it
+    robot.expect(PROMPT)
+    robot.type("hello\r")
+    robot.expect("Hi, what can I do")
+    robot.expect(PROMPT)
+    robot.type("\x04")
+    assert robot.finish() == 0
+    assert "Traceback" not in robot.seen
+
+
+def test_ctrl_c_ends_a_function_that_never_returns(robot):
+    robot.type("forever\r")
+    robot.expect(QUESTION)
+    robot.type("y")
+    robot.expect("for ever\r\n")
+    robot.type("\x03")
+    robot.expect("result: forever was interrupted by the user")
+    robot.expect("result: forever was interrupted by the user\r\n")
+    robot.expect(PROMPT)
+
+
+def test_a_model_that_calls_without_end_is_stopped(robot):
+    robot.type("more\r")
+    for _ in range(8):
+        robot.expect(QUESTION)
+        robot.type("y")
+    robot.expect("8 answers in a row made calls")
+    robot.expect(PROMPT)
+    robot.type("hello\r")
+    robot.expect("Hi, what can I do")
+
+
+def test_reasoning_is_dim_and_apart(terminal):
+    pytest.importorskip("llguidance")
+    run = terminal("run", "-m", "tools.gguf", "-q", "think")
+    assert run.finish() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", run.seen)
+    assert "\x1b[2mo" in run.seen
+    assert "one, two\r\n\r\nthree\r\n" in plain
+    without = terminal("run", "-m", "tools.gguf", "-q", "think", NO_COLOR="1")
+    assert without.finish() == 0
+    assert "reasoning: one, two\r\n\r\nthree\r\n" in without.seen
+    assert "\x1b[2m" not in without.seen

@@ -110,6 +110,10 @@ CASES = {
     "a budget of one token": Case(
         PLAIN, OPENED, AnswerOptions(reasoning_budget=1), "(b|ab)[ab]*", "<think>"
     ),
+    "a budget of one token, and two that end it": Case(
+        SPLIT, OPENED, AnswerOptions(reasoning_budget=1), "(a|b)ab[ab]*", "<think>"
+    ),
+    "no calls": Case(PLAIN, MARKED, AnswerOptions(TOOLS, "none"), "a*"),
     "no reasoning": Case(
         PLAIN, SURROUNDED, AnswerOptions(reasoning_budget=0), "(a[ab]*)?", "a"
     ),

@@ -31,6 +31,7 @@ def only(*names: str):
 
 
 TWO = [tool("look"), tool("stop")]
+DEEP = '{"a":' * 70 + "1" + "}" * 70
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def ask(client, **more):
     ("fields", "param", "says"),
     [
         ({"tools": [tool("a"), tool("b"), tool("a")]}, "tools[2].function.name", "two tools"),
+        ({"tools": [tool("none")]}, "tools[0].function.name", "a word of tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
         ({"tools": [{"type": "function", "name": "a"}]}, "tools[0].function", "missing"),
         ({"tools": [{"function": {"name": "a"}}]}, "tools[0].type", "missing"),
@@ -104,6 +106,8 @@ def test_refusals_name_the_place(client, fields, param, says):
             "messages[0].tool_calls[0].type", '"function"'),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": {}}}]},
             "messages[0].tool_calls[0].function.arguments", "must be text"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": DEEP}}]},
+            "messages", "64 levels"),
     ],
 )  # fmt: skip
 def test_messages_that_cannot_be(client, message, param, says):
@@ -141,6 +145,30 @@ def test_a_model_whose_template_ignores_tools(client_of, engine):
     assert response.status_code == 400
     assert (error["param"], error["code"]) == ("tools", "unsupported_parameter")
     assert "template" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "[1]", "{", '{"\\ud800": "\\ud800"}', '{"a": 1e999}', "[" * 2000, '"' + "9" * 900,
+        '{"<|im_end|>": "<|im_start|>system\\n"}'],
+)  # fmt: skip
+def test_arguments_of_any_kind_are_taken_back(client, arguments):
+    call = {"id": "1", "function": {"name": "look", "arguments": arguments}}
+    messages = [
+        {"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "hello"},
+    ]  # fmt: skip
+    response = ask(client, messages=messages, tools=TWO, max_tokens=5)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        assert response.json()["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize(
+    "name", ["raise_exception", "self", "loop", "caller", "message", "namespace", "a b", ""]
+)
+def test_template_variables_of_any_name_break_nothing(client, name):
+    response = ask(client, chat_template_kwargs={name: {"a": [1, None]}})
+    assert response.status_code in (200, 400), response.text
 
 
 def test_reasoning_is_switched_off_where_the_template_can(chat, client):

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...sampling.base import Constraint, Matcher
-from .markers import ReasoningMarkers
 from .texts import BLANKS, overlap
 
 
@@ -26,18 +25,6 @@ class Budget(NamedTuple):
     is_open: bool
     closing: tuple[int, ...]
     piece: Callable[[int], bytes]
-
-    @staticmethod
-    def of(
-        most: int,
-        markers: ReasoningMarkers,
-        is_open: bool,
-        closing: Sequence[int],
-        piece: Callable[[int], bytes],
-    ) -> Budget:
-        """Return the limit of reasoning with these markers."""
-        begin, end = markers.begin.encode(), markers.end.encode()
-        return Budget(most, begin, end, is_open, tuple(closing), piece)
 
 
 class _Place(NamedTuple):
@@ -102,9 +89,9 @@ class _BudgetedMatcher:
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""
-        mask = self._inner.mask(ahead)
         token = self._due(ahead)
-        if token is None or not mask[token]:
+        mask = self._inner.mask(ahead)
+        if token is None:
             return mask
         only = np.zeros_like(mask)
         only[token] = True
@@ -117,10 +104,9 @@ class _BudgetedMatcher:
 
     def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
         """Return the tokens that come next because nothing else is allowed."""
-        place = self._at(ahead)
-        if self._is_due(place):
-            return self._budget.closing[place.n - self._budget.most :]
-        return self._inner.forced(ahead)
+        if self._due(ahead) is None:
+            return self._inner.forced(ahead)
+        return self._budget.closing[self._at(ahead).n - self._budget.most :]
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
@@ -129,13 +115,11 @@ class _BudgetedMatcher:
 
     def _due(self, ahead: Sequence[int]) -> int | None:
         """Return the token of the closing text that has to come next, None if none has to."""
-        place = self._at(ahead)
-        return self._budget.closing[place.n - self._budget.most] if self._is_due(place) else None
-
-    def _is_due(self, place: _Place) -> bool:
-        budget = self._budget
-        late = place.n - budget.most
-        return place.state == "inside" and 0 <= late < len(budget.closing)
+        place, closing = self._at(ahead), self._budget.closing
+        late = place.n - self._budget.most
+        if place.state != "inside" or not 0 <= late < len(closing):
+            return None
+        return closing[late] if self._inner.allows(closing[late], ahead) else None
 
     def _at(self, ahead: Sequence[int]) -> _Place:
         """Return the place behind `ahead`."""

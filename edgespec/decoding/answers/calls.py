@@ -92,6 +92,8 @@ class _Written:
             found = _with_pairs(found, call.pairs, empty) if empty else None
         elif found:
             item, key = _separators(call.arguments)
+            if (item + key).strip(" \n\t,:"):
+                return None
             found = dataclasses.replace(found, item_separator=item, key_separator=key)
         if not found or max(map(len, (found.closing, found.end))) > _LONGEST:
             return None

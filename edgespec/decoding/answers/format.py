@@ -74,7 +74,7 @@ class AnswerFormat:
         """
         thought = self._thought(options, rendered)
         limits = options.reasoning_budget is not None and thought != "none"
-        if not (self.tools and options.callable_tools) and not form and not limits:
+        if not (self.tools and options.tools) and not form and not limits:
             return None
         return AnswerGrammar(self.tools, self.reasoning, control or {}).write(
             options, thought, form

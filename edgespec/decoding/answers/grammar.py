@@ -66,7 +66,7 @@ class AnswerGrammar:
         if begin in self._control or markers.end in self._control:
             before = self._rule("before", f"/{_BLANKS}/") + f" {self._text(begin)}" if begin else ""
             return f"{before} {self._until(markers.end, 'thought')}"
-        opening = f"[ \\t\\n]*{_escaped(begin)}" if begin else ""
+        opening = f"{_BLANKS}{_escaped(begin)}" if begin else ""
         return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
 
     # --- what follows --------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class AnswerGrammar:
         if form:
             calls = f" | {blanks} {self._calls(options, tools)}" if tools else ""
             return self._rule(name, f"{blanks} {form}{calls}")
-        excluded = self._excluded(exclude_thought, bool(tools))
+        excluded = self._excluded(options, exclude_thought)
         if not tools:
             return self._free(name, excluded)
         return self._rule(name, self._mixed(options, tools, name, excluded))
@@ -140,24 +140,23 @@ class AnswerGrammar:
     def _arguments(self, index: int, tool: Tool) -> str:
         markers = self._tools
         assert markers
-        separators = (markers.item_separator, markers.key_separator)
         if not markers.pairs:
-            return f"%json {json.dumps(schemas.arguments_schema(tool, separators))}"
+            return f"%json {json.dumps(schemas.arguments_schema(tool, markers))}"
         found = []
         for number, key in enumerate(schemas.properties(tool)):
             opening = self._text(markers.pairs.opening + key + markers.pairs.middle)
-            value = self._value(f"value_{index}_{number}", tool, key, separators)
+            value = self._value(f"value_{index}_{number}", tool, key)
             rule = self._rule(f"pair_{index}_{number}", f"{opening} {value}")
             found.append(rule if schemas.is_required(tool, key) else f"{rule}?")
         return " ".join(found)
 
-    def _value(self, name: str, tool: Tool, key: str, separators: tuple[str, str]) -> str:
+    def _value(self, name: str, tool: Tool, key: str) -> str:
         """Return the value of an argument that is written alone, and what closes it."""
         assert self._tools
         assert self._tools.pairs
         closing = self._tools.pairs.closing
         if not schemas.is_text(tool, key):
-            schema = schemas.value_schema(tool, key, separators)
+            schema = schemas.value_schema(tool, key, self._tools)
             return f"%json {json.dumps(schema)} {self._text(closing)}"
         choices = schemas.choices_of(tool, key)
         if choices:
@@ -169,13 +168,17 @@ class AnswerGrammar:
 
     # --- texts ---------------------------------------------------------------------------------
 
-    def _excluded(self, thought: bool, tools: bool) -> list[str]:
-        """Return the texts that an answer must not begin with where it is free text."""
+    def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
+        """Return expressions of what an answer must not be where it begins with free text."""
         found = []
         if thought and self._reasoning and self._reasoning.begin not in self._control:
-            found.append(self._reasoning.begin)
-        if tools and self._tools and self._tools.is_bare:
-            found.append(self._tools.trigger)
+            found.append(f"[ \\t\\n]*{_escaped(self._reasoning.begin)}.*")
+        if options.tools and self._tools and self._tools.trigger not in self._control:
+            trigger = _escaped(self._tools.trigger)
+            if self._tools.is_bare:
+                found.append(f"[ \\t\\n]*{trigger}.*")
+            elif not options.callable_tools:
+                found.append(f".*{trigger}.*")
         return found
 
     def _free(self, name: str, excluded: Sequence[str]) -> str:
@@ -191,9 +194,8 @@ class AnswerGrammar:
     def _terminal(self, name: str, pattern: str, excluded: Sequence[str]) -> str:
         if not excluded:
             return f"/{pattern}/"
-        begins = "|".join(_escaped(text) for text in excluded if text)
-        body = f"/{pattern}/ & ~/(?s:[ \\t\\n]*({begins}).*)/"
-        return self._rule(name.upper(), body)
+        others = "".join(f" & ~/(?s:{text})/" for text in excluded)
+        return self._rule(name.upper(), f"/{pattern}/{others}")
 
     def _text(self, text: str) -> str:
         """Return a marker as a sequence of texts, control tokens and ids.

@@ -37,9 +37,10 @@ class ReasoningMarkers:
 
 @dataclass(frozen=True, slots=True)
 class PairMarkers:
-    """The texts around arguments that are written one by one: `opening` KEY `middle` VALUE `closing`.
+    """The texts around arguments that are written one by one.
 
-    Texts are written as they are, other values as JSON.
+    One is `opening` KEY `middle` VALUE `closing`. Texts are written as they are, other values as
+    JSON.
     """
 
     opening: str

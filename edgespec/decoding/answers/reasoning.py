@@ -10,7 +10,7 @@ from .probes import ANSWER, THOUGHT, Probe, answer_of
 
 _KEYS = ("reasoning_content", "reasoning", "thinking")
 _VARIABLE = re.compile(r"\b\w*(?:think|reason)\w*\b")
-_OPENS = re.compile(r"[<\[][^<>\[\]/]*think[^<>\[\]/]*[>\]]", re.IGNORECASE)
+_OPENS = re.compile(r"[<\[][^<>\[\]/\s]*think[^<>\[\]/\s]*[>\]]", re.IGNORECASE)
 
 
 def learn_reasoning(source: str, probe: Probe) -> ReasoningMarkers | None:
@@ -49,9 +49,11 @@ def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
 def _in_prompt(source: str, prompt: str) -> tuple[str, str]:
     """Return the markers of a template that only opens reasoning, or takes it out of answers."""
     opened = [tag for tag in _OPENS.findall(prompt) if prompt.rstrip().endswith(tag)]
-    begin = opened[-1] if opened else "<think>"
-    end = f"{begin[0]}/{begin[1:]}"
-    return (begin, end) if end in source else ("", "")
+    for begin in dict.fromkeys((*opened, "<think>", *_OPENS.findall(source))):
+        end = f"{begin[0]}/{begin[1:]}"
+        if end in source:
+            return begin, end
+    return "", ""
 
 
 def _is_kept(probe: Probe, key: str) -> bool:

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
+from ..schemas import closed
+from .markers import ToolMarkers
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # of texts that are written without quotes
 
 
-def arguments_schema(tool: Tool, separators: tuple[str, str]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments for llguidance.
+def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the schemas that stand in the grammar of a tool, each with its place."""
+    if not markers.pairs:
+        yield "", arguments_schema(tool, markers)
+        return
+    for key in properties(tool):
+        if not is_text(tool, key):
+            yield f"/properties/{key}", value_schema(tool, key, markers)
 
-    separators: what the model writes between two items, and between a key and its value.
-    """
-    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, separators)}
+
+def arguments_schema(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    """Return the schema of a tool's arguments for llguidance, with the model's separators."""
+    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, markers)}
 
 
-def value_schema(tool: Tool, key: str, separators: tuple[str, str]) -> dict[str, Any]:
+def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
     found = dict(given["properties"][key])
     found |= {name: given[name] for name in ("$defs", "definitions") if name in given}
-    return found | {"x-guidance": _guidance(tool, separators)}
+    return found | {"x-guidance": _guidance(tool, markers)}
 
 
 def _given(tool: Tool) -> dict[str, Any]:
-    return dict(_closed(tool.parameters) if tool.strict else tool.parameters)
+    return dict(closed(tool.parameters) if tool.strict else tool.parameters)
 
 
-def _guidance(tool: Tool, separators: tuple[str, str]) -> dict[str, Any]:
-    guidance: dict[str, Any] = {"whitespace_flexible": False}
-    guidance |= {"item_separator": separators[0], "key_separator": separators[1]}
+def _guidance(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    guidance: dict[str, Any] = {
+        "whitespace_flexible": False,
+        "item_separator": markers.item_separator,
+        "key_separator": markers.key_separator,
+    }
     return guidance if tool.strict else guidance | {"lenient": True}
-
-
-def _closed(schema: Any) -> Any:
-    """Return a schema whose objects have no other fields than those that it names."""
-    if isinstance(schema, Mapping):
-        found = {key: _closed(value) for key, value in schema.items()}
-        if isinstance(found.get("properties"), Mapping) and found.get("type") == "object":
-            found.setdefault("additionalProperties", False)
-        return found
-    return [_closed(each) for each in schema] if isinstance(schema, list) else schema
 
 
 def properties(tool: Tool) -> dict[str, Any]:
@@ -60,19 +62,19 @@ def is_required(tool: Tool, key: str) -> bool:
 
 def is_text(tool: Tool, key: str) -> bool:
     """Return True for an argument that may be a text, and so is written without quotes."""
-    return _is_text(_resolved(tool, properties(tool).get(key, {})))
+    return _is_text(_resolved(tool, key))
 
 
 def choices_of(tool: Tool, key: str) -> list[str]:
     """Return the only texts that an argument can be, none if it can be others."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     found = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return list(found) if all(isinstance(each, str) for each in found) else []
 
 
 def check_text(tool: Tool, key: str) -> None:
     """Raise ConfigError for a text whose schema cannot be followed where it has no quotes."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     unseen = next((name for name in _UNSEEN if name in schema), None)
     if tool.strict and unseen:
         raise ConfigError(
@@ -83,20 +85,26 @@ def check_text(tool: Tool, key: str) -> None:
 
 def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
     """Return the least and the most characters of a text, None for any number."""
-    schema = _resolved(tool, properties(tool)[key])
+    schema = _resolved(tool, key)
     return schema.get("minLength", 0), schema.get("maxLength")
 
 
-def _resolved(tool: Tool, schema: Any) -> Mapping[str, Any]:
-    """Return a schema, or the definition of the tool's that it refers to."""
+def _resolved(tool: Tool, key: str) -> Mapping[str, Any]:
+    """Return the schema of an argument, or the definition that it refers to."""
+    schema = properties(tool).get(key, {})
     if not isinstance(schema, Mapping):
         return {}
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
     for name in ("$defs", "definitions"):
-        prefix = f"#/{name}/"
-        if str(schema.get("$ref", "")).startswith(prefix):
-            found = tool.parameters.get(name, {}).get(schema["$ref"][len(prefix) :], {})
-            return found if isinstance(found, Mapping) else {}
-    return schema
+        found = tool.parameters.get(name, {}).get(str(reference).removeprefix(f"#/{name}/"))
+        if isinstance(found, Mapping):
+            return found
+    raise ConfigError(
+        f"the tool {tool.name} refers to {reference!r:.80} at /properties/{key}; only what stands "
+        "in its $defs can be followed"
+    )
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:

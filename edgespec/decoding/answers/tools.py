@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...errors import ConfigError
+from ..schemas import text_of
 from . import docstrings
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -48,6 +49,7 @@ class Tool:
             raise ConfigError(
                 f"the parameters of {self.name} are a JSON schema, got {self.parameters!r:.80}"
             )
+        text_of(self.parameters, f"the schema of {self.name}")
         if self.parameters.get("type", "object") != "object":
             raise ConfigError(
                 f"the parameters of {self.name} are the schema of an object, got one of type "

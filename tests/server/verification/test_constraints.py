@@ -140,8 +140,8 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
     ({"regex": "a", "schema": "{}"}, protocol.CONSTRAINT, "schema and regex were given"),
     ({"regex": "("}, protocol.CONSTRAINT, "regex cannot be followed"),
     ({"reasoning_budget": 3}, protocol.CONSTRAINT, "reasoning_budget came without a form"),
-    (ANSWER | {"reasoning_budget": True}, protocol.CONSTRAINT, "must be of type int, got True"),
-    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "texts that stand around it"),
+    (ANSWER | {"reasoning_budget": True}, protocol.CONSTRAINT, "must be a whole number, got True"),
+    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "reasoning_end must be text that is not empty"),
     ({"answer": "start: nothing"}, protocol.CONSTRAINT, "answer cannot be followed"),
 ])  # fmt: skip
 def test_options_that_are_refused(options, code, said):

@@ -105,8 +105,8 @@ def test_the_oldest_turns_leave_a_full_context():
         assert "oldest turn" in notices[0]
         assert len(chat.messages) == 24
         assert chat.n_dropped > 0
-        rendered = chat._conversation(chat.messages[chat.n_dropped :])
-        assert rendered.startswith("<system>SYS</>")
+        asked = [*chat.messages, {"role": "user", "content": "x"}]
+        assert chat._context.fit(asked, system="SYS").rendered.startswith("<system>SYS</><user>")
 
 
 def test_a_turn_that_was_never_answered_costs_no_other_turn():
@@ -239,5 +239,5 @@ def test_template_helpers():
 
 def test_a_model_without_a_template_speaks_chatml():
     with chat_engine(template=None) as engine:
-        chat = engine.chat()
-        assert chat._conversation([{"role": "user", "content": "x"}]).startswith("<|im_start|>user")
+        asked = [{"role": "user", "content": "x"}]
+        assert engine.chat()._context.fit(asked).rendered.startswith("<|im_start|>user")

@@ -196,11 +196,23 @@ def test_nothing_to_enforce_is_no_grammar():
     form = learned("thinking")
     for options in (
         AnswerOptions(),
-        AnswerOptions(TOOLS, "none"),
         AnswerOptions(template_kwargs={"enable_thinking": False}),
     ):
         assert form.grammar(options, "<|assistant|>") is None
     assert form.grammar(AnswerOptions(TOOLS), "<|assistant|>")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_calls_are_none(name):
+    from edgespec import DecodeError
+
+    options = AnswerOptions(TOOLS, "none")
+    prompt, answer = written(name, options, [("now", {})])
+    behind = "</think>\n\n" if name == "opened" else ""
+    with pytest.raises(DecodeError):
+        follow(name, prompt, behind + answer, options)
+    assert follow(name, prompt, f"{behind}It is <b> [now].", options).allows(END)
+    assert read(name, prompt, answer, options).calls == ()
 
 
 def test_the_prompt_says_how_an_answer_begins():
@@ -362,3 +374,19 @@ def test_texts_without_quotes_follow_what_can_be_followed():
         follow("parameters", "", "", options)
     lenient = Tool("get", "", {"properties": {"a": {"type": "string", "pattern": "b"}}}, False)
     assert allowed("c", lenient)
+
+
+def test_markers_that_a_template_only_cuts_out_of_answers():
+    cut = TEMPLATES["object"].replace(
+        "{{ m.content or '' }}", "{{ (m.content or '').split('[/THINK]')[-1] }}{# [THINK] #}"
+    )
+    assert AnswerFormat.of(cut, {}).reasoning == ReasoningMarkers("[THINK]", "[/THINK]", key="")
+
+
+def test_the_page_of_forms_names_every_model_of_the_catalogue():
+    from edgespec.hub import catalogue
+    from tests.benchmarks.answer_forms import PAGE, call_of, code
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in catalogue.entries() if f"\n| {name} | " not in page] == []
+    assert code(call_of(LEARNED["object"])) in page

@@ -1,0 +1,138 @@
+"""The tools of a chat: functions of the user's own file, each call of which is allowed by hand."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+import json
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .prompt import pressed_key
+from .render import Screen, is_terminal, name
+
+if TYPE_CHECKING:
+    import edgespec
+
+    from .conversation import Conversation
+
+MOST_ROUNDS = 8  # answers with calls in one turn
+_MOST_SHOWN = 300  # characters of a result
+_numbers = itertools.count(1)
+
+
+def functions_of(path: Path) -> list[Callable[..., Any]]:
+    """Run a Python file, and return the public functions that it defines. Raises UsageError."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror}") from None
+    module = types.ModuleType(f"edgespec_tools_{next(_numbers)}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # type hints are looked up there
+    try:
+        with _folder(path.parent):
+            code = compile(source, str(path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)  # the user's own file
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise click.UsageError(f"{path} fails: {type(error).__name__}: {error}") from None
+    found = [
+        each
+        for known, each in vars(module).items()
+        if inspect.isfunction(each)
+        and each.__module__ == module.__name__
+        and not known.startswith("_")
+    ]
+    if not found:
+        raise click.UsageError(f"{path} defines no function whose name begins without _")
+    for each in found:
+        if inspect.iscoroutinefunction(each):
+            raise click.UsageError(f"{path}: {each.__name__} is async; write it without async")
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Let a file import what lies beside it, as a program can."""
+    sys.path.insert(0, str(path.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(path.resolve()))
+
+
+def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
+    """Return a line for each tool: its name, its arguments and what it does."""
+    return [
+        name(f"{tool.name}({', '.join(tool.parameters.get('properties', ()))})")
+        + (f": {name(tool.description)}" if tool.description else "")
+        for tool in tools
+    ]
+
+
+def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> list[str]:
+    """Show each call, ask whether it may be run, and return what came of it."""
+    return [_result(talk, call) for call in calls]
+
+
+def _result(talk: Conversation, call: edgespec.ToolCall) -> str:
+    talk.screen.remark(f"call: {_shown(call)}")
+    try:
+        with redirect_stdout(_Printed(talk.screen)):
+            result = talk.chat.run_tool(call, lambda _: _allowed(talk.screen))
+    except KeyboardInterrupt:
+        result = f"{call.name} was interrupted by the user"
+    except SystemExit:
+        result = f"{call.name} ended with sys.exit()"
+    talk.screen.remark(f"result: {_brief(result)}")
+    return result
+
+
+def _shown(call: edgespec.ToolCall) -> str:
+    """Return a call as one line, with the arguments that its function would get."""
+    try:
+        arguments = json.loads(call.arguments)
+        pairs = [f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in arguments.items()]
+    except (ValueError, AttributeError, RecursionError):  # it is not run
+        return f"{name(call.name)} {_brief(call.arguments)}"
+    return name(f"{call.name}({', '.join(pairs)})")
+
+
+def _brief(text: str) -> str:
+    return name(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+
+
+def _allowed(screen: Screen) -> bool:
+    """Ask whether a call may be run: the key y says so, any other does not.
+
+    What was typed before the question does not count. Without a terminal nobody can be asked.
+    """
+    if not (is_terminal(sys.stdin) and screen.terminal):
+        return False
+    try:
+        key = pressed_key(lambda: screen.write("run it? [y/N] "))
+    except (KeyboardInterrupt, EOFError):
+        key = ""
+    allowed = key in ("y", "Y")
+    screen.write("yes\n" if allowed else "no\n")
+    return allowed
+
+
+class _Printed(io.TextIOBase):
+    """Takes what a function prints, and shows it on the screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        """Show a text."""
+        self._screen.text(text)
+        return len(text)

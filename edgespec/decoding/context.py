@@ -1,0 +1,162 @@
+"""What of a conversation goes to the engine: rendering, reuse of tokens, contexts that overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..backends.base import Tokenizer
+from ..errors import ContextFull, TemplateError
+from .messages import Message, begin_of_turns
+from .prompts import ConversationEncoder, check_size
+
+if TYPE_CHECKING:
+    from .answers.options import AnswerOptions
+
+_RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a quarter of n_ctx
+
+
+class Fitted(NamedTuple):
+    """A conversation as it goes to the engine.
+
+    prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
+    ids, from which prompt lookup may draft. said: the answers that stand in `rendered` as they
+    were generated, and not as the template writes their messages, by the number of the message.
+    """
+
+    prompt: list[int]
+    rendered: str
+    n_dropped: int
+    earlier: list[int]
+    said: dict[int, str]
+
+
+class Context:
+    """Renders a conversation, as much of it as the context holds.
+
+    The tokens of answers are kept as they were generated, so that the next prompt extends the
+    cache. Templates write calls and reasoning differently from how models do, or leave reasoning
+    out; so an answer with them is first given to the template as the text that it was, and only
+    if what comes out does not continue the kept tokens as the message that it is.
+
+    n_dropped: how many of the oldest messages are left out, always whole turns.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_ctx: int, *, parse_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._n_ctx = n_ctx
+        self._encoder = ConversationEncoder(tokenizer, parse_special=parse_special)
+        self._text = ""  # the rendered conversation that `_tokens` stand for
+        self._tokens: list[int] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was left out; tokens that the next conversation begins with are reused."""
+        self.n_dropped = 0
+        self._earlier: list[int] = []
+        self._said: dict[int, str] = {}
+
+    def fit(
+        self,
+        messages: Sequence[Message],
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        options: AnswerOptions | None = None,
+    ) -> Fitted:
+        """Return the newest turns, as many as leave enough of the context for an answer.
+
+        Raises ContextFull if the last turn alone is too long; nothing is changed in any case.
+        """
+        head = [] if system is None else [{"role": "system", "content": system}]
+        reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)
+        turns = [i for i in begin_of_turns(messages) if i >= self.n_dropped]
+        for dropped in turns:
+            try:
+                prompt, rendered, said = self._render(head, messages, dropped, options)
+            except ContextFull:
+                if dropped == turns[-1]:
+                    raise
+                continue
+            if len(prompt) + reserve <= self._n_ctx:
+                earlier = self._earlier
+                if dropped != self.n_dropped:
+                    earlier = self._encoder.encode(
+                        self._encoder.render([*head, *messages[:dropped]])
+                    )
+                return Fitted(prompt, rendered, dropped, earlier, said)
+        raise ContextFull(
+            f"the prompt of {'the system prompt and ' if head else ''}this message has "
+            f"{len(prompt)} tokens; the context of {self._n_ctx} holds {self._n_ctx - reserve} "
+            "beside the answer: shorten it or load the model with a larger n_ctx"
+        )
+
+    def take(self, fitted: Fitted) -> None:
+        """Leave out what was left out of a conversation that was answered; keep no tokens."""
+        self.n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
+        self._text, self._said = "", {}
+
+    def keep(
+        self, fitted: Fitted, said: str, ids: Sequence[int], number: int | None = None
+    ) -> None:
+        """Keep the tokens of an answer that was given to `fitted`.
+
+        said: its whole text. number: of its message, if that holds more than `said` as content.
+        """
+        answer = list(ids)
+        if answer and self._tokenizer.is_eog(answer[-1]):
+            del answer[-1]
+        if b"".join(map(self._tokenizer.piece, answer)) != said.encode():
+            return  # cut at a stop string or inside a character: its tokens say more than was shown
+        self._text = fitted.rendered + self._encoder.mark(said)
+        self._tokens = [*fitted.prompt, *answer]
+        self._said = fitted.said | ({} if number is None else {number: said})
+
+    def shortened(self, text: str) -> str:
+        """Return a text, cut if it has more tokens than a quarter of the context."""
+        most = self._n_ctx // 4
+        head = text.encode("utf-8", "replace").decode()[: 8 * most]
+        n = len(self._tokenizer.encode(head, add_special=False, parse_special=False))
+        kept = len(head) if n <= most else len(head) * most // n
+        if kept == len(text):
+            return text
+        return f"{head[:kept]}\n[cut: the first {kept} of {len(text)} characters]"
+
+    def _render(
+        self,
+        head: list[Message],
+        messages: Sequence[Message],
+        dropped: int,
+        options: AnswerOptions | None,
+    ) -> tuple[list[int], str, dict[int, str]]:
+        """Return token ids and text of a conversation, and which answers are in it as said.
+
+        The kept ids are extended where possible. Raises ContextFull, before anything is tokenized,
+        for more than the context can hold.
+        """
+        said = {i: text for i, text in self._said.items() if i >= dropped}
+        rendered = self._as_said(head, messages, dropped, options) if said else ""
+        if not said or not rendered.startswith(self._text):
+            said = {}
+            rendered = self._encoder.render([*head, *messages[dropped:]], options=options)
+        continues = bool(self._text) and rendered.startswith(self._text)
+        known, added = (self._tokens, rendered[len(self._text) :]) if continues else ([], rendered)
+        check_size(self._tokenizer, added, self._n_ctx)
+        return [*known, *self._encoder.encode(added, continues=continues)], rendered, said
+
+    def _as_said(
+        self,
+        head: list[Message],
+        messages: Sequence[Message],
+        dropped: int,
+        options: AnswerOptions | None,
+    ) -> str:
+        """Return the text with answers as they were generated, "" if the template refuses that."""
+        shown = [
+            {"role": "assistant", "content": self._said[i]} if i in self._said else messages[i]
+            for i in range(dropped, len(messages))
+        ]
+        try:
+            return self._encoder.render([*head, *shown], options=options)
+        except TemplateError:  # such as one that wants the call before each result
+            return ""

@@ -1,0 +1,142 @@
+"""Messages of conversations, in OpenAI's form: answers, the calls in them, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError
+from ..types import ToolCall
+
+Message = dict[str, Any]
+
+_FOLLOWS = {  # the roles that may come behind a role, once all calls have their results
+    "": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user",),
+    "tool": ("assistant", "user"),
+}
+NO_RESULT = "no result"
+
+
+def answer(text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Message:
+    """Return an answer as a message."""
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in calls
+        ]
+    return message
+
+
+def begin_of_turns(messages: Sequence[Message]) -> list[int]:
+    """Return where turns begin: a turn is what a user said, and all that follows from it."""
+    return [i for i, message in enumerate(messages) if message["role"] == "user"]
+
+
+def open_calls(messages: Sequence[Message]) -> dict[str, str]:
+    """Return the calls of the last answer that have no result yet, as id: name."""
+    calls = messages[-1].get("tool_calls", ()) if messages else ()
+    return {call["id"]: call["function"]["name"] for call in calls}
+
+
+def results(calls: Mapping[str, str], values: Any) -> list[Message]:
+    """Return the results of calls as messages. calls: id: name.
+
+    values: a value for each call, in their order, or a mapping from ids. Raises ConfigError if
+    they are not for these calls.
+    """
+    if not calls:
+        raise ConfigError("the last answer made no calls, so there are no results to send")
+    if isinstance(values, Mapping):
+        by_id = dict(values)
+    elif isinstance(values, (list, tuple)) and len(values) == len(calls):
+        by_id = dict(zip(calls, values, strict=True))
+    else:
+        n = len(values) if isinstance(values, (list, tuple)) else repr(values)[:80]
+        raise ConfigError(
+            f"the last answer made {len(calls)} calls, got {n} results; give a list with one for "
+            "each, in their order, or a mapping from their ids"
+        )
+    if by_id.keys() != calls.keys():
+        raise ConfigError(
+            f"the last answer made the calls {', '.join(calls)}; got results for "
+            f"{', '.join(map(str, by_id)) or 'none'}"
+        )
+    return [
+        {"role": "tool", "tool_call_id": id_, "name": name, "content": result_text(by_id[id_])}
+        for id_, name in calls.items()
+    ]
+
+
+def result_text(value: Any) -> str:
+    """Return a result as the model reads it: text as it is, else JSON, else what `str` says."""
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "model_dump_json"):  # pydantic's, which is not imported for it
+        return str(value.model_dump_json())
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def checked(saved: Any) -> list[Message]:
+    """Return a saved list of messages. Raises ConfigError if it is no conversation."""
+    if not isinstance(saved, list):
+        raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
+    messages: list[Message] = []
+    missing: dict[str, str] = {}  # calls whose results have not come yet
+    for i, message in enumerate(saved):
+        expected = ("tool",) if missing else _FOLLOWS[messages[-1]["role"] if messages else ""]
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role not in expected or not _has_text(message):
+            raise ConfigError(
+                f"message {i} of a saved chat must be "
+                f'{{"role": "{" or ".join(expected)}", "content": text}}, got {message!r:.80}'
+            )
+        if role == "tool" and missing.pop(str(message.get("tool_call_id")), None) is None:
+            raise ConfigError(f"message {i} of a saved chat is the result of no call before it")
+        messages.append(_copied(message, i))
+        if role == "assistant":
+            missing = open_calls(messages)
+    if messages and messages[-1]["role"] != "assistant":
+        raise ConfigError("a saved chat must end with an answer of the assistant")
+    return messages
+
+
+def _has_text(message: Message) -> bool:
+    return all(isinstance(message.get(key, ""), str) for key in ("reasoning_content", "name")) and (
+        isinstance(message.get("content"), str)
+    )
+
+
+def _copied(message: Message, i: int) -> Message:
+    """Return a message with the fields that it can have. Raises ConfigError for wrong calls."""
+    if message["role"] == "user":
+        return {"role": "user", "content": message["content"]}
+    if message["role"] == "tool":
+        return {key: message.get(key, "") for key in ("role", "tool_call_id", "name", "content")}
+    try:
+        calls = [
+            msgspec.convert(
+                {"id": call["id"], **{k: call["function"][k] for k in ("name", "arguments")}},
+                ToolCall,
+            )
+            for call in message.get("tool_calls") or ()
+        ]
+    except (KeyError, TypeError, msgspec.ValidationError):
+        raise ConfigError(
+            f"message {i} of a saved chat has calls that are not "
+            '{"id": text, "function": {"name": text, "arguments": text}}'
+        ) from None
+    return answer(message["content"], message.get("reasoning_content", ""), calls)

@@ -1,0 +1,60 @@
+"""The vocabulary of a model as llguidance reads it."""
+
+from __future__ import annotations
+
+from ..backends.base import Tokenizer
+from ..errors import ConfigError
+
+
+class Words:
+    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer.
+
+    usual_end: of the latter, the one that came last.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        ids = range(tokenizer.vocab_size)
+        self.tokens = [tokenizer.piece(token) for token in ids]
+        self.ends = [token for token in ids if tokenizer.is_eog(token)]
+        if not self.ends:
+            raise ConfigError("the model has no token that ends an answer, as constraints need")
+        self.special_token_ids = [token for token in ids if not self.tokens[token]]
+        for token in self.special_token_ids:
+            self.tokens[token] = tokenizer.token_text(token) or b"<%d>" % token
+        self.eos_token_id = self.usual_end = self.ends[0]
+        special = set(self.special_token_ids)
+        self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
+        self._longest = max(map(len, self._of_bytes), default=1)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return the tokens of a text, which begins in the middle of another.
+
+        Vocabularies that put a space before a text are read behind a line's end, and what the
+        tokenizer cannot read is put together of the longest tokens.
+        """
+        words = text.decode("utf-8", "replace")
+        for before in ("", "\n"):
+            ids = self._encode(before + words)[len(self._encode(before)) :]
+            if b"".join(self.tokens[token] for token in ids) == text:
+                return ids
+        return self._longest_tokens(text)
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special=False, parse_special=False)
+        except ConfigError:
+            return []
+
+    def _longest_tokens(self, text: bytes) -> list[int]:
+        found, at = [], 0
+        while at < len(text):
+            parts = (text[at : at + n] for n in range(self._longest, 0, -1))
+            part = next((part for part in parts if part in self._of_bytes), None)
+            if part is None:
+                break
+            found.append(self._of_bytes[part])
+            at += len(part)
+        return found

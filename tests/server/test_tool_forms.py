@@ -1,0 +1,73 @@
+"""Calls over HTTP in the forms of published templates, by a model that says anything."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from edgespec import ToyModel
+from edgespec.loading.assembly import assemble
+from tests.helpers.formats import TEMPLATES, FormTokenizer
+from tests.helpers.scripted_chats import accumulated
+
+pytest.importorskip("llguidance")
+
+CHAT = "/v1/chat/completions"
+TURN = {
+    "type": "object",
+    "properties": {"to": {"enum": ["left", "right"]}, "go": {"type": "boolean"}},
+    "required": ["to", "go"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "turn", "parameters": TURN, "strict": True}},
+    {"type": "function", "function": {"name": "halt"}},
+]
+BODY = {
+    "messages": [{"role": "user", "content": "go"}], "tools": TOOLS, "tool_choice": "required",
+    "parallel_tool_calls": False, "temperature": 1, "thinking_token_budget": 3, "max_tokens": 600,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def anything(request):
+    tokenizer = FormTokenizer(TEMPLATES[request.param])
+    n = tokenizer.vocab_size
+
+    def probs(tokens):
+        return np.random.default_rng([len(tokens), *tokens[-2:]]).dirichlet(np.full(n, 0.5))
+
+    with assemble(ToyModel(probs, vocab_size=n, n_ctx=4096), tokenizer) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(anything):
+    return anything
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_calls_parse_and_streams_say_the_same(client, events, seed):
+    named = {"type": "function", "function": {"name": "turn"}}
+    for body in (BODY | {"seed": seed}, BODY | {"seed": seed, "tool_choice": named}):
+        response = client.post(CHAT, json=body)
+        assert response.status_code == 200, response.text
+        choice = response.json()["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        [call] = choice["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        if call["function"]["name"] == "turn":
+            assert set(arguments) == {"to", "go"}
+        else:
+            assert call["function"]["name"] == "halt"
+        streamed = events(client.post(CHAT, json=body | {"stream": True}).text)[:-1]
+        message, reasons = accumulated(streamed)
+        assert reasons == ["tool_calls"]
+        message["tool_calls"][0]["id"] = call["id"]
+        assert message | {"refusal": None} == choice["message"]
+        again = [*BODY["messages"], choice["message"]]
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
+        sent = client.post(CHAT, json=body | {"messages": [*again, result], "max_tokens": 1})
+        assert sent.status_code == 200, sent.text
