@@ -141,7 +141,7 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
     ({"regex": "("}, protocol.CONSTRAINT, "regex cannot be followed"),
     ({"reasoning_budget": 3}, protocol.CONSTRAINT, "reasoning_budget came without a form"),
     (ANSWER | {"reasoning_budget": True}, protocol.CONSTRAINT, "must be a whole number, got True"),
-    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "reasoning_end must be text that is not empty"),
+    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "must be text that is not empty"),
     ({"answer": "start: nothing"}, protocol.CONSTRAINT, "answer cannot be followed"),
 ])  # fmt: skip
 def test_options_that_are_refused(options, code, said):
