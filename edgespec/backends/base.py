@@ -264,7 +264,7 @@ class CachedStates(Protocol):
 
 
 @runtime_checkable
-class Head(FileModel, GrowingModel, Protocol):
+class Trained(GrowingModel, Protocol):
     """A trained draft as a model: it reads tokens together with the target's hidden states.
 
     A token at position p of the text goes in with the hidden states of the target at p - 1, zeros
@@ -286,6 +286,11 @@ class Head(FileModel, GrowingModel, Protocol):
     features: Features
     n_states: int
     start: int
+
+
+@runtime_checkable
+class Head(FileModel, Trained, Protocol):
+    """A trained draft in a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.features import Features
 from ..costs.curves import Curve
 from .trace_model import Clock, TraceModel
 from .traces import Ranked, Trace
@@ -61,16 +62,40 @@ HEADS = {
 """
 
 
+class _States(Features):
+    """The places of the hidden states of the last tokens that a target has evaluated, none while a
+    head does without them.
+    """
+
+    def __init__(self, target: TraceModel) -> None:
+        super().__init__()
+        self._target = target
+
+    @property
+    def start(self) -> int:
+        """The first position whose states are there."""
+        return max(0, self.end - self.most)
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one whose states are there."""
+        return self._target.n_past if self.wanted else 0
+
+
 class HeadModel(TraceModel):
-    """A head that guesses recorded answers as often as its quality says, at every depth.
+    """A head that guesses recorded answers as often as its quality says, at every depth: `Trained`.
 
     What it guesses is drawn once for each position of an answer, whatever was drafted before: its
     first choice is the answer's token with a probability that it tells as its confidence; else it
     is the likeliest token that the target recorded beside it. Confidences are spread around the
     rate of that depth, and the deeper the lower. Depth is counted from the end of the text that
     `target` has: what is behind it, lookups' tokens included, the head reads with its own states,
-    and reads it again once it is accepted. kind: as in `Head`.
+    and reads it again once it is accepted. Of a text that it begins later, its cache holds what was
+    there before as well, which it did not read.
     """
+
+    layers = ()
+    n_states = 0
 
     def __init__(
         self, clock: Clock, curve: Curve, quality: HeadQuality, target: TraceModel, seed: int = 0
@@ -78,7 +103,25 @@ class HeadModel(TraceModel):
         super().__init__(clock, curve)
         self.kind = "dflash" if quality.block else "eagle3"
         self._quality, self._target, self._seed = quality, target, seed
+        self.max_depth, self.features = quality.block, _States(target)
+        self._start = 0
         self._n_true = 0  # tokens that it has read with the target's states
+
+    @property
+    def start(self) -> int:
+        """The position of its first token in the text."""
+        return self._start
+
+    @start.setter
+    def start(self, start: int) -> None:
+        self._start = start
+        self._tokens = self._text[:start]
+        self._same = self._n_true = start
+
+    @property
+    def n_past(self) -> int:
+        """Tokens in the cache."""
+        return len(self._tokens) - self._start
 
     def tell(self, trace: Trace) -> None:
         """Set the answer that comes next."""
@@ -88,8 +131,11 @@ class HeadModel(TraceModel):
 
     def truncate(self, n_past: int) -> None:
         """Forget the tokens after the first `n_past`."""
-        super().truncate(n_past)
-        self._n_true = min(self._n_true, n_past)
+        self._cut(self._start + n_past)
+
+    def _cut(self, n: int) -> None:
+        super()._cut(n)
+        self._n_true = min(self._n_true, n)
 
     def _take_time(self, n_tokens: int) -> None:
         """Let the clock run for tokens, and for those to be read again with the target's states; a

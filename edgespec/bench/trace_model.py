@@ -106,11 +106,11 @@ class TraceModel:
         rows = self._blank(len(parents) + 1)
         self._fill(rows[0])
         for node, parent in enumerate(parents):  # depth-first: its parent's path is still there
-            self.truncate(ends[parent])
+            self._cut(ends[parent])
             self._append(self._nodes[node])
             ends[node] = len(self._tokens)
             self._fill(rows[node + 1])
-        self.truncate(ends[-1])
+        self._cut(ends[-1])
         return Outputs(rows)
 
     def grow(
@@ -126,7 +126,7 @@ class TraceModel:
             for before in path_to(self._parents, node):
                 self._append(self._nodes[before])
             self._fill(row)
-            self.truncate(root)
+            self._cut(root)
         return Outputs(rows)
 
     def keep(self, path: Sequence[int]) -> None:
@@ -137,8 +137,7 @@ class TraceModel:
 
     def truncate(self, n_past: int) -> None:
         """Forget the tokens after the first `n_past`."""
-        del self._tokens[n_past:]
-        self._same = min(self._same, n_past)
+        self._cut(n_past)
 
     def checkpoint(self) -> Any:
         """Raise NotImplementedError: it truncates."""
@@ -150,6 +149,11 @@ class TraceModel:
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
+
+    def _cut(self, n: int) -> None:
+        """Forget the tokens after the first n of the text."""
+        del self._tokens[n:]
+        self._same = min(self._same, n)
 
     def _take_time(self, n_tokens: int) -> None:
         n_past, timed = len(self._tokens), n_tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends.base import Head
+from ..backends.base import Trained
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..types import DraftEstimate, Extension, Thresholds, Verified
@@ -33,7 +33,7 @@ class HeadDrafter(ModelTreeDrafter):
     target's states cost, some answers do without them.
     """
 
-    def __init__(self, head: Head, target_vocab_size: int, tree: TreeOptions, **options: Any):
+    def __init__(self, head: Trained, target_vocab_size: int, tree: TreeOptions, **options: Any):
         super().__init__(head, target_vocab_size, tree, **options)
         self.name = head.kind
         self._window = Window(options.get("window"), head.n_ctx, options.get("costs"), n_sinks=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..backends.base import Head
+from ..backends.base import Trained
 from ..errors import ConfigError
 from . import register
 from .ahead import AheadDrafter
@@ -45,7 +45,7 @@ def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
         "window": context.config.draft_window,
     }
     leaves = max_leaves(context)
-    if isinstance(model, Head):
+    if isinstance(model, Trained):
         if context.is_remote:
             raise ConfigError(
                 f"a head ({model.kind}) reads the target's hidden states, which do not travel: "

@@ -71,7 +71,7 @@ class Constraint(Protocol):
 
     @property
     def description(self) -> Mapping[str, bool | int | str]:
-        """What another machine needs to make it anew, by name; nothing if everything is allowed."""
+        """Options that another machine makes it from anew; none if everything is allowed."""
 
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of an answer, None if everything is allowed."""

@@ -47,7 +47,7 @@ class LocalVerifier:
     ) -> None:
         self._governor = governor
         self._head = head
-        self._is_tapped = False
+        self._is_tapped = self._reads_slower = False
         self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
@@ -94,8 +94,10 @@ class LocalVerifier:
             assert isinstance(self._model, HiddenStates)  # the head was opened for it
             of_use = may_draft and self._head.features.wanted
             if of_use != self._is_tapped:
+                untapped = self._model.capabilities.max_batch
                 self._model.tap(self._head.layers if of_use else ())
                 self._is_tapped = self._head.features.given = of_use
+                self._reads_slower = self._model.capabilities.max_batch < untapped
 
     def _n_wanted(self, request: Request) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""
@@ -134,10 +136,11 @@ class LocalVerifier:
     def _n_tapped(self) -> int:
         """Return how many of a prompt's last tokens have to have hidden states, 0 if all may.
 
-        To give final ones an engine may compute the logits of all tokens; others cost it little.
+        To give final ones an engine may compute the logits of all tokens, a few at a time; others
+        cost it little.
         """
         head = self._head
-        if head is None or not self._is_tapped or set(head.layers) != {FINAL}:
+        if head is None or not self._reads_slower or set(head.layers) != {FINAL}:
             return 0
         return head.n_states or head.features.most
 

@@ -131,7 +131,7 @@ class Bench:
         rendered = self._encoder.render([{"role": "user", "content": text}])
         prompt = self._encoder.encode(rendered)
         done = self._peer.answer(prompt, "structured", text, MOST, schema=schema)
-        return done.decode_s / done.n_tokens
+        return 1 / done.tokens_per_second
 
 
 def ratio(answers: list[dict], mode: str) -> list[float]:

@@ -170,20 +170,26 @@ def _add_layer(b, residual, read, attention):
 
 
 def table(
-    probs: np.ndarray, alone: float = 0, hidden_states: tuple[int, ...] = ()
+    probs: np.ndarray,
+    alone: float = 0,
+    hidden_states: tuple[int, ...] = (),
+    cache: tuple[int, int, int] = (1, 1, 1),
 ) -> onnx.ModelProto:
-    """Return a decoder that is a table of next-token probabilities; its cache means nothing.
+    """Return a decoder that is a table of next-token probabilities; its cache, of so many layers,
+    heads and numbers, changes nothing.
 
     alone: added to the logits of token 0 where one token is evaluated alone, as some kernels
     give other rows then. hidden_states: layers whose states are outputs, of a table as well.
     """
+    n_layer, heads, size = cache
     b = _Builder(0)
     inputs = [
         _value("input_ids", TensorProto.INT64, ["batch", "sequence"]),
         _value("attention_mask", TensorProto.INT64, ["batch", "total"]),
     ]
     outputs = [_value("logits", TensorProto.FLOAT, ["batch", "sequence", len(probs)])]
-    _add_cache(inputs, outputs, 0, 1, 1, b.kind)
+    for layer in range(n_layer):
+        _add_cache(inputs, outputs, layer, heads, size, b.kind)
     for layer in hidden_states:
         name = "hidden_states" if layer == -1 else f"hidden_states.{layer}"
         b.op("Gather", b.weight(len(probs), WIDTH), "input_ids", outputs=[name])
@@ -193,10 +199,11 @@ def table(
     single = b.op("Cast", b.op("Equal", n, b.const(np.array(1))), to=TensorProto.FLOAT)
     other = b.const(np.eye(1, len(probs), dtype=np.float32)[0] * np.float32(alone))
     b.op("Add", rows, b.op("Mul", single, other), outputs=["logits"])
-    column = b.op("Cast", "input_ids", to=TensorProto.FLOAT)
-    column = b.op("Unsqueeze", column, b.const(np.array([1, 3])))
-    for kind in ("key", "value"):
-        b.op("Concat", f"past_key_values.0.{kind}", column, outputs=[f"present.0.{kind}"], axis=2)
+    for name in [f"{layer}.{kind}" for layer in range(n_layer) for kind in ("key", "value")]:
+        new = b.op("Gather", b.weight(len(probs), heads * size), "input_ids")
+        new = b.op("Reshape", new, b.const(np.array([0, 0, heads, size])))
+        new = b.op("Transpose", new, perm=[0, 2, 1, 3])
+        b.op("Concat", f"past_key_values.{name}", new, outputs=[f"present.{name}"], axis=2)
     return _model(b, inputs, outputs)
 
 

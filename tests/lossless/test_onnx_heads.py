@@ -16,7 +16,7 @@ from edgespec.sampling.base import Request
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import head_files as files
-from tests.helpers import mtp_files
+from tests.helpers import moa_files, mtp_files
 from tests.helpers.enumeration import law, total_variation
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -36,22 +36,36 @@ def dflash():
     return made
 
 
-HEADS = {"dflash": dflash, "mtp of Qwen3.5": mtp_files.qwen, "mtp of MiMo": mtp_files.mimo}
+HEADS = {
+    "dflash": dflash, "mtp of Qwen3.5": mtp_files.qwen, "mtp of MiMo": mtp_files.mimo,
+    "moa": moa_files.moa,
+}  # fmt: skip
+CACHE = onnx_models.LAYERS, onnx_models.KV_HEADS, onnx_models.SIZE
 
 
 @pytest.fixture(scope="module", params=list(HEADS))
 def pair(request, tmp_path_factory):
     """Return a target of three tokens and a head for it."""
     rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("pair")
-    graph = onnx_models.table(rng.dirichlet([0.8, 0.8, 0.4], 3), hidden_states=(2, 4, 5, -1))
-    path = onnx_models.save(folder / "target", graph)
-    sizes = {"hidden_size": 32, "num_hidden_layers": files.TARGET_LAYERS}
+    reads_cache = request.param == "moa"
+    probs = rng.dirichlet([0.8, 0.8, 0.4], 3)
+    options = {"cache": CACHE} if reads_cache else {"hidden_states": (2, 4, 5, -1)}
+    sizes = {"hidden_size": 32}
+    if not reads_cache:
+        sizes["num_hidden_layers"] = files.TARGET_LAYERS
+    path = onnx_models.save(folder / "target", onnx_models.table(probs, **options))
+    sizes = {"hidden_size": 32} | (
+        {} if reads_cache else {"num_hidden_layers": files.TARGET_LAYERS}
+    )
     (path.parent / "config.json").write_text(json.dumps(sizes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "VOCAB", 3)
-        patch.setattr(mtp_files, "VOCAB", 3)
+        for module in (files, mtp_files, onnx_models):
+            patch.setattr(module, "VOCAB", 3)
         patch.setattr(files, "MASK_TOKEN", 2)
-        head = folders.converted(folder, HEADS[request.param](), target=path)
+        # a table has no matrices to take
+        other = onnx_models.save(folder / "other", keep=True) if reads_cache else path
+        (other.parent / "config.json").write_text(json.dumps(sizes))
+        head = folders.converted(folder, HEADS[request.param](), target=other)
     target = backend.OnnxModel(path, CONFIG)
     with (
         contextlib.closing(target),

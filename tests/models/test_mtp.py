@@ -1,11 +1,13 @@
-"""Tiny targets with MTP layers and DFlash heads through `load`: the text is the target's own."""
+"""Tiny targets with MTP layers, assistants and DFlash heads through `load`: the text is that of the
+target.
+"""
 
 import pytest
 
 import edgespec
-from tests.helpers import libllama, tiny_dflash, tiny_models, tiny_mtp
+from tests.helpers import libllama, tiny_dflash, tiny_gemma4, tiny_models, tiny_mtp
 
-libllama.require()
+llama_cpp = libllama.require()
 
 KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 2), ("qwen35", 1), ("qwen35moe", 1)]
 TEXTS = ("hello world", "abc", "The quick brown fox")
@@ -61,6 +63,33 @@ def test_a_file_beside_its_target(tmp_path):
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
+def test_text_with_an_assistant_equals_plain(tmp_path, top_k):
+    weights, own = tiny_gemma4.guessing_weights(noise=0.03)
+    target = tiny_gemma4.write_target(tmp_path, weights)
+    assistant = tiny_gemma4.write_assistant(tmp_path, own)
+    method = FIXED | {"options": {"top_k": top_k}}
+    options = {"n_ctx": 256, "n_threads": 1, "speculative_config": method}
+    with edgespec.load(target, assistant, **options) as engine:
+        assert engine.describe()["draft"]["file"] == assistant.name
+        n_drafted, n_accepted = drafted(engine)
+    assert 0 < n_accepted < n_drafted
+    with pytest.raises(edgespec.ConfigError, match="is a trained head, which only drafts"):
+        edgespec.load(assistant)
+
+
+def test_an_assistant_that_guesses_right_is_accepted(tmp_path):
+    weights, own = tiny_gemma4.guessing_weights()
+    target = tiny_gemma4.write_target(tmp_path, weights)
+    assistant = tiny_gemma4.write_assistant(tmp_path, own)
+    with edgespec.load(target, assistant, n_ctx=256, speculative_config=FIXED) as engine:
+        answer = engine.generate("hello", max_tokens=60, ignore_eos=True)
+    assert answer.stats.num_accepted_draft_tokens >= 40
+    with edgespec.load(target, assistant, n_ctx=256, n_threads=1) as engine:
+        engine.measure()
+        assert drafted(engine, 20)[0] >= 0
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
 def test_text_with_dflash_equals_plain(tmp_path, top_k):
     target = tiny_models.write(tmp_path, "llama")
     head = tiny_dflash.write(tmp_path / "dflash.gguf")
@@ -80,6 +109,26 @@ def test_a_targets_own_layers_are_used_unasked(tmp_path):
     for options in ({"draft": None}, {"speculative_config": {"method": "suffix"}}):
         with edgespec.load(path, n_ctx=256, n_threads=1, **options) as engine:
             assert engine.describe()["draft"] is None
+
+
+def test_a_hybrid_target_pays_for_going_back_only_while_its_head_reads(tmp_path, monkeypatch):
+    path = tiny_mtp.write(tmp_path, "qwen35", weights=tiny_mtp.guessing_weights("qwen35"))
+    made, new_context = [], llama_cpp.hidden.new_context
+    monkeypatch.setattr(
+        llama_cpp.hidden, "new_context", lambda *a: made.append(a) or new_context(*a)
+    )
+    options = {"n_ctx": 256, "n_threads": 1, "n_batch": 64}
+    with edgespec.load(path, None, **options) as engine:
+        engine.generate("hello", max_tokens=4)
+        assert engine.target.capabilities.rollback == 0
+    assert not made
+    with edgespec.load(path, speculative_config=FIXED, **options) as engine:
+        made.clear()
+        engine.generate("hello world " * 10, max_tokens=4)
+        assert engine.target.capabilities.rollback > 0
+        assert not made  # the prompt is read in pieces
+        engine.generate("hello", max_tokens=4, disable_spec_decode=True)
+        assert engine.target.capabilities.rollback == 0
 
 
 def test_a_request_that_ends_early_leaves_a_usable_engine(tmp_path):

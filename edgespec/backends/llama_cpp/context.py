@@ -13,7 +13,7 @@ from typing import Any
 
 from ...config import EngineConfig
 from ...device import available_memory, physical_cores
-from ...errors import ModelError, OutOfMemory
+from ...errors import DecodeError, ModelError, OutOfMemory
 from .branches import N_SEQUENCES
 from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
@@ -26,7 +26,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
-ROLLBACK = 3  # tokens that a recurrent state can go back; each takes the memory of a state
+ROLLBACK = 3  # tokens; each takes the memory of a state, and all of them some percent of a token
 LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
 
 _KV_BYTES = {  # of 32 elements
@@ -101,15 +101,15 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
 
 
 def new_context(
-    path: Path, model: Any, config: EngineConfig, watch: Any = None
+    path: Path, model: Any, config: EngineConfig, watch: Any = None, rollback: int = 0
 ) -> tuple[Any, list[str]]:
     """Return a context over loaded weights, and what the library logged. Raises OutOfMemory.
 
-    watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive.
+    watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive. rollback:
+    tokens that a recurrent state can go back.
     """
     params = context_params(model, config)
-    if not can_truncate(model) and has_own_head(path):
-        params.n_rs_seq = ROLLBACK  # a token alone takes some percent longer then
+    params.n_rs_seq = rollback
     params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
     return init_context(path, model, params)
 
@@ -131,6 +131,18 @@ def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
             f"({reason}); take a smaller n_ctx or a quantised KV cache (type_k, type_v)"
         )
     return context, log
+
+
+def copy_text(source: Any, target: Any) -> None:
+    """Copy the text in a context's cache to another context of the same model. Raises
+    DecodeError.
+    """
+    size = lib.llama_state_seq_get_size_ext(source, 0, 0)
+    state = (ctypes.c_uint8 * size)()
+    if lib.llama_state_seq_get_data_ext(source, state, size, 0, 0) != size or (
+        size and not lib.llama_state_seq_set_data_ext(target, state, size, 0, 0)
+    ):
+        raise DecodeError("the engine gives no copy of its cache; begin the request anew")
 
 
 def _check_fits(path: Path, model: Any, config: EngineConfig) -> None:

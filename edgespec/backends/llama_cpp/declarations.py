@@ -213,6 +213,7 @@ REQUIRED: dict[str, _Signature] = {
     "llama_memory_clear": (None, [pointer, c_bool]),
     "llama_memory_seq_rm": (c_bool, [pointer, c_int32, c_int32, c_int32]),
     "llama_memory_seq_pos_min": (c_int32, [pointer, c_int32]),
+    "llama_memory_seq_pos_max": (c_int32, [pointer, c_int32]),
     "llama_memory_seq_cp": (None, [pointer, c_int32, c_int32, c_int32, c_int32]),
     "llama_state_seq_get_size_ext": (c_size_t, [pointer, c_int32, c_uint32]),
     "llama_state_seq_get_data_ext": (c_size_t, [pointer, pointer, c_size_t, c_int32, c_uint32]),

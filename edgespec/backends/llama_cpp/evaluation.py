@@ -180,8 +180,7 @@ class TextInContext:
         if code == 2:
             raise Aborted(f"stopped after {self.n_past} tokens")
         failed_at, self.n_past = self.n_past, 0  # who knows what the cache holds
-        self._branches.clear()
-        lib.llama_memory_clear(self._memory, False)
+        self._clear()
         raise DecodeError(
             f"{self.path.name}: llama_decode failed with code {code} at {failed_at} tokens"
         )
@@ -191,5 +190,10 @@ class TextInContext:
         rolls_back = self.capabilities.rollback > 0  # to a state that may be another
         if not rolls_back and lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
             return self.n_past
-        lib.llama_memory_clear(self._memory, False)  # a recurrent state half-way is no state
+        self._clear()  # a recurrent state half-way is no state
         return 0
+
+    def _clear(self) -> None:
+        """Forget everything, whatever the cache holds."""
+        self._branches.clear()
+        lib.llama_memory_clear(self._memory, False)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..base import HeadFacts, TargetSizes
+from ..base import FINAL, HeadFacts, TargetSizes
 from ..files import size_of
 from .damage import check
-from .head_files import ARCHITECTURES
+from .head_files import ARCHITECTURES, ASSISTANT
 from .metadata import BLOCKS, Header, Layout
 from .nextn import mtp_layers, n_declared
 
@@ -33,14 +33,14 @@ def head_facts(path: Path) -> HeadFacts:
     mtp, size = mtp_layers(path), size_of(path)
     if mtp and not mtp.alone:
         size = _n_bytes_of(header, (f"blk.{mtp.n_layer + i}." for i in range(mtp.n)))
-    read_size = size - (0 if mtp else _n_bytes(header.layouts.get(_EMBEDDING)))
-    d2t = header.layouts.get("d2t")
+    d2t, assists = header.layouts.get("d2t"), architecture == ASSISTANT
+    all_read = mtp or assists  # embeddings that are the output weights as well, too
+    read_size = size - (0 if all_read else _n_bytes(header.layouts.get(_EMBEDDING)))
+    width = "embedding_length_out" if assists else "target_hidden_size"
     return HeadFacts(
-        kind=architecture if architecture in ARCHITECTURES else "mtp",
-        layers=(mtp.reads,) if mtp else _layers(header, architecture),
-        sizes=TargetSizes(
-            _number(header, f"{architecture}.target_hidden_size"), header.vocab_size, 0
-        ),
+        kind=architecture if architecture in ARCHITECTURES and not assists else "mtp",
+        layers=(mtp.reads,) if mtp else (FINAL,) if assists else _layers(header, architecture),
+        sizes=TargetSizes(_number(header, f"{architecture}.{width}"), header.vocab_size, 0),
         n_drafted=d2t.shape[0] if d2t and d2t.shape else header.vocab_size,
         size=size,
         read_size=read_size,

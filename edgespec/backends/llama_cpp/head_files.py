@@ -6,19 +6,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ..base import HiddenStates
+from ..base import FINAL, HiddenStates
 from .context import MAX_ROWS
 from .damage import check
 from .metadata import Header
 from .model import LlamaCppModel
-from .nextn import GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
+from .nextn import ASSISTED, GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
 
-ARCHITECTURES = ("eagle3", "dflash", "gemma4-assistant")  # which are no models of their own
+ASSISTANT = "gemma4-assistant"
+ARCHITECTURES = ("eagle3", "dflash", ASSISTANT)  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
 _OTHER_DFLASH = (  # tensors, and keys of metadata
@@ -35,8 +36,9 @@ def is_head(path: Path) -> bool:
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """A file that fits a target. layers: of the target. width: of the head's own states. lender:
-    the target if its embedding or output weights are used, else None. n_mtp: MTP layers. block: the
-    tokens that are guessed at once, with the one before them; mask: what stands for them.
+    the target if its embedding or output weights are used, else None. n_mtp: MTP layers. assists:
+    they look at the target's cache. block: the tokens that are guessed at once, with the one before
+    them; mask: what stands for them.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class HeadFile:
     width: int
     lender: LlamaCppModel | None = None
     n_mtp: int = 0
+    assists: bool = False
     block: int = 0
     mask: int = 0
 
@@ -60,8 +63,8 @@ def fitting(path: Path, target: HiddenStates) -> HeadFile:
         return _MtpCheck(header, kind, target).mtp_file(mtp)
     raise ModelError(
         f"{path.name} has no head that can be evaluated here: it is of the architecture {kind!r}, "
-        f"with {n_declared(header)} MTP layers; give an EAGLE-3 or DFlash head, or MTP layers of "
-        f"{', '.join(GRAPHS)}"
+        f"with {n_declared(header)} MTP layers; give an EAGLE-3 or DFlash head, MTP layers of "
+        f"{', '.join(GRAPHS)}, or an assistant of {ASSISTED}"
     )
 
 
@@ -278,4 +281,81 @@ class _MtpCheck(_Check):
         return HeadFile("mtp", (mtp.reads,), self._width, n_mtp=mtp.n)
 
 
-_CHECKS: dict[str, type[_Check]] = {"eagle3": _EagleCheck, "dflash": _DFlashCheck}
+class _Keys(NamedTuple):
+    """The keys that a layer looks at: n_kv heads, each of `size` numbers."""
+
+    slides: bool
+    n_kv: int
+    size: int
+
+    def __str__(self) -> str:
+        window = "with a sliding window" if self.slides else "over the whole text"
+        return f"{self.n_kv} heads of {self.size} numbers {window}"
+
+
+class _AssistantCheck(_Check):
+    def file(self) -> HeadFile:
+        """Return what the file says, if it is whole and fits."""
+        theirs = self._keys(self._cache(), ASSISTED)
+        n, own = self._number("nextn_predict_layers"), self._keys(self._header, self._kind)
+        if n != len(own) or not any(keys.slides for keys in own):
+            self._damaged(
+                f"{n} of its {len(own)} layers guess", "all, one with a sliding window at least"
+            )
+        for i, keys in enumerate(own):
+            if keys != (there := theirs[-2:][0] if keys.slides else theirs[-1]):
+                self._other_target(f"its layer {i} looks at {keys}", f"{there}")
+        self._check_shape()
+        self._check_width(self._number("embedding_length_out"))
+        self._check_vocabulary()
+        return HeadFile("mtp", (FINAL,), self._target.hidden_size, n_mtp=n, assists=True)
+
+    def _cache(self) -> Header:
+        """Return the header of the target, if its cache is one that can be looked at."""
+        if not isinstance(self._target, LlamaCppModel):
+            self._refuse(
+                "it looks at the keys and values of its target",
+                "which runs on another engine",
+                "give a GGUF of the target",
+            )
+        header = check(self._target.path)
+        if (found := header.text("general.architecture")) != ASSISTED:
+            self._other_target(f"it assists {ASSISTED}", f"the architecture {found!r}")
+        return header
+
+    def _keys(self, header: Header, kind: str) -> list[_Keys]:
+        """Return the keys that each layer of a file looks at."""
+        slides = header.metadata.get(f"{kind}.attention.sliding_window_pattern")
+        n_layer = header.metadata.get(f"{kind}.block_count")
+        if not isinstance(slides, list) or len(slides) != n_layer:
+            self._damaged(f"sliding_window_pattern is {slides!r:.80}", "a value for each layer")
+        n_heads, n_kv = (
+            found if isinstance(found, list) else [found] * n_layer
+            for name in ("head_count", "head_count_kv")
+            for found in [header.metadata.get(f"{kind}.attention.{name}")]
+        )
+        if not len(n_heads) == len(n_kv) == n_layer or not all([*n_heads, *n_kv]):
+            self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "some in each layer")
+        if any(all_heads % kv for all_heads, kv in zip(n_heads, n_kv, strict=True)):
+            self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "multiples")
+        whole, sliding = (
+            header.metadata.get(f"{kind}.attention.key_length{end}", 0) for end in ("", "_swa")
+        )
+        return [
+            _Keys(bool(slide), kv, sliding if slide else whole)
+            for slide, kv in zip(slides, n_kv, strict=True)
+        ]
+
+    def _check_shape(self) -> None:
+        """Refuse rotations that the engine cannot do."""
+        self._number("attention.sliding_window")
+        for end in ("", "_swa"):
+            size = self._number(f"attention.key_length{end}")
+            rotated = self._number(f"rope.dimension_count{end}", size)
+            if rotated > size or rotated % 2:
+                self._damaged(f"{rotated} of {size} numbers are rotated", "an even part of them")
+
+
+_CHECKS: dict[str, type[_Check]] = {
+    "eagle3": _EagleCheck, "dflash": _DFlashCheck, ASSISTANT: _AssistantCheck
+}  # fmt: skip

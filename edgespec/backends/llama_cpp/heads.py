@@ -7,6 +7,7 @@ from pathlib import Path
 from ...config import EngineConfig
 from ...errors import ConfigError
 from ..base import HiddenStates
+from .assistant import LlamaCppAssistant
 from .declarations import CHAINS, HEADS, missing
 from .dflash import LlamaCppDFlash
 from .eagle import LlamaCppEagle
@@ -27,6 +28,8 @@ def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> LlamaCp
     """
     _check_library(Path(path), "heads", HEADS)
     file = fitting(Path(path), target)
+    if file.assists:
+        return LlamaCppAssistant(Path(path), config, target, file)
     if file.n_mtp > 1:
         _check_library(Path(path), "several MTP layers", CHAINS)
         return LlamaCppMtpChain(Path(path), config, target, file)

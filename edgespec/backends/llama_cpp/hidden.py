@@ -11,29 +11,34 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ...errors import ConfigError, DecodeError
+from ...errors import ConfigError, DecodeError, OutOfMemory
 from ...types import Abort, Outputs
 from ..base import FINAL
 from ..features import States
 from .abort import ABORTABLE, AbortableDecode
 from .batch import Batch, Part, RowViews
-from .context import LEAST_N_CTX, MAX_ROWS, new_context
-from .declarations import LAYER_INPUTS, WATCHING, EvalCallback, missing
+from .context import LEAST_N_CTX, MAX_ROWS, ROLLBACK, copy_text, new_context
+from .declarations import LAYER_INPUTS, ROLLING_BACK, WATCHING, EvalCallback, missing
 from .evaluation import TextInContext
 from .inspection import inspect_metadata
 from .library import engine, lib
 from .nextn import reads
 
+logger = logging.getLogger("edgespec.llama_cpp")
+
 # Architectures whose layers were seen to give their inputs. The engine has more of them, but ends
 # the process if it is asked for those of others; where in doubt a callback gives the same numbers.
 GIVE_INPUTS = ("llama", "qwen3", "qwen3moe", "qwen35")
 FIRST = "the first tensor"  # has no name that stays
+# Those whose recurrent state was seen to go back.
+ROLL_BACK = ("qwen35", "qwen35moe")
 EMBEDDINGS = {  # what goes into layer 0: others scale their embeddings, or add to them
     "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "qwen3moe": FIRST, "gemma3": "inp_scaled",
 }  # fmt: skip
@@ -241,17 +246,15 @@ class Tappable(TextInContext):
         """Let each evaluation give the hidden states of these layers, as `HiddenStates.tap`.
 
         FINAL and the number of layers make the engine compute the logits of every token, in pieces
-        of `max_rows`, unless it is what MTP layers read. A context that has to be made anew gets
-        what the cache holds; the memory of both is needed meanwhile. Raises ConfigError and
-        OutOfMemory.
+        of `max_rows`, unless it is what MTP layers read. While states are given, recurrent ones
+        can go back, where the engine is able to. A context that has to be made anew gets what the
+        cache holds; the memory of both is needed meanwhile. Raises ConfigError and OutOfMemory.
         """
         wanted = tuple(layers)
         taps, was = self._taps_for(wanted) if wanted else None, self._taps
         if taps and was and was.layers == wanted:
             return
-        if (taps and taps.watch) or (was and was.watch):
-            self._renew(taps.watch if taps else None)
-        elif was:
+        if not self._renew_for(taps, was) and was:
             was.switch(self._context, False)
         if taps:
             taps.switch(self._context, True)
@@ -326,10 +329,31 @@ class Tappable(TextInContext):
             lib.llama_free(context)
         return seen
 
-    def _renew(self, watch: Any) -> None:
+    def _renew_for(self, taps: Taps | None, was: Taps | None) -> bool:
+        """Take a new context if these taps, or those before, need another one, and return whether
+        it was taken. Raises as `_renew`, but for no memory to go back.
+        """
+        watched = bool((taps and taps.watch) or (was and was.watch))
+        rollback = ROLLBACK if taps and self._can_roll_back else 0
+        if not watched and rollback == self.capabilities.rollback:
+            return False
+        try:
+            self._renew(taps.watch if taps else None, rollback)
+        except OutOfMemory as error:
+            if watched:
+                raise
+            logger.info("%s; the context stays as it is", error)
+            return False
+        return True
+
+    @property
+    def _can_roll_back(self) -> bool:
+        return self._architecture in ROLL_BACK and not missing(lib, ROLLING_BACK)
+
+    def _renew(self, watch: Any, rollback: int) -> None:
         """Take a new context with the same text in its cache. Raises OutOfMemory, DecodeError."""
         old, n_past = self._context, self.n_past
-        context, _ = new_context(self.path, self.native.model, self.config, watch)
+        context, _ = new_context(self.path, self.native.model, self.config, watch, rollback)
         try:
             copy_text(old, context)
         except BaseException:
@@ -373,15 +397,3 @@ class Tappable(TextInContext):
         """Take another context, which is empty and not tapped."""
         self._taps = None
         super()._use(context)
-
-
-def copy_text(source: Any, target: Any) -> None:
-    """Copy the text in a context's cache to another context of the same model. Raises
-    DecodeError.
-    """
-    size = lib.llama_state_seq_get_size_ext(source, 0, 0)
-    state = (ctypes.c_uint8 * size)()
-    if lib.llama_state_seq_get_data_ext(source, state, size, 0, 0) != size or (
-        size and not lib.llama_state_seq_set_data_ext(target, state, size, 0, 0)
-    ):
-        raise DecodeError("the engine gives no copy of its cache; begin the request anew")

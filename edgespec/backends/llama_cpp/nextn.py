@@ -47,6 +47,7 @@ GRAPHS = {
     "qwen35moe": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
     "qwen3next": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
 }
+ASSISTED = "gemma4"  # whose MTP layers are files of their own, and look at its cache
 _EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 
@@ -69,9 +70,9 @@ def reads(architecture: str, n_layer: int) -> int | None:
     cost: FINAL or n_layer. None for one that gives none.
     """
     graph = GRAPHS.get(architecture)
-    if graph is None or missing(lib, HEADS):
+    if missing(lib, HEADS) or not (graph or architecture == ASSISTED):
         return None
-    return FINAL if graph.normed else n_layer
+    return n_layer if graph and not graph.normed else FINAL
 
 
 def mtp_layers(path: Path) -> MtpLayers | None:

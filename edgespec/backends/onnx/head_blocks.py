@@ -13,6 +13,7 @@ from .head_steps import (
     FUSE,
     HEAD,
     Floats,
+    KeptRows,
     Nodes,
     Run,
     bind_input,
@@ -43,7 +44,7 @@ class Blocks:
             self._block = np.full(inputs.pop("input_ids"), mask, np.int64)
             self.n_ctx = graph.n_ctx
         self._cache = {
-            name.removeprefix("past_key_values."): np.zeros((self.n_ctx, shape[-1]), np.float32)
+            name.removeprefix("past_key_values."): KeptRows(self.n_ctx, shape[-1], self.provider)
             for name, shape in inputs.items()
         }
         self._places = np.arange(self.n_ctx, dtype=np.int64)
@@ -82,7 +83,7 @@ class Blocks:
         bind_input(binding, "hidden_states", taps[None])
         bind_input(binding, "position_ids", self._places[n_past:end])
         for name, kept in self._cache.items():
-            bind_output(binding, f"present.{name}", kept[None, n_past:end])
+            kept.bind_output(binding, f"present.{name}", n_past, end)
         run(self._fuse, binding)
 
     def _guess(self, token: int, n_states: int, run: Run) -> None:
@@ -91,6 +92,6 @@ class Blocks:
         self._block[0, 0] = token
         bind_input(binding, "input_ids", self._block)
         for name, kept in self._cache.items():
-            bind_input(binding, f"past_key_values.{name}", kept[None, :n_states])
+            kept.bind_input(binding, f"past_key_values.{name}", 0, n_states)
         bind_output(binding, "logits", self._all)
         run(self._head, binding)

@@ -17,6 +17,7 @@ from .head_steps import (
     HEAD,
     MAX_NODES,
     Floats,
+    KeptRows,
     Nodes,
     Run,
     bind_input,
@@ -47,7 +48,7 @@ class Mixture:
             self.width, self.n_ctx = int(graph.outputs["logits"][-1]), graph.n_ctx
             sizes = {name: int(graph.inputs[f"past_key_values.{name}"][-1]) for name in names}
         self._cache = {
-            name: np.zeros((self.n_ctx, size), np.float32) for name, size in sizes.items()
+            name: KeptRows(self.n_ctx, size, self.provider) for name, size in sizes.items()
         }
         self._ids = np.zeros((1, max(chunk, MAX_ROWS)), np.int64)
         self._places = np.arange(self.n_ctx, dtype=np.int64)
@@ -91,7 +92,7 @@ class Mixture:
         bind_input(binding, "hidden_states", taps[None])
         bind_input(binding, "position_ids", self._places[n_past:end])
         for name in ("1.key", "1.value"):
-            bind_output(binding, f"present.{name}", self._cache[name][None, n_past:end])
+            self._cache[name].bind_output(binding, f"present.{name}", n_past, end)
         run(self._fuse, binding)
 
     def _evaluate(
@@ -110,13 +111,13 @@ class Mixture:
             "input_ids": self._ids[:, :n], "position_ids": positions, "attention_bias": bias,
             "context_bias": context_bias, KEEP: self._n_rows,
         }  # fmt: skip
-        for name, kept in self._cache.items():
-            length = total - n if name[0] == "0" else context_bias.shape[1]
-            given[f"past_key_values.{name}"] = kept[None, :length]
         for name, array in given.items():
             bind_input(binding, name, array)
+        for name, kept in self._cache.items():
+            length = total - n if name[0] == "0" else context_bias.shape[1]
+            kept.bind_input(binding, f"past_key_values.{name}", 0, length)
         for name in ("0.key", "0.value"):
-            bind_output(binding, f"present.{name}", self._cache[name][None, total - n : total])
+            self._cache[name].bind_output(binding, f"present.{name}", total - n, total)
         bind_output(binding, "logits", self._logits[None, :rows])
         run(self._head, binding)
 

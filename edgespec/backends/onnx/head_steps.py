@@ -120,16 +120,7 @@ class Layered:
         self._nodes = np.zeros((MAX_NODES + 1, self._d), np.float32)  # the root's, then theirs
         self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
         self._binding = self._head.io_binding()
-        device = "cuda" if self.provider == "CUDA" else "cpu"
-        try:
-            self._cache = [
-                ort.OrtValue.ortvalue_from_shape_and_type(self._cache_shape, np.float32, device, 0)
-                for _ in range(2)
-            ]
-        except Exception as error:  # the library's own kinds have no common root
-            raise OutOfMemory(
-                f"no cache of {self.n_ctx} tokens could be made: {error}; take a smaller n_ctx"
-            ) from error
+        self._cache = [device_array(self._cache_shape, self.n_ctx, self.provider) for _ in range(2)]
         for kind, value in zip(("key", "value"), self._cache, strict=True):
             self._binding.bind_ortvalue_input(f"past_key_values.0.{kind}", value)
             self._binding.bind_ortvalue_output(f"present.0.{kind}", value)
@@ -286,6 +277,39 @@ class MlpSpeculator:
         bind_output(binding, "logits", self._logits[None, :n])
         bind_output(binding, "next_states", after[None])
         run(session, binding)
+
+
+class KeptRows:
+    """A cache of rows, of `size` numbers each, where a provider computes. Raises OutOfMemory."""
+
+    def __init__(self, n: int, size: int, provider: str) -> None:
+        self._array = device_array((n, size), n, provider)
+        self._size = size
+
+    def bind_input(self, binding: Any, name: str, start: int, end: int) -> None:
+        """Let a graph read rows, as [1, end - start, size]."""
+        binding.bind_input(name, *self._part(start, end))
+
+    def bind_output(self, binding: Any, name: str, start: int, end: int) -> None:
+        """Let a graph write rows, as [1, end - start, size]."""
+        binding.bind_output(name, *self._part(start, end))
+
+    def _part(self, start: int, end: int) -> tuple[str, int, Any, tuple[int, ...], int]:
+        address = self._array.data_ptr() + start * self._size * np.dtype(np.float32).itemsize
+        return self._array.device_name(), 0, np.float32, (1, end - start, self._size), address
+
+
+def device_array(shape: tuple[int, ...], n_ctx: int, provider: str) -> Any:
+    """Return an array of float32 where a provider computes, for so many tokens. Raises
+    OutOfMemory.
+    """
+    device = "cuda" if provider == "CUDA" else "cpu"
+    try:
+        return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, device, 0)
+    except Exception as error:  # the library's own kinds have no common root
+        raise OutOfMemory(
+            f"no cache of {n_ctx} tokens could be made: {error}; take a smaller n_ctx"
+        ) from error
 
 
 def provider_of(session: Any) -> str:

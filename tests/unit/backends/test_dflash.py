@@ -1,73 +1,50 @@
 """DFlash heads on llama.cpp, tiny and random, against NumPy."""
 
-import signal
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 
-from edgespec import Aborted, ConfigError, ContextFull, EngineConfig, ModelError, TruncatedModel
+from edgespec import Aborted, ConfigError, ContextFull, ModelError, TruncatedModel
 from edgespec.backends.base import Head
-from edgespec.backends.features import Features
-from tests.helpers import libllama, tiny_dflash, tiny_models
+from tests.helpers import tiny_dflash, tiny_models
 from tests.helpers.gguf_files import ARRAY, BOOL, INT32, TOKENS, UINT32
+from tests.helpers.llama_heads import (
+    EXACT,
+    LONG,
+    N_CTX,
+    TEXT,
+    OtherEngine,
+    cut,
+    features_of,
+    lib,
+    lives,
+    llama_cpp,
+    near,
+    opening,
+    press,
+    states_of,
+    tapped,
+)  # fmt: skip
 
-llama_cpp = libllama.require()
-
-from edgespec.backends.llama_cpp.library import lib  # noqa: E402
-
-N_CTX = 256
-TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
-LONG = [3 + (7 * i) % 250 for i in range(150)]
-SETTINGS = {"n_ctx": N_CTX, "n_batch": 64, "n_threads": 1}
-EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
 DEPTH = tiny_dflash.BLOCK - 1
 WIDTH = tiny_models.WIDTH
 
 
-class OtherEngine:
-    """What a head needs to know of a target that another engine evaluates."""
-
-    hidden_size, n_layer, vocab_size = WIDTH, tiny_models.N_LAYER, len(TOKENS)
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    path = tiny_models.write(tmp_path_factory.mktemp("target"), "llama")
-    model = llama_cpp.LlamaCppModel(path, EXACT)
-    model.tap(tiny_dflash.LAYERS)
-    yield model
-    model.close()
+    with tapped(tmp_path_factory.mktemp("target"), tiny_dflash.LAYERS, EXACT) as model:
+        yield model
 
 
 @pytest.fixture(scope="module")
 def states(target):
     """Return the target's states of LONG."""
-    target.truncate(0)
-    return target.decode(LONG).hidden.copy()
-
-
-def features_of(states, start=0):
-    found = Features()
-    found.append(start, states)
-    return found
+    return states_of(target, LONG)
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """Open heads, and close them at the end."""
-    made = []
-
-    def open_head(target=None, weights=None, config=EXACT, **changed):
-        path = tiny_dflash.write(tmp_path / f"head-{len(made)}.gguf", weights, **changed)
-        made.append(llama_cpp.open_head(path, config, target or OtherEngine()))
-        return made[-1]
-
-    yield open_head
-    for head in made:
-        head.close()
+    with opening(tmp_path, tiny_dflash.write) as found:
+        yield found
 
 
 @pytest.fixture
@@ -75,12 +52,6 @@ def head(opened, states):
     made = opened()
     made.features = features_of(states)
     return made
-
-
-def near(found, expected, most=1e-4):
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < most * np.abs(expected).max()
-    return True
 
 
 def block(states, n, token, start=0, known=0, reference=None):
@@ -255,16 +226,7 @@ def test_an_abort_leaves_a_usable_head(head, states):
 
 @pytest.mark.parametrize("n", [1, 3, 6])
 def test_ctrl_c_leaves_a_usable_head(head, states, n, monkeypatch):
-    call, n_calls = lib.llama_decode, []
-
-    def pressed(*args):
-        n_calls.append(n)
-        code = call(*args)
-        if len(n_calls) == n:
-            signal.raise_signal(signal.SIGINT)
-        return code
-
-    monkeypatch.setattr(lib, "llama_decode", pressed)
+    press(monkeypatch, n=n)
     with pytest.raises(KeyboardInterrupt):  # the sixth call is the block's
         head.decode(LONG)
     monkeypatch.undo()
@@ -360,8 +322,7 @@ def test_what_does_not_fit_is_refused(opened, case):
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_truncated_file_is_refused(tmp_path, part):
     path = tiny_dflash.write(tmp_path / "head.gguf")
-    data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data))])
+    cut(path, part)
     with pytest.raises(TruncatedModel):
         llama_cpp.open_head(path, EXACT, OtherEngine())
 
@@ -370,7 +331,8 @@ def test_nothing_ends_the_process(tmp_path):
     """Some of these files would, if they came to the engine, and so would long texts at once."""
     program = f"""
         from pathlib import Path
-        from edgespec import ConfigError, ModelError
+        from edgespec import ConfigError, EngineConfig, ModelError
+        from tests.helpers.llama_heads import SETTINGS
         from tests.unit.backends import test_dflash as t
         for case, (metadata, weights, _) in t.REFUSED.items():
             path = t.tiny_dflash.write(Path({str(tmp_path)!r}) / "head.gguf", weights, **metadata)
@@ -381,18 +343,11 @@ def test_nothing_ends_the_process(tmp_path):
                 pass
         path = t.tiny_dflash.write(Path({str(tmp_path)!r}) / "head.gguf")
         for settings in ({{"n_batch": 512}}, {{"n_batch": 32}}, {{"flash_attn": "on"}}):
-            config = t.EngineConfig(**(t.SETTINGS | settings))
+            config = EngineConfig(**(SETTINGS | settings))
             head = t.llama_cpp.open_head(path, config, t.OtherEngine())
             head.features = t.features_of(t.np.ones((150, 4, t.WIDTH), t.np.float32))
             for tokens in (t.LONG, t.LONG[:40]):
                 head.decode(tokens)
         print("lives")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "lives\n"
+    lives(program)

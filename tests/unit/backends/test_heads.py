@@ -1,74 +1,49 @@
 """EAGLE-3 heads on llama.cpp, tiny and random, against NumPy."""
 
-import signal
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 
-from edgespec import Aborted, ConfigError, ContextFull, EngineConfig, ModelError, TruncatedModel
+from edgespec import Aborted, ConfigError, ContextFull, ModelError, TruncatedModel
 from edgespec.backends.base import Head, HeadBackend
-from edgespec.backends.features import Features
 from edgespec.sampling.trees import path_to
-from tests.helpers import libllama, tiny_heads, tiny_models
+from tests.helpers import tiny_heads, tiny_models
 from tests.helpers.gguf_files import ARRAY, INT32, STRING, TOKENS, UINT32
-
-llama_cpp = libllama.require()
-
-from edgespec.backends.llama_cpp.library import lib  # noqa: E402
-
-N_CTX = 256
-TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
-LONG = [3 + (7 * i) % 250 for i in range(150)]
-CONFIG = EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1, flash_attn="on")
-EXACT = EngineConfig(
-    n_ctx=N_CTX, n_batch=64, n_threads=1, flash_attn="off", type_k="f32", type_v="f32"
-)
-
-
-class OtherEngine:
-    """What a head needs to know of a target that another engine evaluates."""
-
-    hidden_size, n_layer, vocab_size = tiny_models.WIDTH, tiny_models.N_LAYER, len(TOKENS)
+from tests.helpers.llama_heads import (
+    CONFIG,
+    EXACT,
+    LONG,
+    N_CTX,
+    TEXT,
+    OtherEngine,
+    cut,
+    features_of,
+    lib,
+    lives,
+    llama_cpp,
+    near,
+    opening,
+    press,
+    states_of,
+    tapped,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    path = tiny_models.write(tmp_path_factory.mktemp("target"), "llama")
-    model = llama_cpp.LlamaCppModel(path, CONFIG)
-    model.tap(tiny_heads.LAYERS)
-    yield model
-    model.close()
+    with tapped(tmp_path_factory.mktemp("target"), tiny_heads.LAYERS, CONFIG) as model:
+        yield model
 
 
 @pytest.fixture(scope="module")
 def states(target):
     """Return the target's states of LONG."""
-    target.truncate(0)
-    return target.decode(LONG).hidden.copy()
-
-
-def features_of(states, start=0):
-    found = Features()
-    found.append(start, states)
-    return found
+    return states_of(target, LONG)
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """Open heads, and close them at the end."""
-    made = []
-
-    def open_head(target=None, weights=None, config=EXACT, **changed):
-        path = tiny_heads.write(tmp_path / f"head-{len(made)}.gguf", weights, **changed)
-        made.append(llama_cpp.open_head(path, config, target or OtherEngine()))
-        return made[-1]
-
-    yield open_head
-    for head in made:
-        head.close()
+    with opening(tmp_path, tiny_heads.write) as found:
+        yield found
 
 
 @pytest.fixture
@@ -76,14 +51,6 @@ def head(opened, states):
     made = opened()
     made.features = features_of(states)
     return made
-
-
-def near(found, expected, most=1e-4):
-    finite = np.isfinite(expected)
-    assert found.shape == expected.shape
-    assert np.array_equal(np.isfinite(found), finite)
-    assert np.abs(found[finite] - expected[finite]).max() < most
-    return True
 
 
 def read(reference, tokens, states, start=0, known=0):
@@ -311,17 +278,8 @@ def test_an_abort_leaves_a_usable_head(head):
 def test_ctrl_c_leaves_a_usable_head(head, name, monkeypatch):
     expected = head.decode(LONG, 3).logits.copy()
     row = head.grow([9], [-1]).logits[0].copy()
-    call, n_calls = getattr(lib, name), []
-
-    def pressed(*args):
-        n_calls.append(name)
-        code = call(*args)
-        if len(n_calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return code
-
     head.truncate(0)
-    monkeypatch.setattr(lib, name, pressed)
+    press(monkeypatch, name, 3)
     with pytest.raises(KeyboardInterrupt):
         head.decode(LONG)
     monkeypatch.undo()
@@ -333,14 +291,7 @@ def test_ctrl_c_leaves_a_usable_head(head, name, monkeypatch):
 def test_ctrl_c_while_growing_leaves_no_node(head, monkeypatch):
     head.decode(TEXT)
     expected = head.grow([9], [-1]).logits[0].copy()
-    call = lib.llama_decode
-
-    def pressed(*args):
-        code = call(*args)
-        signal.raise_signal(signal.SIGINT)
-        return code
-
-    monkeypatch.setattr(lib, "llama_decode", pressed)
+    press(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         head.grow([3], [0])
     monkeypatch.undo()
@@ -441,7 +392,7 @@ REFUSED = {
     "offsets": ({}, {"d2t": DRAFTED - np.arange(64)}, "d2t has tokens twice"),
     "float d2t": ({}, {"d2t": DRAFTED.astype(np.float32)}, "d2t is of type 0"),
     "another kind": (
-        {"general.architecture": (STRING, b"gemma4-assistant")}, None, "architecture 'gemma4-assis"
+        {"general.architecture": (STRING, b"dspark")}, None, "of the architecture 'dspark'"
     ),
 }  # fmt: skip
 
@@ -468,8 +419,7 @@ def test_a_vocabulary_of_its_own_needs_an_output_of_its_own(opened, target):
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_truncated_file_is_refused(tmp_path, part):
     path = tiny_heads.write(tmp_path / "head.gguf")
-    data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data))])
+    cut(path, part)
     with pytest.raises(TruncatedModel):
         llama_cpp.open_head(path, EXACT, OtherEngine())
 
@@ -503,14 +453,7 @@ def test_nothing_ends_the_process(tmp_path):
                 pass
         print("lives")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "lives\n"
+    lives(program)
 
 
 @pytest.mark.parametrize("end", ["", "del target, head", "head.close(); target.close()"])
@@ -529,11 +472,4 @@ def test_a_head_that_borrows_weights_goes_before_its_target(tmp_path, end):
         gc.collect()
         print("lives")
     """
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "lives\n"
+    lives(program)

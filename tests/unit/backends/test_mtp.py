@@ -1,40 +1,36 @@
 """MTP layers on llama.cpp, tiny and random, against NumPy where that knows the architecture."""
 
-import signal
-
 import numpy as np
 import pytest
 
-from edgespec import Aborted, ContextFull, EngineConfig
+from edgespec import Aborted, ContextFull
 from edgespec.backends.base import FINAL, Head
-from edgespec.backends.features import Features
 from edgespec.sampling.trees import path_to
-from tests.helpers import libllama, tiny_models, tiny_mtp
+from tests.helpers import tiny_models, tiny_mtp
 from tests.helpers.gguf_files import TOKENS
+from tests.helpers.llama_heads import (
+    CONFIG,
+    EXACT,
+    LONG,
+    N_CTX,
+    TEXT,
+    OtherEngine,
+    features_of,
+    lib,
+    llama_cpp,
+    near,
+    press,
+    states_of,
+)  # fmt: skip
 
-llama_cpp = libllama.require()
+hidden = llama_cpp.hidden
 
-from edgespec.backends.llama_cpp import hidden  # noqa: E402
-from edgespec.backends.llama_cpp.library import lib  # noqa: E402
-
-N_CTX = 256
-TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
-LONG = [3 + (7 * i) % 250 for i in range(150)]
-SETTINGS = {"n_ctx": N_CTX, "n_batch": 64, "n_threads": 1}
-CONFIG = EngineConfig(**SETTINGS, flash_attn="on")
-EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
 KINDS = [
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
     ("qwen3next", 1), ("glm4moe", 1),
 ]  # fmt: skip
 REFERENCED = [kind for kind in KINDS if kind[0] in tiny_mtp.CHAINED]
 READS = {"mimo2": tiny_models.N_LAYER}  # others: FINAL
-
-
-class OtherEngine:
-    """What a head needs to know of a target that another engine evaluates."""
-
-    hidden_size, n_layer, vocab_size = tiny_models.WIDTH, tiny_models.N_LAYER, len(TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -79,23 +75,6 @@ def head_of(opened):
 @pytest.fixture(params=KINDS, ids=str)
 def head(request, head_of):
     return head_of(request.param)
-
-
-def states_of(target, tokens):
-    target.truncate(0)
-    return target.decode(tokens).hidden.copy()
-
-
-def features_of(states, start=0):
-    found = Features()
-    found.append(start, states)
-    return found
-
-
-def near(found, expected, most=1e-4):
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() < most * np.abs(expected).max()
-    return True
 
 
 class Layers:
@@ -336,18 +315,9 @@ def test_an_abort_leaves_a_usable_head(head):
 def test_ctrl_c_leaves_a_usable_head(head, n, grows, monkeypatch):
     expected = head.decode(LONG, 3).logits.copy()
     row = head.grow([9], [-1]).logits[0].copy()
-    call, n_calls = lib.llama_decode, []
-
-    def pressed(*args):
-        n_calls.append(n)
-        code = call(*args)
-        if grows or len(n_calls) == n:
-            signal.raise_signal(signal.SIGINT)
-        return code
-
     if not grows:
         head.truncate(0)
-    monkeypatch.setattr(lib, "llama_decode", pressed)
+    press(monkeypatch, n=0 if grows else n)
     with pytest.raises(KeyboardInterrupt):
         head.grow([3], [0]) if grows else head.decode(LONG)
     monkeypatch.undo()

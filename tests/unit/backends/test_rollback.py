@@ -1,11 +1,12 @@
-"""Hybrid models, whose recurrent state llama.cpp can take back a few tokens: only where that is
-the state of the text that is left.
+"""Hybrid models, whose recurrent state llama.cpp can take back a few tokens while their states are
+given to a head: only where that is the state of the text that is left.
 """
 
 import numpy as np
 import pytest
 
-from edgespec import Aborted, CannotTruncate, EngineConfig
+from edgespec import Aborted, CannotTruncate, EngineConfig, OutOfMemory
+from edgespec.backends.base import FINAL
 from edgespec.cache.token_cache import TokenCache
 from tests.helpers import libllama, tiny_mtp
 from tests.helpers.gguf_files import UINT32
@@ -13,7 +14,7 @@ from tests.helpers.tiny_models import N_LAYER
 
 libllama.require()
 
-from edgespec.backends.llama_cpp import LlamaCppModel  # noqa: E402
+from edgespec.backends.llama_cpp import LlamaCppModel, hidden  # noqa: E402
 from edgespec.backends.llama_cpp.context import ROLLBACK  # noqa: E402
 
 CONFIG = EngineConfig(n_ctx=256, n_batch=64, n_threads=1, flash_attn="on")
@@ -36,6 +37,7 @@ def models(path):
 @pytest.fixture
 def model(models):
     models[0].truncate(0)
+    models[0].tap([FINAL])
     return models[0]
 
 
@@ -55,23 +57,76 @@ def near(found, row):
     return True
 
 
-def test_its_capabilities(model):
+def test_it_goes_back_only_while_it_gives_states(model):
     assert not model.capabilities.truncate
-    assert model.capabilities.rollback == ROLLBACK
     assert model.capabilities.max_leaves == 1
+    assert model.capabilities.rollback == ROLLBACK
+    model.tap([2])
+    assert model.capabilities.rollback == ROLLBACK
+    model.tap(())
+    assert model.capabilities.rollback == 0
+    model.decode(TEXT)
+    with pytest.raises(CannotTruncate, match="the memory of this model cannot be cut"):
+        model.truncate(39)
 
 
-def test_no_states_are_kept_of_a_target_without_a_head(tmp_path):
+def test_it_goes_back_for_heads_that_are_not_in_its_file(tmp_path):
     behind = f"blk.{N_LAYER}."
     weights = {n: w for n, w in tiny_mtp.mtp_weights("qwen35").items() if not n.startswith(behind)}
     changed = {"block_count": (UINT32, N_LAYER), "nextn_predict_layers": None}
     path = tiny_mtp.write(tmp_path, "qwen35", weights=weights, **changed)
     model = LlamaCppModel(path, CONFIG)
     assert model.capabilities.rollback == 0
-    model.decode(TEXT)
-    with pytest.raises(CannotTruncate, match="the memory of this model cannot be cut"):
-        model.truncate(39)
+    model.tap([1])
+    assert model.capabilities.rollback == ROLLBACK
     model.close()
+
+
+def test_an_architecture_that_cannot_go_back_is_not_asked_to(tmp_path):
+    model = LlamaCppModel(tiny_mtp.write(tmp_path, "qwen3next"), CONFIG)
+    context = model.native.context
+    model.tap([FINAL])
+    assert model.capabilities.rollback == 0
+    assert model.native.context == context
+    model.close()
+
+
+@pytest.mark.parametrize("tapped", [(), [FINAL]], ids=["to plain", "from plain"])
+def test_text_and_checkpoints_outlive_the_change(model, expected, tapped):
+    model.tap([] if tapped else [FINAL])
+    model.decode(TEXT)
+    state = model.checkpoint()
+    model.decode([7, 8])
+    model.tap(tapped)
+    assert model.n_past == len(TEXT) + 2
+    assert near(model.decode([9]).logits[0], expected([*TEXT, 7, 8, 9]))
+    model.restore(state)
+    assert near(model.decode([5]).logits[0], expected([*TEXT, 5]))
+
+
+def test_what_was_taken_back_stays_so_behind_the_change(model, expected):
+    model.decode(TEXT)
+    model.decode([7, 8, 9, 10])
+    model.truncate(len(TEXT) + 2)
+    model.tap(())
+    assert near(model.decode([5]).logits[0], expected([*TEXT, 7, 8, 5]))
+
+
+def test_without_memory_it_does_not_go_back(model, expected, monkeypatch):
+    model.tap(())
+    model.decode(TEXT)
+
+    def full(*_):
+        raise OutOfMemory("no room")
+
+    monkeypatch.setattr(hidden, "new_context", full)
+    model.tap([FINAL])
+    assert model.capabilities.rollback == 0
+    outputs = model.decode([9])
+    assert outputs.hidden.shape == (1, 1, model.hidden_size)
+    assert near(outputs.logits[0], expected([*TEXT, 9]))
+    model.tap(())
+    assert model.decode([10]).hidden is None
 
 
 @pytest.mark.parametrize("n_drafted", [1, 2, 3, 6])
@@ -141,7 +196,7 @@ def test_any_order_of_calls_leaves_the_state_of_the_text(model, expected, seed):
         assert model.n_past == len(text)
 
 
-@pytest.mark.parametrize("layers", [[-1], [2], [6], []])
+@pytest.mark.parametrize("layers", [[2], [6]])
 def test_tapped_in_between(model, expected, layers):
     model.decode(TEXT)
     model.truncate(38)
@@ -151,7 +206,6 @@ def test_tapped_in_between(model, expected, layers):
     assert near(model.decode([9, 10, 11], 3).logits[0], expected([*TEXT[:38], 9]))
     model.truncate(39)
     assert near(model.decode([12]).logits[0], expected([*TEXT[:38], 9, 12]))
-    model.tap(())
 
 
 def test_behind_an_abort_nothing_is_left(model, expected):

@@ -117,6 +117,32 @@ def test_what_was_its_own_is_read_again_once_it_is_accepted():
     assert pair.clock.now > 0
 
 
+def test_of_a_text_that_it_begins_later_it_knows_the_same():
+    whole, part = Pair(), Pair()
+    expected = ranked(whole.first_row(40))
+    text = [*PROMPT, *TEXT[:40]]
+    part.head.start = 7
+    assert part.head.n_past == 0
+    part.target.decode(text[:-1], 0)
+    assert (part.head.features.start, part.head.features.end) == (0, len(text) - 1)
+    part.head.evaluated.clear()
+    assert ranked(part.head.decode(text[7:]).logits[0]) == expected
+    assert part.head.n_past == len(text) - 7
+    assert part.head.evaluated == [(len(text) - 7, 7)]
+    part.head.truncate(3)
+    part.head.decode(text[10:])
+    assert part.head.n_past == len(text) - 7
+    part.head.features.wanted = False
+    assert part.head.features.end == 0
+
+
+@pytest.mark.parametrize("method", ["auto", "draft_model"])
+def test_a_replay_drafts_with_it_as_with_a_head(method):
+    short = Trace("t", "c", PROMPT, TEXT[:60], TRACE.top[:60], TRACE.drafts)
+    stats = Replay(Profile(TARGET, overhead=0.0), method, head=QUALITY).run(short)
+    assert {name.partition("+")[0] for name in stats.drafts_by_source} == {"eagle3"}
+
+
 def test_a_block_is_guessed_at_once():
     pair = Pair(HeadQuality((0.8,), step=0.15, block=4))
     pending = pair.at(10)

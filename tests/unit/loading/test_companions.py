@@ -18,7 +18,7 @@ from edgespec.hub import catalogue
 from edgespec.loading import companions, drafts
 from edgespec.loading.companions import ENOUGH, FORGOTTEN_S, Companion, ranked
 from edgespec.loading.kept import Kept
-from tests.helpers import gguf_files, libllama, tiny_heads, tiny_models
+from tests.helpers import gguf_files, libllama, tiny_gemma4, tiny_heads, tiny_models
 from tests.helpers.catalogue import HEADS, TOML
 
 libllama.require()
@@ -101,6 +101,15 @@ def test_sidecars_beside_the_file_those_of_its_name_first(target):
     assert {each.role for each in found} == {"head"}
     embedding = 4 * tiny_models.WIDTH * tiny_models.VOCABULARY
     assert found[0].read_size == own.stat().st_size - embedding
+
+
+def test_an_assistant_beside_its_target(folders):
+    target = tiny_gemma4.write_target(folders)
+    assistant = tiny_gemma4.write_assistant(folders)
+    (found,) = companions.found(target, target)
+    assert (found.path, found.role, found.read_size) == (assistant, "mtp", assistant.stat().st_size)
+    tiny_gemma4.write_assistant(folders, embedding_length_out=(gguf_files.UINT32, 999))
+    assert not companions.found(target, target)
 
 
 def test_converted_heads_of_this_target_that_fit(folders, target, entry):

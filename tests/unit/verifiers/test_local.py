@@ -2,6 +2,7 @@
 
 import itertools
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,11 +46,19 @@ def test_a_constraint_needs_whole_rows_whatever_the_settings_say():
 
 
 class Noting(ToyModel):
-    """A model that notes which tokens were evaluated with hidden states."""
+    """A model that notes which tokens were evaluated with hidden states. fewer: so many fewer at
+    once go with final ones.
+    """
 
-    def __init__(self, **options):
+    def __init__(self, fewer=1, **options):
         super().__init__(np.full((8, 8), 1 / 8), **options)
         self.tapped, self.fails_at = [], None
+        self._fewer, self._most = fewer, self.capabilities.max_batch
+
+    def tap(self, layers):
+        super().tap(layers)
+        most = self._most - self._fewer * (FINAL in layers)
+        self.capabilities = replace(self.capabilities, max_batch=most)
 
     def decode(self, tokens, n_logits=1, abort=None):
         if self.fails_at is not None and self.n_past >= self.fails_at:
@@ -58,8 +67,8 @@ class Noting(ToyModel):
         return super().decode(tokens, n_logits, abort)
 
 
-def with_head(layers=(FINAL,), n_states=0, **options):
-    model = Noting(n_ctx=512, max_rows=4, max_batch=16)
+def with_head(layers=(FINAL,), n_states=0, fewer=1, **options):
+    model = Noting(fewer, n_ctx=512, max_rows=4, max_batch=16)
     head = ToyHead(np.full((8, 8), 1 / 8), layers=layers, n_states=n_states, **options)
     return LocalVerifier(model, head=head), model, head
 
@@ -76,7 +85,7 @@ def ask(verifier, n, **params):
     ((FINAL,), {"n_states": 1}, 100, 1), ((FINAL,), {"n_states": 7}, 100, 7),
     ((FINAL,), {"most": 30}, 100, 30), ((FINAL,), {"most": 300}, 100, 100),
     ((FINAL,), {"n_states": 1}, 10, 10), ((1, FINAL), {"n_states": 1}, 100, 100),
-    ((1, 3), {"most": 30}, 100, 100),
+    ((1, 3), {"most": 30}, 100, 100), ((FINAL,), {"n_states": 1, "fewer": 0}, 100, 100),
 ])  # fmt: skip
 def test_only_what_a_head_reads_is_evaluated_with_final_states(layers, options, n, n_tapped):
     verifier, model, head = with_head(layers, **options)
