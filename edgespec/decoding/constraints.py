@@ -20,6 +20,7 @@ from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
 from . import schemas
+from .descriptions import Limit, form_of, limit_of
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -56,6 +57,18 @@ class Constraints:
         with self._lock:
             return self._compiled(*given) if given else None
 
+    def described(self, description: Mapping[str, Any]) -> Constraint | None:
+        """Return the constraint that another machine describes, as Constraint.description has it.
+
+        Raises ConfigError for one that cannot be compiled, or is none.
+        """
+        if not description:
+            return None
+        given, limit = form_of(description), limit_of(description)
+        with self._lock:
+            compiled = self._compiled(*given)
+        return self._limited(compiled, limit) if limit else compiled
+
     def of_answer(
         self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
     ) -> Constraint | None:
@@ -70,7 +83,7 @@ class Constraints:
         given = self._given(params)
         if given:  # whose errors are told as such
             self.of(params)
-        control = self._control(form)
+        control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
@@ -84,35 +97,34 @@ class Constraints:
         if options.reasoning_budget is None or not form.reasoning:
             return compiled
         thought = form.beginning(rendered)
-        return compiled if thought == "none" else self._budgeted(compiled, form, options, thought)
+        is_open = thought == "open"
+        limit = Limit(options.reasoning_budget, form.reasoning.begin, form.reasoning.end, is_open)
+        return compiled if thought == "none" else self._limited(compiled, limit)
 
-    def _budgeted(
-        self, compiled: Grammar, form: AnswerFormat, options: AnswerOptions, thought: str
-    ) -> Constraint:
-        """Return a constraint with the limit of its reasoning."""
+    def _limited(self, compiled: Grammar, limit: Limit) -> Constraint:
+        """Return a constraint with a limit of its reasoning."""
         from .answers.budget import Budget, BudgetedConstraint
 
-        assert form.reasoning
-        assert options.reasoning_budget is not None
-        token = self._control(form).get(form.reasoning.end)
-        end = form.reasoning.end.encode()
+        control = self._control(f"{limit.begin}\n{limit.end}")
+        shown = {id: text.encode() for text, id in control.items() if id is not None}
+        token, end = control.get(limit.end), limit.end.encode()
         budget = Budget(
-            options.reasoning_budget,
-            form.reasoning.begin.encode(),
+            limit.budget,
+            limit.begin.encode(),
             end,
-            thought == "open",
+            limit.open,
             tuple(self._words(end)) if token is None else (token,),
-            lambda token: compiled.shown.get(token) or self._tokenizer.piece(token),
+            lambda token: shown.get(token) or self._tokenizer.piece(token),
         )
         return BudgetedConstraint(compiled, budget)
 
-    def _control(self, form: AnswerFormat) -> dict[str, int | None]:
-        """Return the ids of the control tokens that stand in a form's markers, by their texts.
+    def _control(self, markers: str) -> dict[str, int | None]:
+        """Return the ids of the control tokens that stand in the texts of markers, by their texts.
 
         None stands for one that ends answers.
         """
         encode = functools.partial(self._tokenizer.encode, add_special=False)
-        texts = (text for text in self._tokenizer.control_texts() if text in form.texts)
+        texts = (text for text in self._tokenizer.control_texts() if text in markers)
         found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
         ends = self._tokenizer.is_eog
         return {text: None if ends(token) else token for text, token in found.items()}
@@ -168,7 +180,8 @@ class Constraints:
             place = self._refused(text)[1] if kind == "schema" else ""
             where = f" (at {place})" if place else ""
             raise ConfigError(f"{kind} cannot be followed: {error}{where}")
-        return Grammar(matcher, self._words)
+        text = json.loads(text) if kind in ("regex", "grammar") else text
+        return Grammar(matcher, self._words, description={kind: text})
 
     def _refusal(self, text: str) -> tuple[str, str]:
         """Return why a schema cannot be followed and the place, both "" if it can be."""
@@ -212,21 +225,25 @@ class Constraints:
 
 
 class Grammar:
-    """A compiled constraint. shown: control tokens that are read as text."""
+    """A compiled constraint. shown: control tokens that are read as text. description: its kind
+    with the text that it was compiled from.
+    """
 
     def __init__(
         self,
         matcher: llguidance.LLMatcher,
         words: Words,
         shown: Mapping[int, bytes] | None = None,
+        description: Mapping[str, bool | int | str] | None = None,
     ) -> None:
         self._matcher = matcher
         self._words = words
         self.shown = shown or {}
+        self.description = description or {}
 
     def showing(self, shown: Mapping[int, bytes]) -> Grammar:
         """Return this constraint with control tokens that are read as text."""
-        return Grammar(self._matcher, self._words, shown)
+        return Grammar(self._matcher, self._words, shown, self.description)
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
@@ -238,6 +255,7 @@ class Unlimited:
 
     def __init__(self, shown: Mapping[int, bytes]) -> None:
         self.shown = shown
+        self.description: Mapping[str, bool | int | str] = {}
 
     def matcher(self) -> None:
         """Return None: everything is allowed."""
@@ -256,8 +274,8 @@ class GrammarMatcher:
         self._matcher = matcher
         self._ahead: list[int] = []
         self._words = words
-        self._ends = frozenset(words.ends)
-        self._has_ended = False
+        self.ends = frozenset(words.ends)
+        self.has_ended = False
         self._bits = np.zeros((n + 31) // 32, np.int32)
         self._all = np.ones(n, bool)
 
@@ -274,18 +292,16 @@ class GrammarMatcher:
         """Return whether a token is allowed behind the text and `ahead`."""
         if not self._go(ahead):
             return True
-        if token in self._ends:
+        if token in self.ends:
             return self._matcher.is_accepting()
         if self._n_valid([token]) == 0:
             return False
-        forced = (
-            self._matcher.compute_ff_tokens()
-        )  # of several ways to write a text, masks have one
+        forced = self._matcher.compute_ff_tokens()  # masks have one of several ways to write them
         return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
         """Return the tokens of the only text that is allowed next, or the end of the answer."""
-        if self._has_ended or not self._go(ahead):
+        if self.has_ended or not self._go(ahead):
             return []
         if self._matcher.is_stopped():
             return [self._words.usual_end]
@@ -293,19 +309,19 @@ class GrammarMatcher:
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
-        ends = len(tokens) > 0 and tokens[-1] in self._ends
+        ends = len(tokens) > 0 and tokens[-1] in self.ends
         text = tokens[:-1] if ends else tokens
         if not self._go(text) or (ends and not self._matcher.is_accepting()):
             raise DecodeError(
                 f"the tokens {list(tokens)} do not follow the constraint of the request"
             )
-        self._ahead, self._has_ended = [], ends
+        self._ahead, self.has_ended = [], ends
         if ends:
             self._words.usual_end = int(tokens[-1])
 
     def _go(self, ahead: Sequence[int]) -> bool:
         """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
-        if self._has_ended:
+        if self.has_ended:
             return not ahead
         n = _n_common(self._ahead, ahead)
         if n < len(self._ahead):

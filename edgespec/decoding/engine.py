@@ -16,7 +16,7 @@ from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
 from .chat import Chat
-from .constraints import Constraints, Unlimited, parsed
+from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
 from .prompts import check_size
@@ -40,6 +40,7 @@ class Engine:
     the engine until it is exhausted or closed.
 
     target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
+    constraints: compiles what answers have to follow.
     idle_work: what is done between requests, on a thread of its own, for later ones: costs are
     measured, a draft model is copied in a faster format. A request that comes does not wait for it.
     kept: keeps what was learned, between requests now and then, and at the end.
@@ -61,7 +62,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.n_ctx = session.n_ctx
         self._session = session
-        self._constraints = Constraints(tokenizer)
+        self.constraints = Constraints(tokenizer)
         self._speculation = speculation
         self._description = description or {}
         self._lock = RequestLock(on_busy, functools.partial(_free, session, kept))
@@ -200,15 +201,8 @@ class Engine:
         where something cannot be followed.
         """
         if options is None:
-            found: Constraint | None = None
-            if params.is_constrained:
-                self._check_target()
-                found = self._constraints.of(params)
-            return found
-        found = self._constraints.of_answer(params, self.answer_format, options, rendered)
-        if found and not isinstance(found, Unlimited):
-            self._check_target()
-        return found
+            return self.constraints.of(params)
+        return self.constraints.of_answer(params, self.answer_format, options, rendered)
 
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:
@@ -216,13 +210,6 @@ class Engine:
         from .answers.format import AnswerFormat  # only requests with tools or reasoning pay for it
 
         return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
-
-    def _check_target(self) -> None:
-        if self.target is None:
-            raise ConfigError(
-                "the target is on another machine, which knows nothing of schemas, grammars and "
-                "tools; load the model here for them"
-            )
 
     def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
         try:

@@ -1,10 +1,11 @@
 """The verification protocol: what a device and a server say to each other, byte by byte."""
 
 from .context import Context
-from .encoding import ERROR, decode, encode, expect
-from .fields import Reader
+from .encoding import ERROR, decode, encode, expect, options_of
+from .fields import MAX_TEXT, Reader
 from .frames import (
     CLOSING,
+    CONSTRAINT,
     CONTEXT_FULL,
     INTERNAL,
     LIMIT,
@@ -32,8 +33,9 @@ from .frames import (
 from .vocabulary import vocabulary, vocabulary_hash
 
 __all__ = [
-    "CLOSING", "CONTEXT_FULL", "ERROR", "INTERNAL", "LIMIT", "MODEL", "NO_TOKEN", "PROTOCOL",
-    "SUBPROTOCOLS", "UNSUPPORTED", "VERSION_UNKNOWN", "VOCABULARY", "Answer", "Begin", "Busy",
-    "Cancel", "Context", "Error", "Frame", "More", "Need", "Open", "Opened", "Options", "Progress",
-    "Reader", "Verify", "decode", "encode", "expect", "vocabulary", "vocabulary_hash",
+    "CLOSING", "CONSTRAINT", "CONTEXT_FULL", "ERROR", "INTERNAL", "LIMIT", "MAX_TEXT", "MODEL",
+    "NO_TOKEN", "PROTOCOL", "SUBPROTOCOLS", "UNSUPPORTED", "VERSION_UNKNOWN", "VOCABULARY",
+    "Answer", "Begin", "Busy", "Cancel", "Context", "Error", "Frame", "More", "Need", "Open",
+    "Opened", "Options", "Progress", "Reader", "Verify", "decode", "encode", "expect",
+    "options_of", "vocabulary", "vocabulary_hash",
 ]  # fmt: skip

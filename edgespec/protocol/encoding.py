@@ -38,11 +38,12 @@ from .frames import (
     Need,
     Open,
     Opened,
+    Options,
     Progress,
     Verify,
 )
 
-ERROR = 0x86
+_BEGIN_TYPE, ERROR = 0x02, 0x86
 _Layout = Mapping[str, Field]
 _OPEN: _Layout = {
     "version": U8, "token": BYTES16, "vocab_size": NUMBER, "vocab_hash": BYTES16, "model": TEXT,
@@ -62,7 +63,7 @@ _ANSWER: _Layout = {
 }  # fmt: skip
 _VERSION_1: Mapping[int, tuple[type[Frame], _Layout]] = {
     0x01: (Open, _OPEN),
-    0x02: (Begin, {**_BEGIN, "ids": IDS}),
+    _BEGIN_TYPE: (Begin, {**_BEGIN, "ids": IDS}),
     0x03: (Verify, {**_VERIFY, "ids": IDS}),
     0x04: (More, {"round": NUMBER}),
     0x05: (Cancel, {}),
@@ -76,7 +77,7 @@ _VERSION_1: Mapping[int, tuple[type[Frame], _Layout]] = {
 _VERSION_2: Mapping[int, tuple[type[Frame], _Layout]] = {
     **_VERSION_1,
     0x01: (Open, {**_OPEN, "options": OPTIONS}),
-    0x02: (Begin, {**_BEGIN, "options": OPTIONS, "ids": IDS}),
+    _BEGIN_TYPE: (Begin, {**_BEGIN, "options": OPTIONS, "ids": IDS}),
     0x03: (Verify, {**_VERIFY, "parents": PARENTS, "ids": IDS}),
     0x81: (Opened, {**_OPENED, "max_leaves": NUMBER}),
 }
@@ -127,6 +128,23 @@ def decode(data: bytes | str, version: int = 1) -> Frame:
     if reader.left:
         raise VerifierFault(f"{reader.left} bytes stand behind the fields of a frame")
     return kind(**values)
+
+
+def options_of(data: bytes | str, version: int) -> Options:
+    """Return the options of a BEGIN, whose token ids are not read, and none of other messages."""
+    if isinstance(data, str) or not data.startswith(bytes([_BEGIN_TYPE])):
+        return {}
+    reader = Reader(data[1:])
+    try:
+        values = {
+            name: field.read(reader)
+            for name, field in _layout(_BEGIN_TYPE, version).items()
+            if name != "ids"
+        }
+    except VerifierFault:
+        return {}
+    found: Options = values.get("options", {})
+    return found
 
 
 def _layout(number: int, version: int) -> _Layout:

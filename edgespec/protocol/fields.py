@@ -23,6 +23,7 @@ MAX_IDS = 1 << 20
 _MAX_NODES = 255
 _ID_LIMIT = 1 << 31
 _COUNT_LIMIT = 1 << 16
+MAX_TEXT = _COUNT_LIMIT - 1  # bytes of a text
 _FLOATS = (
     "temperature", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",

@@ -21,7 +21,7 @@ Options = Mapping[str, bool | int | float | str]
 
 # codes of an ERROR
 PROTOCOL, VERSION_UNKNOWN, MODEL, VOCABULARY, UNSUPPORTED = 1, 2, 3, 4, 5
-CONTEXT_FULL, LIMIT, INTERNAL, CLOSING = 6, 7, 8, 9
+CONTEXT_FULL, LIMIT, INTERNAL, CLOSING, CONSTRAINT = 6, 7, 8, 9, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Begin:
 
     The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw. Of
     params only what changes a row of logits travels; where an answer ends the device decides.
-    options: as in OPEN, for this context.
+    options: as in OPEN, for this context. They say what the output has to follow, as
+    Constraint.description has it.
     """
 
     generation: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,14 @@ class Matcher(Protocol):
     everything is: no acceptance rule gets there.
     """
 
+    @property
+    def ends(self) -> Collection[int]:
+        """The tokens that end an answer."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if one of them was emitted."""
+
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed, [vocab_size], a view valid until the next call."""
 
@@ -60,6 +68,10 @@ class Constraint(Protocol):
     @property
     def shown(self) -> Mapping[int, bytes]:
         """Control tokens that are read as text, with that text."""
+
+    @property
+    def description(self) -> Mapping[str, bool | int | str]:
+        """Options that another machine makes it from anew; none if everything is allowed."""
 
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of an answer, None if everything is allowed."""

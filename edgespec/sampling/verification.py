@@ -34,6 +34,7 @@ class Verification:
     ) -> None:
         self._params = params
         self._randomness = randomness
+        self._matcher = matcher
         self._sampler = Sampler(params, prompt, vocab_size, matcher)
         self._sampler.accept(output)
         self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
@@ -79,6 +80,18 @@ class Verification:
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the history."""
         self._sampler.accept(tokens)
+
+    @property
+    def has_ended(self) -> bool:
+        """True behind the token that ended an answer under a constraint."""
+        return self._matcher is not None and self._matcher.has_ended
+
+    def n_to_end(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens there are up to the end of an answer under a constraint,
+        behind which nothing may follow; without one all.
+        """
+        ends = self._matcher.ends if self._matcher else ()
+        return next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
 
     def logprobs(self, rows: Iterable[Row], tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
         """Return the log-probabilities of `tokens`, or None if the request did not ask for them.

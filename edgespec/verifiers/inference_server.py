@@ -101,6 +101,14 @@ class InferenceServerVerifier(ABC):
                 f"the prompt has {len(request.prompt)} tokens, {self.name} at {self._http.host} "
                 f"takes {self.n_ctx}; shorten the prompt or start the server with more context"
             )
+        if request.constraint and request.constraint.description:
+            kind = next(iter(request.constraint.description))
+            asked = "tools and reasoning" if kind == "answer" else kind
+            self._refuse(
+                f"{asked}: each step is a request of its own to it, in which an answer's form "
+                "would begin anew",
+                "load the model here, or behind `edgespec serve`",
+            )
         self._check_sampling(request.params)
         self._params, self._abort = request.params, request.abort
         self._context = list(request.prompt)

@@ -83,7 +83,7 @@ class LocalVerifier:
         self._cache.begin(request.owner)
         self._tap(request.params.may_draft)
         if isinstance(self._model, Restricting):
-            self._model.restrict(self._n_wanted(request.params))
+            self._model.restrict(self._n_wanted(request))
         if isinstance(self._model, ExpectsDrafts):
             self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
@@ -99,10 +99,10 @@ class LocalVerifier:
                 self._is_tapped = self._head.features.given = of_use
                 self._reads_slower = self._model.capabilities.max_batch < untapped
 
-    def _n_wanted(self, params: SamplingParams) -> int:
+    def _n_wanted(self, request: Request) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""
-        n = n_deciding(params)
-        teaches = n and self._drafts and params.may_draft and self.max_leaves > 1
+        n = 0 if request.constraint else n_deciding(request.params)
+        teaches = n and self._drafts and request.params.may_draft and self.max_leaves > 1
         return max(n, _TEACHING) if teaches else n
 
     def _prefill(self) -> Iterator[int]:

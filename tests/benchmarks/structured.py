@@ -145,7 +145,7 @@ def ratio(answers: list[dict], mode: str) -> list[float]:
 def mask_microseconds(engine: edgespec.Engine, schema: dict, text: str) -> dict[str, float]:
     """Return what the mask of a token takes, over an answer."""
     params = edgespec.SamplingParams(schema=schema)
-    matcher = engine._constraints.of(params).matcher()
+    matcher = engine.constraints.of(params).matcher()
     assert isinstance(matcher, GrammarMatcher)
     times = []
     for token in engine.tokenizer.encode(text, add_special=False):

@@ -7,9 +7,17 @@ from typing import NamedTuple
 
 import pytest
 
-from edgespec import Aborted, ContextFull, SamplingParams, ToyModel, VerifierUnavailable
+from edgespec import (
+    Aborted,
+    ContextFull,
+    SamplingParams,
+    ToyModel,
+    VerifierRefused,
+    VerifierUnavailable,
+)
 from edgespec.backends.base import Tokenizer
 from edgespec.config import RemoteConfig
+from edgespec.decoding.constraints import Constraints
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
@@ -253,6 +261,24 @@ def test_fewer_tokens_are_accepted_than_were_emitted(target):
     target.verifier.accept(expected[:2])
     found = [*step(target.verifier), *step(target.verifier, expected[3:5])]
     assert found == expected[2:6]
+
+
+def test_a_constraint_holds_for_its_request_or_is_refused(target):
+    pytest.importorskip("llguidance")
+    params = SamplingParams(choices=("abba", "abca"))
+    constraint = Constraints(target.tokenizer).of(params)
+    request = Request(target.prompt, params, SeededRandomness(1), constraint=constraint)
+    a, b = target.tokenizer.encode("ab")
+    if isinstance(target.verifier, (LocalVerifier, RemoteVerifier, Fallback)):
+        list(target.verifier.begin(request))
+        found = [*step(target.verifier, [target.wrong, a]), *step(target.verifier, [b, a, a])]
+        while not target.tokenizer.is_eog(found[-1]):
+            found += step(target.verifier)
+        assert b"".join(map(target.tokenizer.piece, found[:-1])) in (b"abba", b"abca")
+    else:
+        with pytest.raises(VerifierRefused, match="cannot serve choices"):
+            target.verifier.begin(request)
+    test_plain_steps_are_plain_decoding(target)
 
 
 @pytest.mark.parametrize("options", [{}, {"ignore_eos": True}], ids=["", "ignore_eos"])

@@ -38,11 +38,12 @@ class FakeDevice:
         data = protocol.encode(frame, self.version)
         return self.sessions.receive(self.session, self.hear, data)
 
-    def begin(self, ids, keep=0, checksum=0, n_prompt=None, **params):
+    def begin(self, ids, keep=0, checksum=0, n_prompt=None, options=None, **params):
         self.context = list(ids) if not keep else self.context[:keep] + list(ids)
         total = keep + len(ids)
         self.say(protocol.Begin(
-            1, keep, checksum, n_prompt or total, SamplingParams(**params), 7, tuple(ids)
+            1, keep, checksum, n_prompt or total, SamplingParams(**params), 7, tuple(ids),
+            options or {},
         ))  # fmt: skip
 
     def verify(self, round_, ids=(), ahead=0, parents=()):

@@ -57,7 +57,7 @@ def asked(engine, name, options, text="Drive forward for twenty centimetres."):
     form = AnswerFormat.of(engine.tokenizer.chat_template, engine.tokenizer.special())
     encoder = ConversationEncoder(engine.tokenizer)
     prompt = encoder.render([{"role": "user", "content": text}], options=options)
-    constraint = engine._constraints.of_answer(SamplingParams(), form, options, prompt)
+    constraint = engine.constraints.of_answer(SamplingParams(), form, options, prompt)
     return constraint, encoder.encode(prompt), form.reader(options, prompt)
 
 

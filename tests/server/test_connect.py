@@ -46,6 +46,24 @@ def test_text_is_that_of_this_machine(server, target, small_draft, options):
         assert there.describe()["verifier"] == {"url": server.url, "model": "smollm2-135m.gguf"}
 
 
+@pytest.mark.parametrize("form", [
+    {"choices": ("one, two and three", "one", "none of them")},
+    {"schema": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}},
+], ids=["choices", "schema"])  # fmt: skip
+def test_forms_of_answers_hold_on_the_server(server, target, small_draft, form):
+    pytest.importorskip("llguidance")
+    config = {"num_speculative_tokens": 4, "draft_p_min": 0.0}
+    with edgespec.connect(server.url, small_draft, n_ctx=1024, speculative_config=config) as there:
+        for options in ({"max_tokens": 40}, {"max_tokens": 40, "temperature": 0.8, "seed": 5}):
+            done = there.generate(PROMPTS[1], **options, **form)
+            expected = target.generate(PROMPTS[1], **options, **form, disable_spec_decode=True)
+            assert (done.token_ids, done.finish_reason) == (expected.token_ids, "stop")
+            assert done.parsed == expected.parsed
+            assert done.stats.num_accepted_draft_tokens
+        with pytest.raises(ConfigError, match="schema cannot be followed"):
+            there.generate(PROMPTS[1], schema={"not": {}})
+
+
 def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_draft):
     store(target.target.fingerprint(), Curve((64,), (1, 2, 32), ((0.02, 0.021, 0.1),)))
     with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
@@ -200,6 +218,7 @@ def test_the_command_line(server, small_draft):
         return result
 
     assert run("run", "-n", "8", "Say hello.").stdout.strip()
+    assert run("run", "-n", "8", "--choice", "hello", "Say hello.").stdout.strip() == "hello"
     assert "smollm2-135m.gguf answers" in run("doctor", "--json").stdout
     table = run("bench", "--category", "file_editing", "--per-category", "1", "-n", "8")
     assert f"smollm2-135m.gguf at {server.url}" in table.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,16 @@ class BudgetedConstraint:
         """The control tokens that are read as text."""
         return self._inner.shown
 
+    @property
+    def description(self) -> Mapping[str, bool | int | str]:
+        """The inner constraint's, and the limit."""
+        most, begin, end, is_open, *_ = self._budget
+        limit: dict[str, bool | int | str] = {
+            "reasoning_budget": most, "reasoning_begin": begin.decode(),
+            "reasoning_end": end.decode(), "reasoning_open": is_open,
+        }  # fmt: skip
+        return {**self._inner.description, **limit}
+
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of an answer."""
         inner = self._inner.matcher()
@@ -66,6 +76,16 @@ class _BudgetedMatcher:
         state = "inside" if budget.is_open else "before"
         self._places = [_Place(b"", 0, state)]
         self._ahead: list[int] = []
+
+    @property
+    def ends(self) -> Collection[int]:
+        """The tokens that end an answer."""
+        return self._inner.ends
+
+    @property
+    def has_ended(self) -> bool:
+        """True if one of them was emitted."""
+        return self._inner.has_ended
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""

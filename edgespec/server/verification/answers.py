@@ -66,21 +66,25 @@ class Answers:
         try:
             path, token = self._check(verification, asked, rows, len(context))
             tokens = (*[asked.ids[node] for node in path], token)
+            n = verification.n_to_end(tokens)
+            path, tokens = path[: n - 1], tokens[:n]
             chosen_by = [rows[0], *[rows[node + 1] for node in path]]
             logprobs = verification.logprobs(chosen_by, tokens) or ()
+            verification.accept(tokens)
         except DecodeError as error:
             self._slots.truncate(session, len(context) - 1)
             self.fail(session, protocol.UNSUPPORTED, str(error))
             return
         context.extend(tokens)
-        verification.accept(tokens)
         if asked.parents:
             self._slots.keep(session, path)
         self._slots.truncate(session, len(context) - 1)
         now = self._registry.clock()
         server_us = int(1e6 * (now - session.waiting_since))
         session.answer = protocol.encode(
-            protocol.Answer(asked.round, path[-1] + 1 if path else 0, token, server_us, logprobs)
+            protocol.Answer(
+                asked.round, path[-1] + 1 if path else 0, tokens[-1], server_us, logprobs
+            )
         )
         session.answered_round, session.waiting_since = asked.round, now
         session.last_used = now

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from ... import protocol
 from ...cache.token_cache import common_prefix
-from ...errors import ConfigError, ContextFull, VerifierFault
+from ...errors import ConfigError, ContextFull, DecodeError, VerifierFault
 from ...sampling import trees
 from ...sampling.randomness import SeededRandomness
 from ...sampling.verification import Verification
 from .answers import Answers
 from .registry import SessionRegistry
 from .slots import SlotTable
-from .target import ServedTarget, unknown_options
+from .target import KNOWN_OPTIONS, ServedTarget, unknown_options
 from .types import DeviceSession
 
 _ROUND_LIMIT = 1 << 62
@@ -64,6 +64,11 @@ class FrameHandler:
 
     def _begin(self, session: DeviceSession, frame: protocol.Begin) -> None:
         self._check_begin(frame)
+        try:
+            constraint = self._target.constraint(frame.options)
+        except ConfigError as error:
+            self._answers.fail(session, protocol.CONSTRAINT, str(error))
+            return
         session.stop()
         context = session.context
         if not context.has(frame.keep, frame.checksum):
@@ -75,6 +80,7 @@ class FrameHandler:
         n_reused = min(common_prefix(cached, context.tokens), len(context) - 1)
         self._slots.truncate(session, n_reused)
         session.begun, session.n_prompt = frame, frame.n_prompt
+        session.constraint, session.verification = constraint, None
         session.verification = self._verification_of(session, frame)
         session.reading = True
         self._slots.share_prefix(session)
@@ -82,8 +88,8 @@ class FrameHandler:
 
     def _check_begin(self, frame: protocol.Begin) -> None:
         """Raise ContextFull, ConfigError or VerifierFault if this context cannot be taken."""
-        if frame.options:
-            raise ConfigError(unknown_options(frame.options))
+        if unknown := [name for name in frame.options if name not in KNOWN_OPTIONS]:
+            raise ConfigError(unknown_options(unknown))
         n_ctx, total = self._target.n_ctx, frame.keep + len(frame.ids)
         longest = min(n_ctx, self._limits.max_prompt_tokens or n_ctx)
         if total > n_ctx or frame.n_prompt > longest:  # a resumed answer is no prompt
@@ -117,6 +123,11 @@ class FrameHandler:
             context.truncate(frame.length)
             self._slots.truncate(session, min(session.n_cached, frame.length - 1))
             session.verification = self._verification_of(session, session.begun)
+        if session.has_ended:
+            raise ConfigError(
+                f"token {context.tokens[-1]} has ended the answer, and more was asked for: to the "
+                "device it ends none; take a tokenizer of the target's own there"
+            )
         if trees.n_leaves(frame.parents) == 1:
             frame = replace(frame, parents=())  # a chain
         session.pending, session.waiting_since = frame, arrived
@@ -172,12 +183,18 @@ class FrameHandler:
             )
 
     def _verification_of(self, session: DeviceSession, begun: protocol.Begin) -> Verification:
-        """Return a verification whose history is the session's context."""
+        """Return a verification whose history is the session's context. Raises VerifierFault for
+        output that does not follow the session's constraint.
+        """
         tokens, n = session.context.tokens, session.n_prompt
-        return Verification(
-            begun.params,
-            SeededRandomness(begun.seed),
-            tokens[:n],
-            self._target.vocab_size,
-            output=tokens[n:],
-        )
+        try:
+            return Verification(
+                begun.params,
+                SeededRandomness(begun.seed),
+                tokens[:n],
+                self._target.vocab_size,
+                output=tokens[n:],
+                matcher=session.constraint.matcher() if session.constraint else None,
+            )
+        except DecodeError as error:
+            raise VerifierFault(f"the output of a BEGIN: {error}") from error

@@ -11,7 +11,7 @@ from ...errors import VerifierFault
 from .target import ServedTarget
 from .types import Counts, DeviceSession, Limits, Send
 
-_BYTES_PER_ID, _BYTES_OF_FIELDS = 5, 1 << 16  # bound the longest BEGIN that may come
+_BYTES_PER_ID, _BYTES_OF_FIELDS = 5, 1 << 17  # bound the longest BEGIN that may come
 _MAX_INBOX = 8  # frames of one session that may wait
 _BURST_S = 10  # the rate of frames is a mean over this time
 _FULL_RETRY_MS = 5000

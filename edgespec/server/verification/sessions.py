@@ -13,7 +13,7 @@ again when it goes on. The parts, in the order in which they use each other:
     scheduler  what is evaluated together
     governed   the target, whose threads follow what other programs leave of the cores
     frames     what a device's frame asks for
-    sessions   this file: the parts together, and the thread that evaluates
+    sessions   this file: the parts together, the thread that evaluates, and one that compiles
     websocket  connections
 """
 
@@ -25,6 +25,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
@@ -33,6 +34,7 @@ from ...costs.measuring import QUICK
 from ...costs.online import Costs
 from ...costs.profiles import stored
 from ...costs.threads import governor_of
+from ...decoding.constraints import Constraints
 from ...decoding.engine import Engine
 from ...errors import ConfigError
 from .answers import Answers
@@ -53,11 +55,12 @@ class Sessions:
     """All sessions of one target. Call `start` to answer in a thread, or call `step` yourself.
 
     name: the model that devices may ask for. costs: returns pairs of a number of tokens and the
-    microseconds that evaluating them takes, told to devices; none while that is not known. clock:
-    seconds that only grow.
+    microseconds that evaluating them takes, told to devices; none while that is not known.
+    constraints: compiles what answers have to follow; by default for devices alone. clock: seconds
+    that only grow.
 
-    `open`, `receive`, `leave` and `close` may be called from any thread: the registry's lock
-    guards what they change. Everything else belongs to the thread that calls `step`.
+    `open`, `compile`, `receive`, `leave` and `close` may be called from any thread: the registry's
+    lock guards what they change. Everything else belongs to the thread that calls `step`.
     """
 
     def __init__(
@@ -67,13 +70,15 @@ class Sessions:
         *,
         name: str = "",
         costs: Callable[[], Sequence[tuple[int, int]]] = tuple,
+        constraints: Constraints | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or Limits()
         self.counts = Counts()
         self._model = model
-        target = ServedTarget(model, tokenizer, name, costs)
+        self._target = target = ServedTarget(model, tokenizer, name, costs, constraints)
+        self._compiling = ThreadPoolExecutor(1, "edgespec-constraints")
         self._registry = SessionRegistry(target, self.limits, self.counts, clock)
         self._slots = SlotTable(model, self.counts, clock)
         self._answers = Answers(self._registry, self._slots, model.n_ctx)
@@ -111,6 +116,21 @@ class Sessions:
         """
         return self._registry.open(data, send, owner, agreed)
 
+    def compile(self, data: bytes | str, version: int) -> Future[None] | None:
+        """Compile what a frame says that answers have to follow, in a thread of its own; None if
+        it says nothing. A frame that is received afterwards does not keep others waiting for it,
+        nor for the vocabulary, which the first one reads.
+        """
+        options = protocol.options_of(data, version)
+        with self._registry.lock:
+            if not options or self._closing:
+                return None
+            return self._compiling.submit(self._try, options)
+
+    def _try(self, options: protocol.Options) -> None:
+        with contextlib.suppress(ConfigError):  # whoever handles the frame is told, too
+            self._target.constraint(options)
+
     def receive(self, session: DeviceSession, send: Send, data: bytes | str) -> bool:
         """Take a frame that came over the connection `send`. False if the connection has to end,
         because another one has taken the session over or too much came.
@@ -140,6 +160,7 @@ class Sessions:
         with self._registry.lock:
             self._closing = True
             self._registry.end_all(protocol.CLOSING, "the server is shutting down")
+        self._compiling.shutdown()
         if self._thread:
             self._thread.join()
         self._model.close()
@@ -214,6 +235,13 @@ def serving(
         curve = measured.curve or stored(*measured.kept_as)
         return [(n, int(1e6 * curve(n))) for n in curve.widths] if curve else []
 
-    found = Sessions(model, engine.tokenizer, name=name, costs=costs, limits=limits)
+    found = Sessions(
+        model,
+        engine.tokenizer,
+        name=name,
+        costs=costs,
+        constraints=engine.constraints,
+        limits=limits,
+    )
     engine.idle_work.busy = lambda: found.n_waiting > 0
     return found

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
+from ...config import CONSTRAINTS
+from ...decoding.constraints import Constraints
+from ...errors import ConfigError
+from ...sampling.base import Constraint
 from ..settings import names
 from .types import DeviceSession
 
 _KEPT_HASHES = 8  # one for each size of a device's vocabulary
+_KEPT_CONSTRAINTS = 64
 _PADDING = 0.95  # vocabularies of one family differ by padding, never by more than this ratio
+
+
+KNOWN_OPTIONS = frozenset({
+    *CONSTRAINTS, "answer", "reasoning_budget", "reasoning_begin", "reasoning_end",
+    "reasoning_open",
+})  # fmt: skip
+"""The options of a BEGIN: together they describe a constraint."""
 
 
 class ServedTarget:
     """The name, the vocabulary and the sizes of the target that devices verify against.
 
     name: the model that devices may ask for. costs: returns pairs of a number of tokens and
-    the microseconds that evaluating them takes. vocab_size: of the target's logits, which may be
-    padded beyond the tokenizer's.
+    the microseconds that evaluating them takes. constraints: compiles what answers have to follow;
+    by default for devices alone. vocab_size: of the target's logits, which may be padded beyond the
+    tokenizer's.
     """
 
     def __init__(
@@ -27,6 +42,7 @@ class ServedTarget:
         tokenizer: Tokenizer,
         name: str = "",
         costs: Callable[[], Sequence[tuple[int, int]]] = tuple,
+        constraints: Constraints | None = None,
     ) -> None:
         self.name = name
         self.vocab_size = model.vocab_size
@@ -35,6 +51,8 @@ class ServedTarget:
         self.max_leaves: int = getattr(model, "max_leaves", 1)
         self._tokenizer = tokenizer
         self._costs = costs
+        self._constraints = constraints or Constraints(tokenizer)
+        self._kept = functools.lru_cache(_KEPT_CONSTRAINTS)(self._compiled)
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
@@ -81,6 +99,24 @@ class ServedTarget:
             n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 
+    def constraint(self, options: protocol.Options) -> Constraint | None:
+        """Return what a device says that its answer has to follow, None for nothing.
+
+        It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
+        what cannot be compiled.
+        """
+        found = self._kept(tuple((k, type(v), v) for k, v in sorted(options.items())))
+        if isinstance(found, str):
+            raise ConfigError(found)
+        return found
+
+    def _compiled(self, options: tuple[tuple[str, type, Any], ...]) -> Constraint | str | None:
+        """Return a constraint, or why it cannot be compiled: that is kept as well."""
+        try:
+            return self._constraints.described({name: value for name, _, value in options})
+        except ConfigError as error:
+            return str(error)
+
     def _hash(self, n: int) -> bytes:
         if n not in self._hashes:
             if len(self._hashes) >= _KEPT_HASHES:
@@ -89,7 +125,7 @@ class ServedTarget:
         return self._hashes[n]
 
 
-def unknown_options(options: protocol.Options) -> str:
+def unknown_options(options: Iterable[str]) -> str:
     """Return the refusal of options, none of which this server knows."""
     named = ", ".join(repr(name[:50]) for name in list(options)[:5])
     return f"this server does not know the options {named}; leave them out, or ask a newer server"

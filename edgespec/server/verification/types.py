@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ... import protocol
+from ...sampling.base import Constraint
 from ...sampling.verification import Verification
 
 Send = Callable[[bytes], None]
@@ -71,6 +72,7 @@ class DeviceSession:
     answered_round: the last round that was answered, with `answer`.
     granted_round: the round up to which the target goes on by itself.
     slot, n_cached: where its cache is, and how many tokens of the context are in it.
+    constraint: what the output has to follow.
     """
 
     token: bytes
@@ -85,6 +87,7 @@ class DeviceSession:
     context: protocol.Context = field(default_factory=protocol.Context)
     n_prompt: int = 0
     begun: protocol.Begin | None = None
+    constraint: Constraint | None = None
     verification: Verification | None = None
     reading: bool = False
     pending: protocol.Verify | None = None
@@ -100,17 +103,23 @@ class DeviceSession:
         """True while it waits for the target."""
         return self.reading or self.pending is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """True if its answer is complete under its constraint."""
+        return self.verification is not None and self.verification.has_ended
+
     def stop(self) -> None:
         """Drop what it waits for, and let the target emit nothing more by itself."""
         self.reading, self.pending, self.granted_round = False, None, self.answered_round
 
     def go_on(self, n_ctx: int) -> None:
         """Ask for the next token on the device's behalf if it granted that and the context of
-        `n_ctx` tokens allows it. Where an answer ends is for the device to see.
+        `n_ctx` tokens allows it. Where an answer ends is for the device to see, but where it is
+        complete under a constraint.
         """
         length, next_round = len(self.context), self.answered_round + 1
         self.reading, self.pending = False, None
-        if next_round <= self.granted_round and length <= n_ctx:
+        if next_round <= self.granted_round and length <= n_ctx and not self.has_ended:
             self.pending = protocol.Verify(next_round, length, 0, 0, ())
         else:
             self.granted_round = self.answered_round

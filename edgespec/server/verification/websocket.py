@@ -115,7 +115,10 @@ class _Connection:
                 with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
                     await reading
                 return _LOST
-            if not self._sessions.receive(session, self.send, reading.result()):
+            data = reading.result()
+            if compiling := self._sessions.compile(data, self._version):
+                await asyncio.wrap_future(compiling)
+            if not self._sessions.receive(session, self.send, data):
                 return _LOST
 
     async def _read(self) -> bytes | str:

@@ -120,7 +120,15 @@ class Connection:
             time.sleep(min(left, _POLL_S))
 
     def send(self, frame: protocol.Frame) -> None:
-        """Send a frame. Raises VerifierUnavailable where there is no connection."""
+        """Send a frame. Raises VerifierUnavailable where there is no connection, VerifierRefused
+        where it speaks a version without the frame's options.
+        """
+        if self._version == 1 and isinstance(frame, protocol.Begin) and frame.options:
+            named = ", ".join(frame.options)
+            raise VerifierRefused(
+                f"{self.host} speaks version 1 of the protocol, which has no {named}; update "
+                "edgespec there, or load the model here"
+            )
         data = protocol.encode(frame, self._version)
         try:
             self._connected().send(data)

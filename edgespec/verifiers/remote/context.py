@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...cache.token_cache import common_prefix
-from ...protocol import Begin, Context, Need
-from ...sampling.base import Request
+from ...errors import ConfigError
+from ...protocol import MAX_TEXT, Begin, Context, Need, Options
+from ...sampling.base import Constraint, Request
 
 
 class SharedContext(Context):
@@ -30,7 +31,9 @@ class SharedContext(Context):
         self.n_known = min(self.n_known, n)
 
     def begin(self, request: Request, seed: int) -> Begin:
-        """Return the frame that gives the server what it lacks."""
+        """Return the frame that gives the server what it lacks. Raises ConfigError for a constraint
+        that is too long for a frame.
+        """
         self._generation += 1
         keep = min(self.n_known, len(self))
         return Begin(
@@ -41,6 +44,7 @@ class SharedContext(Context):
             request.params,
             seed,
             tuple(self.tokens[keep:]),
+            _options(request.constraint),
         )
 
     def n_wanted(self, request: Request, n_ctx: int) -> int:
@@ -55,6 +59,20 @@ class SharedContext(Context):
         """Note that the server has less than was thought, or something else."""
         same = self.has(need.have, need.checksum)
         self.n_known = need.have if same and need.have < self.n_known else 0
+
+
+def _options(constraint: Constraint | None) -> Options:
+    """Return how a BEGIN says what the output has to follow."""
+    if constraint is None:
+        return {}
+    for name, value in constraint.description.items():
+        n = len(value.encode()) if isinstance(value, str) else 0
+        if n > MAX_TEXT:
+            raise ConfigError(
+                f"{name} has {n} bytes, and may have {MAX_TEXT} where the target is on another "
+                "machine; shorten it, or load the model here"
+            )
+    return constraint.description
 
 
 class Rounds:

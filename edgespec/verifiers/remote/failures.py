@@ -74,6 +74,8 @@ def told(error: protocol.Error, host: str) -> EdgeSpecError:
         return VerifierUnavailable(message)
     if error.code == protocol.PROTOCOL:
         return VerifierFault(message)
+    if error.code == protocol.CONSTRAINT:
+        return ConfigError(message)
     return VerifierRefused(message)
 
 

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...backends.base import Tokenizer
 from ...config import RemoteConfig
-from ...errors import Aborted, ConfigError, ContextFull, VerifierFault, VerifierUnavailable
+from ...errors import (
+    Aborted,
+    ConfigError,
+    ContextFull,
+    DecodeError,
+    VerifierFault,
+    VerifierUnavailable,
+)
 from ...protocol import Answer, Busy, Cancel, Frame, More, Need, Progress, Verify
 from ...sampling.base import Request
 from ...sampling.trees import first_nodes, path_to
@@ -110,7 +117,7 @@ class RemoteVerifier:
         self._seed = getattr(request.randomness, "seed", None)
         if self._seed is None and request.params.temperature:
             raise ConfigError("a remote target draws tokens by a seed; this randomness has none")
-        self._request = request
+        self._request, self._matcher = request, request.matcher()
         self._connection.abort = request.abort
         self._context.start(request.prompt)
         return self._prefill()
@@ -188,8 +195,15 @@ class RemoteVerifier:
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Append what was emitted of the last verdict to the context."""
+        """Append what was emitted of the last verdict to the context. Raises VerifierFault where it
+        does not follow the request's constraint.
+        """
         self._context.extend(tokens)
+        if self._matcher:
+            try:
+                self._matcher.accept(tokens)
+            except DecodeError as error:
+                raise self._fault(f"sent what was not asked for: {error}") from error
 
     def finish(self) -> None:
         """Tell the server that the answer has ended: it need not go on by itself."""

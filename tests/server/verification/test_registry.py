@@ -7,7 +7,7 @@ from tests.helpers.devices import Clock, FakeDevice, plain, sessions_over, settl
 def test_a_frame_too_large_for_any_context():
     sessions = sessions_over()
     device = FakeDevice(sessions)
-    assert not sessions.receive(device.session, device.hear, b"\x02" + bytes(100_000))
+    assert not sessions.receive(device.session, device.hear, b"\x02" + bytes(200_000))
     assert device.all(protocol.Error)[0].code == protocol.LIMIT
 
 

@@ -240,17 +240,45 @@ def test_bad_constraints_are_one_sentence(case):
     assert "\n" not in str(error.value)
 
 
-def test_a_target_elsewhere_is_refused():
-    with engine("none") as made:
-        made.target = None
-        with pytest.raises(ConfigError, match="on another machine"):
-            made.generate("a", regex="a")
+@pytest.mark.parametrize(("kind", "text", "message"), [
+    ("schema", "{", "schema cannot be followed"),
+    ("schema", "[" * 60_000, "schema cannot be followed"),
+    ("schema", "[]", "schema must be a mapping"),
+    ("choices", "ab", "choices cannot be followed: it is no JSON"),
+    ("choices", "[" * 60_000, "choices cannot be followed: it is no JSON"),
+    ("choices", '{"a": 1}', "must be a list of texts"),
+    ("choices", '["a", 1]', "must be a list of texts"),
+    ("choices", "[]", "choices are empty"),
+    ("choices", '[""]', "not empty"),
+    ("regex", "(" * 60_000, "regex cannot be followed"),
+    ("answer", "start: nothing", "answer cannot be followed"),
+    ("grammar", "root ::= " + "(" * 60_000, "grammar cannot be followed"),
+    ("grammar", 'root ::= "a\\', "grammar cannot be followed"),
+    ("grammar", 'root ::= "a"{²}', "grammar cannot be followed"),
+    ("grammar", "", "grammar cannot be followed: No 'root' rule"),
+    ("grammar", "root ::= other", "grammar cannot be followed: Rule 'other' not found"),
+])  # fmt: skip
+def test_texts_from_elsewhere(kind, text, message):
+    """What a device sends was not checked by SamplingParams."""
+    constraints = Constraints(TOKENIZER)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=message) as error:
+            constraints.described({kind: text})
+        assert "\n" not in str(error.value)
+
+
+def test_what_it_was_compiled_from_compiles_again():
+    for given in ({"schema": Command}, {"regex": "a+"}, {"grammar": 'root ::= "a"'},
+                  {"choices": ("ab", "ö")}):  # fmt: skip
+        first = compiled(**given)
+        again = Constraints(TOKENIZER).described(first.description)
+        assert (again.matcher().mask() == first.matcher().mask()).all()
 
 
 def test_nothing_is_loaded_without_a_constraint():
     with engine() as made:
         made.generate("a", max_tokens=3)
-        assert "_words" not in vars(made._constraints)
+        assert "_words" not in vars(made.constraints)
 
 
 def test_a_model_without_an_end_is_refused():

@@ -56,6 +56,28 @@ OF_VERSION_2 = {
     "a session with options": protocol.Open(2, TOKEN, 49152, HASH, "qwen", OPTIONS),
     "a prompt": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
     "a prompt with options": protocol.Begin(1, 0, 0, 1, GREEDY, 0, (1,), {"one": 1, "two": "2"}),
+    "an answer that follows a schema": protocol.Begin(
+        1, 0, 0, 1, GREEDY, 0, (1,), {"schema": '{"type": "boolean"}'}
+    ),
+    "an answer that is one of several": protocol.Begin(
+        2, 1, 0x8BB98613, 3, DRAWN, 7, (5, 6), {"choices": '["größer", "kleiner"]'}
+    ),
+    "a whole answer with a limit of reasoning": protocol.Begin(
+        3,
+        0,
+        0,
+        1,
+        GREEDY,
+        0,
+        (1,),
+        {
+            "answer": 'start: "a"',
+            "reasoning_budget": 300,
+            "reasoning_begin": "<think>",
+            "reasoning_end": "</think>",
+            "reasoning_open": True,
+        },
+    ),
     "a chain": protocol.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
     "a plain step": protocol.Verify(129, 17, 1, 32, ()),
     "a tree": protocol.Verify(7, 17, 1, 0, (5, 6, 7, 128, 9), (-1, 0, 0, -1, 3)),
@@ -65,6 +87,7 @@ OF_VERSION_2 = {
         2, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000)), 14
     ),
     "opened, chains only": protocol.Opened(2, TOKEN, 256, 7, 1, 100, HASH, ""),
+    "a constraint refused": protocol.Error(protocol.CONSTRAINT, "regex cannot be followed"),
 }
 FRAMES = {1: OF_VERSION_1, 2: OF_VERSION_2}
 ALL = [(frame, version) for version, frames in FRAMES.items() for frame in frames.values()]
@@ -159,6 +182,15 @@ def test_parents(parents):
 def test_an_option_is_written_whole_or_not_at_all():
     with pytest.raises(ValueError, match="65536 characters"):
         protocol.encode(protocol.Open(2, TOKEN, 1, HASH, "", {"grammar": "x" * 65536}))
+
+
+@EVERY
+def test_options_are_found_without_reading_what_is_behind_them(frame, version):
+    data = protocol.encode(frame, version)
+    expected = frame.options if isinstance(frame, protocol.Begin) else {}
+    assert protocol.options_of(data, version) == expected
+    for end in range(len(data) - len(getattr(frame, "ids", ()))):
+        assert protocol.options_of(data[:end], version) in ({}, expected)
 
 
 @pytest.mark.parametrize(("written", "said"), [

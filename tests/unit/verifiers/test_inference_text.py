@@ -1,5 +1,6 @@
 """Inference servers of others as targets: text, exact distributions, what is refused."""
 
+import types
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Draft, Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
@@ -161,6 +163,16 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_sent(remote, params,
     engine, target = remote
     with pytest.raises(VerifierRefused, match=f"cannot serve {what}.*; "):
         begin(target, **params)
+    assert engine.seen == []
+
+
+def test_forms_of_answers_are_refused_before_anything_is_sent(remote):
+    """Each round would begin the form anew."""
+    engine, target = remote
+    form = types.SimpleNamespace(description={"schema": "{}"}, matcher=lambda: None)
+    request = Request(PROMPT, SamplingParams(), SeededRandomness(1), constraint=form)
+    with pytest.raises(VerifierRefused, match="cannot serve schema: each step is a request"):
+        target.begin(request)
     assert engine.seen == []
 
 

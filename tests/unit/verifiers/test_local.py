@@ -1,6 +1,7 @@
 """The verifier over a model in this process."""
 
 import itertools
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,14 @@ def test_rows_hold_what_sources_of_trees_learn_from(params, options, truncate, t
     verifier = LocalVerifier(model, **options)
     list(verifier.begin(Request([1], SamplingParams(**params), SeededRandomness(None))))
     assert model.top == top
+
+
+def test_a_constraint_needs_whole_rows_whatever_the_settings_say():
+    model = Restricting(np.full((8, 8), 1 / 8))
+    form = types.SimpleNamespace(matcher=lambda: None)
+    request = Request([1], SamplingParams(), SeededRandomness(None), constraint=form)
+    list(LocalVerifier(model).begin(request))
+    assert model.top == 0
 
 
 class Noting(ToyModel):

@@ -1,0 +1,225 @@
+"""Constraints of devices' answers, frame by frame, without a network."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgespec import SamplingParams, protocol
+from tests.helpers.devices import Clock, FakeDevice, sessions_over, settle
+from tests.helpers.serving import WORDS
+
+pytest.importorskip("llguidance")
+
+PROMPT, END = [1, 2, 3], WORDS.index(".")
+A, B, C = range(3)
+ANSWER = {
+    "answer": "%llguidance {}\nstart: /a[ac-z]*bc/", "reasoning_budget": 2, "reasoning_begin": "a",
+    "reasoning_end": "b", "reasoning_open": False,
+}  # fmt: skip
+
+
+def begun(options, sessions=None, **begin):
+    """Return sessions and a device that has sent BEGIN with these options."""
+    sessions = sessions or sessions_over()
+    device = FakeDevice(sessions, version=2)
+    device.begin(PROMPT, options=options, **begin)
+    settle(sessions)
+    return sessions, device
+
+
+def answer(device):
+    return device.all(protocol.Answer)[-1]
+
+
+def answer_of(device, round_):
+    return next(each for each in device.all(protocol.Answer) if each.round == round_)
+
+
+def error(device):
+    (found,) = device.all(protocol.Error)
+    return found
+
+
+def test_the_target_stops_where_the_answer_is_complete():
+    sessions, device = begun({"choices": '["abc"]'})
+    device.verify(0, ahead=20)
+    settle(sessions)
+    assert device.text() == [A, B, C, END]
+    device.say(protocol.More(30))
+    settle(sessions)
+    assert len(device.text()) == 4
+    assert sessions.n_waiting == 0
+
+
+@pytest.mark.parametrize(("ids", "parents", "accepted"), [
+    ([A, B, END, C, C], (), 2),
+    ([A, B, END], (), 2),
+    ([C, A, B, END, A], (-1, -1, 1, 2, 3), 3),
+    ([A, C, B, END, B], (-1, 0, 0, 2, 3), 3),
+])  # fmt: skip
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}])
+def test_a_draft_that_goes_on_behind_the_end(ids, parents, accepted, params):
+    """Whatever the target would say there is not said, and its cache is right afterwards."""
+    sessions, device = begun({"choices": '["ab"]'}, **params)
+    device.verify(0, ids, parents=parents)
+    settle(sessions)
+    assert (answer(device).accepted, answer(device).token) == (accepted, END)
+    checksum = protocol.Context(PROMPT).checksum(3)
+    device.begin([], keep=3, checksum=checksum, n_prompt=3, options={"choices": '["abc"]'})
+    device.verify(1, ahead=3)
+    settle(sessions)
+    assert device.text()[-4:] == [A, B, C, END]
+
+
+def test_an_end_that_the_device_has_not_seen_is_dropped():
+    sessions, device = begun({"regex": "a+"}, logit_bias={END: 50.0})
+    device.verify(0, ahead=9)
+    settle(sessions)
+    assert device.text() == [A, END]
+    device.context += [A]
+    device.verify(10, [A, A])
+    settle(sessions)
+    assert answer(device) == protocol.Answer(10, 0, END, answer(device).server_us)
+
+
+def test_a_device_to_which_the_end_is_none():
+    sessions, device = begun({"choices": '["a"]'})
+    device.verify(0, ahead=4)
+    settle(sessions)
+    device.context += device.text()
+    device.verify(5)
+    settle(sessions)
+    assert error(device).code == protocol.UNSUPPORTED
+    assert "token 27 has ended the answer" in error(device).message
+
+
+def test_an_answer_that_goes_on_after_a_connection_was_lost():
+    sessions, device = begun({"regex": "ab*c"})
+    device.verify(0, [A, B])
+    settle(sessions)
+    assert answer(device).accepted >= 1
+    again = FakeDevice(sessions_over(), version=2)
+    again.begin([*PROMPT, A, B, B, C], n_prompt=3, options={"regex": "ab*c"})
+    again.verify(0)
+    settle(again.sessions)
+    assert again.text() == [END]
+
+
+def test_output_that_does_not_follow():
+    sessions, device = begun({"regex": "ab*c"})
+    device.verify(0)
+    settle(sessions)
+    for output in ([B], [A, C, A], [A, END], [A, C, END, A]):
+        again = FakeDevice(sessions, version=2)
+        again.begin([*PROMPT, *output], n_prompt=3, options={"regex": "ab*c"})
+        again.verify(0)
+        settle(sessions)
+        assert error(again).code == protocol.PROTOCOL
+        assert "do not follow the constraint" in error(again).message
+        assert not again.text()
+
+
+def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
+    sessions, device = begun({"regex": "ab*c"})
+    device.begin([*PROMPT, B], n_prompt=3, options={"regex": "ab*c"})
+    settle(sessions)
+    assert error(device).code == protocol.PROTOCOL
+    again = FakeDevice(sessions, device.session.token, version=2)
+    again.context = [*PROMPT, B]
+    again.verify(0)
+    settle(sessions)
+    assert not again.text()
+    assert again.all(protocol.Need)
+
+
+@pytest.mark.parametrize(("options", "code", "said"), [
+    ({"form": "a"}, protocol.UNSUPPORTED, "does not know the options 'form'"),
+    ({"form": "a", "regex": "a"}, protocol.UNSUPPORTED, "the options 'form'; leave"),
+    ({"regex": 3}, protocol.CONSTRAINT, "regex must be text, got 3"),
+    ({"schema": True}, protocol.CONSTRAINT, "schema must be text, got True"),
+    ({"regex": "a", "schema": "{}"}, protocol.CONSTRAINT, "schema and regex were given"),
+    ({"regex": "("}, protocol.CONSTRAINT, "regex cannot be followed"),
+    ({"reasoning_budget": 3}, protocol.CONSTRAINT, "reasoning_budget came without a form"),
+    (ANSWER | {"reasoning_budget": True}, protocol.CONSTRAINT, "must be a whole number, got True"),
+    (ANSWER | {"reasoning_end": ""}, protocol.CONSTRAINT, "must be text that is not empty"),
+    ({"answer": "start: nothing"}, protocol.CONSTRAINT, "answer cannot be followed"),
+])  # fmt: skip
+def test_options_that_are_refused(options, code, said):
+    sessions, device = begun(options)
+    assert (error(device).code, said in error(device).message) == (code, True), error(device)
+    other = FakeDevice(sessions, version=2)
+    other.begin(PROMPT, options={"choices": '["b"]'})
+    other.verify(0, ahead=1)
+    settle(sessions)
+    assert other.text() == [B, END]
+
+
+def test_reasoning_ends_where_its_budget_does():
+    """Behind the opening two tokens are free, then come the one that closes and the rest."""
+    for most in (0, 2, 5):
+        sessions, device = begun(ANSWER | {"reasoning_budget": most}, logit_bias={25: 50.0})
+        device.verify(0, [A, 25, 25, 25], ahead=9)
+        settle(sessions)
+        drafted = [A, 25, 25, 25][: answer_of(device, 0).accepted]
+        text = [*drafted, *device.text()]
+        assert text == [A, *[25] * most, B, C, END]
+
+
+def test_a_constraint_holds_for_one_context():
+    sessions, device = begun({"choices": '["b"]'})
+    device.begin(PROMPT)
+    device.verify(0, ahead=5)
+    settle(sessions)
+    plain = FakeDevice(sessions, version=2)
+    plain.begin(PROMPT)
+    plain.verify(0, ahead=5)
+    settle(sessions)
+    assert device.text() == plain.text()
+    assert len(device.text()) == 6
+
+
+def test_what_is_compiled_beside_the_others():
+    sessions = sessions_over()
+
+    def begin(**options):
+        frame = protocol.Begin(1, 0, 0, 3, SamplingParams(), 0, (1, 2, 3), options)
+        return protocol.encode(frame, 2)
+
+    assert sessions.compile(begin(regex="a+"), 2).result(20) is None
+    assert sessions.compile(begin(regex="("), 2).result(20) is None  # refused by the frame's turn
+    for data in (begin(), begin(regex="a")[:70], b"", b"\x02", "text", b"\x05"):
+        assert sessions.compile(data, 2) is None
+    assert sessions.compile(protocol.encode(protocol.Cancel()), 1) is None
+    sessions.close()
+    assert sessions.compile(begin(regex="b"), 2) is None
+
+
+TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.text("ab|()*+{},1\\[]^$.", max_size=20),
+    st.text('{}[]":,ab1', max_size=30),
+    st.text('root:=start"ab|*+?()[]\n /{}1', max_size=30).map(lambda text: "root ::= " + text),
+)
+
+
+def test_random_constraints_end_one_session_at_most():
+    sessions, well = begun({}, sessions_over(clock=Clock()))
+    seen = set()
+
+    @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(["schema", "regex", "grammar", "choices", "answer"]), TEXTS)
+    def run(kind, text):
+        device = FakeDevice(sessions, version=2)
+        device.begin(PROMPT, options={kind: text})
+        device.verify(0, [A, B, END], ahead=3)
+        settle(sessions)
+        for refused in device.all(protocol.Error):
+            assert refused.code in (protocol.CONSTRAINT, protocol.UNSUPPORTED), refused
+        seen.update(type(frame).__name__ for frame in device.got)
+        sessions.leave(device.session, device.hear, forget=True)
+
+    run()
+    assert {"Answer", "Error"} <= seen
+    well.verify(0, ahead=3)
+    settle(sessions)
+    assert len(well.text()) == 4
