@@ -1,4 +1,4 @@
-"""What of a conversation goes to the engine: rendering, reuse of tokens, contexts that overflow."""
+"""Prepares conversations for the engine: rendering, reuse of tokens, contexts that overflow."""
 
 from __future__ import annotations
 

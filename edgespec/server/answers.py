@@ -12,7 +12,7 @@ from .responses import ChatResponseBuilder
 
 
 class Answer:
-    """What has been read of one answer, as the fields of its message.
+    """The parts of one answer that have been read, as the fields of its message.
 
     n_reasoning: how many of its tokens came up to the end of its reasoning.
     """

@@ -76,13 +76,13 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"
 
 
 class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
-    """What a user said."""
+    """Words of a user."""
 
     content: Content
 
 
 class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
-    """What the model said, and the tools that it called."""
+    """Words of the model, and the tools that it called."""
 
     content: Content | None = None
     reasoning_content: str | None = None

@@ -1,4 +1,4 @@
-"""What a chat request says about tools and reasoning, as the engine takes it."""
+"""Reads the tools and the reasoning that a chat request asks for, as the engine takes them."""
 
 from __future__ import annotations
 
