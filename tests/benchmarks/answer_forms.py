@@ -1,7 +1,7 @@
 """Write the table of forms of answers: `python -m tests.benchmarks.answer_forms FOLDER`.
 
-FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates. Templates of
-models that tests use are read from their own files. The page is docs/reference/answer-forms.md.
+FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates, beside those of
+Gemma 3 and Phi-4-mini. Templates of models that tests use are read from their own files. The page is docs/reference/answer-forms.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ FILES = {  # of the catalogue: names that begin so, and the file with their temp
     "llama-3.2": "meta-llama-Llama-3.2-3B-Instruct.jinja",
     "deepseek-r1-distill": "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja",
     "smollm2": "smollm2-135m.gguf",
+    "gemma-3-270m-it": "google-gemma-3-4b-it.jinja",
     "gemma-3-270m": "gemma-3-270m.gguf",
+    "gemma-3": "google-gemma-3-4b-it.jinja",
+    "phi-4-mini": "microsoft-Phi-4-mini-instruct.jinja",
 }
 OTHERS = {  # more than one template of one model, and what is no model's own
     "llama-cpp-deepseek-r1",
@@ -82,11 +85,8 @@ def learned(path: Path) -> AnswerFormat:
 def of_catalogue(templates: Mapping[str, Path]) -> Iterator[str]:
     """Yield the rows of the models of the catalogue."""
     for name in sorted(catalogue.entries()):
-        file = next((file for begin, file in FILES.items() if name.startswith(begin)), "")
-        if name.startswith("gemma-3-270m-") or file not in templates:
-            yield f"| {name} | its template was not at hand | | | |\n"
-        else:
-            yield row(name, learned(templates[file]))
+        file = next(file for begin, file in FILES.items() if name.startswith(begin))
+        yield row(name, learned(templates[file]))
 
 
 def of_others(templates: Mapping[str, Path]) -> Iterator[str]:
