@@ -1,7 +1,8 @@
 """Write the table of forms of answers: `python -m tests.benchmarks.answer_forms FOLDER`.
 
-FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates, beside those of
-Gemma 3 and Phi-4-mini. Templates of models that tests use are read from their own files. The page is docs/reference/answer-forms.md.
+FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates, and beside
+them those of Gemma 3 and Phi-4-mini. Templates of models that tests use are read from their own
+files. The page is docs/reference/answer-forms.md.
 """
 
 from __future__ import annotations
