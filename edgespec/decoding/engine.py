@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
-from ..errors import ConfigError
 from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
 from ..types import Completion, Event, Logprob, Stats
@@ -19,7 +17,7 @@ from .chat import Chat
 from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
-from .prompts import check_size
+from .prompts import Prompt, prompt_ids
 from .request_lock import Interrupt, RequestLock
 from .session import Session
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from .answers.format import AnswerFormat
     from .answers.options import AnswerOptions
     from .async_stream import AsyncStream
-
-Prompt = str | Sequence[int]
 
 
 class Engine:
@@ -250,18 +246,7 @@ class Engine:
         Raises ConfigError for none, or an unknown one, ContextFull for a text that cannot fit.
         """
         self._lock.check_open()
-        if isinstance(prompt, str):
-            check_size(self.tokenizer, prompt, self.n_ctx)
-            ids = self.tokenizer.encode(prompt)
-        else:
-            ids = _token_ids(prompt)
-        n = self.tokenizer.vocab_size
-        wrong = next((token for token in ids if not 0 <= token < n), None)
-        if wrong is not None:
-            raise ConfigError(f"token id {wrong} is not in the vocabulary (0 … {n - 1})")
-        if not ids:
-            raise ConfigError("the prompt is empty; give text or at least one token id")
-        return ids
+        return prompt_ids(self.tokenizer, prompt, self.n_ctx)
 
     def describe(self) -> dict[str, Any]:
         """Return what is loaded, where it is and how it speculates, for JSON."""
@@ -295,18 +280,3 @@ def _free(session: Session, kept: Keeping | None) -> None:
     if kept:
         kept.save()
     session.close()
-
-
-def _token_ids(prompt: Any) -> list[int]:
-    """Return token ids as ints. Raises ConfigError for anything else."""
-    if isinstance(prompt, (bytes, bytearray)):
-        raise ConfigError("a prompt is text or token ids, got bytes; decode them first")
-    if not isinstance(prompt, Iterable):
-        raise ConfigError(f"a prompt is text or token ids, got {prompt!r:.80}")
-    ids = []
-    for token in prompt:
-        try:
-            ids.append(operator.index(token))
-        except TypeError:
-            raise ConfigError(f"a prompt's token ids are ints, got {token!r:.80}") from None
-    return ids

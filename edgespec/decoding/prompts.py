@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
 from ..backends.special_tokens import Borders, frame, matcher
-from ..errors import ContextFull
+from ..errors import ConfigError, ContextFull
 from . import templates
 
 if TYPE_CHECKING:
     from .answers.format import AnswerFormat
     from .answers.options import AnswerOptions
+
+Prompt = str | Sequence[int]
 
 _MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -202,6 +205,40 @@ class ConversationEncoder:
 def _is_kind(key: str, value: Any) -> bool:
     """Return True for a word that templates compare, such as the type of a tool."""
     return key == "type" and isinstance(value, str) and value.isidentifier()
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
+    """Return the token ids of a prompt: of a text, in which special tokens count, or given as such.
+
+    Raises ConfigError for none, or an unknown one, ContextFull for a text that cannot fit.
+    """
+    if isinstance(prompt, str):
+        check_size(tokenizer, prompt, limit)
+        ids = tokenizer.encode(prompt)
+    else:
+        ids = _token_ids(prompt)
+    n = tokenizer.vocab_size
+    wrong = next((token for token in ids if not 0 <= token < n), None)
+    if wrong is not None:
+        raise ConfigError(f"token id {wrong} is not in the vocabulary (0 … {n - 1})")
+    if not ids:
+        raise ConfigError("the prompt is empty; give text or at least one token id")
+    return ids
+
+
+def _token_ids(prompt: Any) -> list[int]:
+    """Return token ids as ints. Raises ConfigError for anything else."""
+    if isinstance(prompt, (bytes, bytearray)):
+        raise ConfigError("a prompt is text or token ids, got bytes; decode them first")
+    if not isinstance(prompt, Iterable):
+        raise ConfigError(f"a prompt is text or token ids, got {prompt!r:.80}")
+    ids = []
+    for token in prompt:
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            raise ConfigError(f"a prompt's token ids are ints, got {token!r:.80}") from None
+    return ids
 
 
 def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:
