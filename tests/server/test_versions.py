@@ -100,11 +100,11 @@ def refusal(server, *messages):
 def test_unknown_options_are_refused_by_name(server):
     from edgespec import SamplingParams
 
-    asked = protocol.Open(2, protocol.NO_TOKEN, N, HASH, "", {"grammar": "…", "log": True})
+    asked = protocol.Open(2, protocol.NO_TOKEN, N, HASH, "", {"colour": "…", "log": True})
     in_open = refusal(server, encode(asked))
-    begin = protocol.Begin(1, 0, 0, 1, SamplingParams(), 0, (5,), {"grammar": "…", "log": True})
+    begin = protocol.Begin(1, 0, 0, 1, SamplingParams(), 0, (5,), {"colour": "…", "log": True})
     plain = encode(protocol.Open(2, protocol.NO_TOKEN, N, HASH, ""))
     in_begin = refusal(server, plain, encode(begin, 2))
     for error in (in_open, in_begin):
         assert error.code == protocol.UNSUPPORTED
-        assert "does not know the options 'grammar', 'log'" in error.message
+        assert "does not know the options 'colour', 'log'" in error.message

@@ -173,19 +173,13 @@ def test_reasoning_is_apart_without_tools_and_under_a_schema():
         assert (answer.reasoning, answer.parsed) == ('{"a": 0}', {"a": 1})
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_reasoning_between_control_tokens(here):
+def test_reasoning_between_control_tokens():
     control = ("<think>", "</think>")
     with tool_engine("<think>hm</think>Hello.", "<b>Bye.", control=control) as engine:
-        if not here:  # as if another machine verified, which follows no grammar
-            engine.target = None
         chat = engine.chat()
         answer = chat.send("a text with </think> in it")
         assert (answer.reasoning, answer.text) == ("hm", "Hello.")
         assert chat.send("b").text == "<b>Bye."
-        if not here:
-            with pytest.raises(ConfigError, match="on another machine"):
-                chat.send("b", reasoning_budget=3)
 
 
 def test_calls_between_control_tokens():
