@@ -150,7 +150,7 @@ class SamplingParams:
     schema: Any = None
     regex: str | None = None
     grammar: str | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -184,11 +184,14 @@ class SamplingParams:
         _check_bias(self.logit_bias)
 
     def _check_constraint(self) -> None:
-        object.__setattr__(self, "choices", _several("choices", self.choices, str))
+        if self.choices is not None:
+            object.__setattr__(self, "choices", _several("choices", self.choices, str))
+            if not self.choices:
+                raise ConfigError("choices is empty; give at least one text, or leave it out")
         for name in ("regex", "grammar"):
             if (value := getattr(self, name)) is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, got {value!r:.80}")
-        given = [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} were given; an answer follows one of them")
         others = [n for n in ("stop", "stop_token_ids", "ignore_eos") if getattr(self, n)]
@@ -201,7 +204,7 @@ class SamplingParams:
     @property
     def is_constrained(self) -> bool:
         """True if the answer has to follow a schema, an expression, a grammar or choices."""
-        return any(getattr(self, name) not in (None, ()) for name in CONSTRAINTS)
+        return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
     @property
     def may_draft(self) -> bool:

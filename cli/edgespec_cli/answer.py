@@ -81,12 +81,13 @@ def play(
 class TextSink:
     """Writes the text to the screen, and the progress of long prompts to a terminal.
 
-    A context manager.
+    A context manager. n_calls: of tools that were begun.
     """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._status = Status()
+        self.n_calls = 0
 
     def __enter__(self) -> TextSink:
         return self
@@ -129,6 +130,8 @@ class TextSink:
                 self._screen.reasoning(part.text)
             elif part.kind == "content":
                 self._screen.text(part.text, event.from_draft)
+            elif part.name:
+                self.n_calls += 1
 
 
 class JsonSink:

@@ -134,16 +134,19 @@ def answer(talk: Conversation, text: str) -> bool:
     """
     params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
     completion, interrupted = _shown(talk, talk.chat.stream(text, **params), "your message is")
-    for _ in range(tools.MOST_ROUNDS):
+    most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
+    for _ in range(most):
         if interrupted or completion is None or not completion.tool_calls:
             return interrupted
-        results = tools.results(talk, completion.tool_calls)
+        try:
+            results = tools.results(talk, completion.tool_calls)
+        except click.Abort:  # Ctrl-C ends the turn; the calls stay without results
+            return True
         events = talk.chat.stream_results(results, **params)
         completion, interrupted = _shown(talk, events, "the results are")
     if completion and completion.tool_calls:
-        talk.screen.remark(
-            f"{tools.MOST_ROUNDS} answers in a row made calls: the calls of the last were not run"
-        )
+        why = f"{most} answers in a row made calls" if most > 1 else "no terminal to ask you on"
+        talk.screen.remark(f"{why}: the calls of the last were not run")
     return interrupted
 
 
@@ -161,6 +164,8 @@ def _shown(
         completion, interrupted = play(talk.engine, events, sink)
     if completion:
         talk.count(completion)
+        if sink.n_calls > len(completion.tool_calls):
+            talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
             talk.screen.remark(figures(completion, others_of(meter)))
             if told := talk.suggestion():

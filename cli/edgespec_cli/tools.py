@@ -79,7 +79,10 @@ def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
 
 
 def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> list[str]:
-    """Show each call, ask whether it may be run, and return what came of it."""
+    """Show each call, ask whether it may be run, and return what came of it.
+
+    Raises click.Abort where Ctrl-C is pressed instead of an answer.
+    """
     return [_result(talk, call) for call in calls]
 
 
@@ -110,18 +113,25 @@ def _brief(text: str) -> str:
     return name(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
 
 
+def can_ask(screen: Screen) -> bool:
+    """Return whether there is a terminal on which the user can be asked."""
+    return is_terminal(sys.stdin) and screen.terminal
+
+
 def _allowed(screen: Screen) -> bool:
     """Ask whether a call may be run: the key y says so, any other does not.
 
     What was typed before the question does not count. Without a terminal nobody can be asked.
+    Raises click.Abort where Ctrl-C is pressed.
     """
-    if not (is_terminal(sys.stdin) and screen.terminal):
+    if not can_ask(screen):
         return False
     try:
-        key = pressed_key(lambda: screen.write("run it? [y/N] "))
+        key = pressed_key(lambda: screen.write("run it? (y runs it, any other key does not) "))
     except (KeyboardInterrupt, EOFError):
-        key = ""
-    allowed = key in ("y", "Y")
+        screen.write("no\n")
+        raise click.Abort from None
+    allowed = key.rstrip("\r\n") in ("y", "Y")
     screen.write("yes\n" if allowed else "no\n")
     return allowed
 

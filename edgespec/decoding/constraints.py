@@ -148,7 +148,7 @@ class Constraints:
         """Return the kind of a request's form and its text, None where it has none."""
         if not params.is_constrained:
             return None
-        kind = next(name for name in CONSTRAINTS if getattr(params, name) not in (None, ()))
+        kind = next(name for name in CONSTRAINTS if getattr(params, name) is not None)
         given = getattr(params, kind)
         text = schemas.text_of(given) if kind == "schema" else json.dumps(given)
         if len(text) > _MOST_BYTES:
@@ -363,7 +363,7 @@ def _lark_of_grammar(grammar: str) -> str:
     try:
         return any_to_lark(grammar)
     except Exception as error:  # what it lacks, a root for example, is a plain Exception
-        raise ConfigError(f"grammar cannot be followed: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def _lark_of_choices(choices: Sequence[str]) -> str:

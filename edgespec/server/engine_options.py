@@ -63,7 +63,9 @@ def _form(request: Generation) -> tuple[str, dict[str, Any]]:
     if given := request.structured_outputs:
         names = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
         said = [name for name in names if getattr(given, name) is not None]
-        found += [("structured_outputs", names[name], getattr(given, name)) for name in said]
+        found += [
+            (f"structured_outputs.{name}", names[name], getattr(given, name)) for name in said
+        ]
     if len(found) > 1:
         name = found[1][0]
         raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")

@@ -334,7 +334,7 @@ def robot(robot_cli, terminal):
     return chat
 
 
-QUESTION = r"run it\? \[y/N\] "
+QUESTION = r"run it\? \(y runs it, any other key does not\) "
 
 
 def test_a_call_is_run_if_the_user_says_yes(robot):
@@ -350,7 +350,7 @@ def test_a_call_is_run_if_the_user_says_yes(robot):
     assert robot.finish() == 0
 
 
-@pytest.mark.parametrize("key", ["n", "\r", "\x03", "x", " ", "\x1b[A"])
+@pytest.mark.parametrize("key", ["n", "\r", "x", " ", "\x1b[A"])
 def test_a_call_is_not_run_for_any_other_key(robot, key):
     robot.type("drive\r")
     robot.expect(QUESTION)
@@ -358,6 +358,24 @@ def test_a_call_is_not_run_for_any_other_key(robot, key):
     robot.expect("no\r\n")
     assert "brrm" not in robot.expect("result: drive was not run: it was not allowed\r\n")
     robot.expect(PROMPT)
+    robot.type("hello\r")
+    robot.expect("Hi, what can I do")
+
+
+def test_y_and_enter_run_a_call(robot):
+    robot.type("drive\r")
+    robot.expect(QUESTION)
+    robot.type("y\r")
+    robot.expect("yes\r\nbrrm")
+    robot.expect(PROMPT)
+
+
+def test_ctrl_c_at_the_question_ends_the_turn(robot):
+    robot.type("drive\r")
+    robot.expect(QUESTION)
+    robot.type("\x03")
+    assert "result" not in robot.expect("no\r\n")
+    assert "result" not in robot.expect(PROMPT)
     robot.type("hello\r")
     robot.expect("Hi, what can I do")
 

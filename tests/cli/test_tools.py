@@ -29,10 +29,11 @@ def test_without_a_terminal_no_call_is_run(robot_cli):
 
 
 def test_a_call_that_is_cut_is_none_and_the_chat_goes_on(robot_cli):
-    result = robot_cli.tools("/tools robot.py", "drive", "/save c.json", args=["-n", "40"])
+    result = robot_cli.tools("/tools robot.py", "drive", "/save c.json", args=["-n", "58"])
     assert result.stdout == "I drive.\n"
     assert "call:" not in result.stderr
     assert "stopped at the token limit" in result.stderr
+    assert "a call of a tool was begun and cut" in result.stderr
     assert robot_cli.tools("/load c.json", "count").stdout == "2\n"
 
 

@@ -270,7 +270,7 @@ class Connection:
             self.drop()
             raise VerifierRefused(
                 f"the vocabulary of {opened.model or self.host} is not the device's; take a "
-                "tokenizer of the target's own family"
+                "tokenizer of the target's own family, or name a model of it with -md or -m"
             )
         if opened.token != self._token:
             self._on_new_session()

@@ -223,11 +223,12 @@ BAD = {
     "an unknown keyword": ({"schema": {"type": "strange"}}, "schema cannot be followed"),
     "a missing reference": ({"schema": {"$ref": "#/$defs/a"}}, "schema cannot be followed"),
     "a broken expression": ({"regex": "(a"}, "regex cannot be followed"),
+    "no choices": ({"choices": ()}, "choices is empty; give at least one text"),
     "a broken grammar": ({"grammar": "start: nothing"}, "grammar cannot be followed"),
     "a broken GBNF": ({"grammar": 'root ::= ("a"'}, "grammar cannot be followed"),
     "an empty choice": ({"choices": ("a", "")}, "a choice must not be empty"),
     "no text": ({"regex": 3}, "regex must be text"),
-    "no choices": ({"choices": (1,)}, "choices must be several str"),
+    "choices of numbers": ({"choices": (1,)}, "choices must be several str"),
     "a megabyte": ({"schema": {"enum": ["a" * 100] * 10_000}}, "and may have"),
 }
 
