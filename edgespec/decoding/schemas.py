@@ -61,7 +61,7 @@ def _of_type(kind: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"schema must be a mapping, its text or a type that JSON can hold, got {kind!r:.80}: "
-            f"{error}"
+            f"{str(error).splitlines()[0]}"
         ) from None
 
 
