@@ -59,9 +59,10 @@ def _of_type(kind: Any) -> Any:
     try:
         return msgspec.json.schema(kind)
     except (TypeError, ValueError) as error:
+        why = str(error).partition(" requires either:")[0]  # what follows is for msgspec's users
         raise ConfigError(
-            f"schema must be a mapping, its text or a type that JSON can hold, got {kind!r:.80}: "
-            f"{str(error).splitlines()[0]}"
+            "schema must be a mapping, its text or a type that JSON can hold, got "
+            f"{kind!r:.80}: {why}"
         ) from None
 
 
