@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.base import Tokenizer
+from ..cache.token_cache import common_prefix
 from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
@@ -323,7 +324,7 @@ class GrammarMatcher:
         """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
         if self.has_ended:
             return not ahead
-        n = _n_common(self._ahead, ahead)
+        n = common_prefix(self._ahead, ahead)
         if n < len(self._ahead):
             self._matcher.rollback(len(self._ahead) - n)
             del self._ahead[n:]
@@ -349,11 +350,6 @@ class GrammarMatcher:
             raise DecodeError(
                 f"the constraint of the request failed: {_plainly(self._matcher.get_error())}"
             )
-
-
-def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _lark_of_grammar(grammar: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
+from typing import AnyStr
 
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
@@ -85,14 +86,13 @@ class Output:
             self.finish_reason = "stop"
         else:
             at = len(self._held) - max(
-                (_overlap(self._held, s) for s in self._params.stop), default=0
+                (overlap(self._held, s) for s in self._params.stop), default=0
             )
         shown, self._held = self._held[:at], self._held[at:]
         return shown
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` with which `stop` begins."""
-    return next(
-        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
-    )
+def overlap(text: AnyStr, marker: AnyStr) -> int:
+    """Return the length of the longest end of `text` with which `marker` begins, and goes on."""
+    longest = min(len(text), len(marker) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...cache.token_cache import common_prefix
 from ...sampling.base import Constraint, Matcher
-from .texts import BLANKS, overlap
+from ..output import overlap
+from .texts import BLANKS
 
 
 class Budget(NamedTuple):
@@ -123,9 +125,7 @@ class _BudgetedMatcher:
 
     def _at(self, ahead: Sequence[int]) -> _Place:
         """Return the place behind `ahead`."""
-        n = 0
-        while n < min(len(ahead), len(self._ahead)) and ahead[n] == self._ahead[n]:
-            n += 1
+        n = common_prefix(self._ahead, ahead)
         del self._ahead[n:], self._places[n + 1 :]
         for token in ahead[n:]:
             self._places.append(self._next(self._places[-1], self._budget.piece(int(token))))
@@ -147,9 +147,5 @@ class _BudgetedMatcher:
     def _inside(self, text: bytes, n: int) -> _Place:
         if self._budget.end in text:
             return _Place(b"", n, "behind")
-        size = _overlap(text, self._budget.end)
+        size = overlap(text, self._budget.end)
         return _Place(text[len(text) - size :], n, "inside")
-
-
-def _overlap(text: bytes, marker: bytes) -> int:
-    return overlap(text.decode("latin-1"), marker.decode("latin-1"))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from ..output import overlap
 from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH
 
 BLANKS = " \t\n"
-
-
-def overlap(text: str, marker: str) -> int:
-    """Return the length of the longest end of `text` with which `marker` begins."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
 
 
 def until(marker: str, text: str) -> tuple[str, str, bool]:
