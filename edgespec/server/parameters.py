@@ -31,6 +31,18 @@ Length = Annotated[int, Meta(ge=1, le=_INT32)]
 Penalty = Annotated[float, Meta(ge=-100, le=100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 StopText = Annotated[str, Meta(min_length=1)]
+Streamed = Annotated[bool | None, about("Server-sent events, a token at a time")]
+Temperature = Annotated[
+    Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
+]
+TopP = Annotated[
+    Annotated[float, Meta(gt=0, le=1)] | None,
+    about("Keep the likeliest tokens that hold this probability"),
+]
+TopK = Annotated[
+    Annotated[int, Meta(ge=0, le=_INT32)] | None,
+    about("Keep the K likeliest tokens, 0 for all"),
+]
 Top = Annotated[int, Meta(ge=0, le=20)]
 Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -85,22 +97,14 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Generation(Request, frozen=True, kw_only=True):
     """The fields of all requests for text; those that SamplingParams has too go to the engine."""
 
-    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
+    stream: Streamed = None
     stream_options: Annotated[
         StreamOptions | None, about("include_usage: a last chunk with the usage")
     ] = None
     max_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        about("Keep the likeliest tokens that hold this probability"),
-    ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=0, le=_INT32)] | None,
-        about("Keep the K likeliest tokens, 0 for all"),
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
     min_p: Annotated[
         Share | None, about("Drop tokens below this share of the likeliest one's probability")
     ] = None

@@ -124,6 +124,8 @@ def test_custom_tools_are_taken_and_those_of_the_provider_skipped():
     assert named["tool_choice"] == {"type": "function", "function": {"name": "time"}}
     assert chat_of(tools=tools, tool_choice={"type": "none"})["tool_choice"] == "none"
     assert "parallel_tool_calls" not in chat_of(tools=tools, tool_choice={"type": "auto"})
+    several = chat_of(tools=tools, tool_choice={"type": "auto", "disable_parallel_tool_use": False})
+    assert several["parallel_tool_calls"] is True
     assert "tools" not in chat_of(tools=tools[:1], tool_choice={"type": "auto"})
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
-from ..parameters import Length, Request, StopText
+from ..parameters import Length, Request, StopText, Streamed, Temperature, TopK, TopP
 from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
 _NAMES = {
@@ -172,18 +172,10 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
         Annotated[list[StopText], Meta(max_length=16)] | None,
         about("Texts that end the answer and are not part of it"),
     ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        about("Keep the likeliest tokens that hold this probability"),
-    ] = None
-    top_k: Annotated[
-        Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None,
-        about("Keep the K likeliest tokens, 0 for all"),
-    ] = None
-    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    stream: Streamed = None
     thread: Annotated[dict[str, Any] | None, only(_STATELESS)] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     service_tier: Annotated[str | None, IGNORED] = None
@@ -319,7 +311,8 @@ def _choice(given: CountRequest) -> tuple[Any, bool | None]:
     choice = given.tool_choice
     if choice is None:
         return None, None
-    parallel = None if choice.disable_parallel_tool_use is None else False
+    disabled = choice.disable_parallel_tool_use
+    parallel = None if disabled is None else not disabled
     if choice.type == "tool":
         if choice.name is None:
             raise missing("tool_choice.name")

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
-from ..parameters import Length, Request
+from ..parameters import Length, Request, Streamed, Temperature, TopP
 from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
@@ -204,15 +204,10 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
     ] = None
     text: Annotated[TextOptions | None, about("The format of the answer")] = None
     max_output_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        about("Keep the likeliest tokens that hold this probability"),
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
     reasoning: Annotated[Reasoning | None, about("How much to reason")] = None
-    stream: Annotated[bool | None, about("Server-sent events, a token at a time")] = None
+    stream: Streamed = None
     previous_response_id: Annotated[None, _STATELESS] = None
     conversation: Annotated[None, _STATELESS] = None
     prompt: Annotated[None, only("nothing is stored here; send instructions and input")] = None
