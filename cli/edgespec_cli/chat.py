@@ -145,8 +145,8 @@ def answer(talk: Conversation, text: str) -> bool:
         events = talk.chat.stream_results(results, **params)
         completion, interrupted = _shown(talk, events, "the results are")
     if completion and completion.tool_calls:
-        why = f"{most} answers in a row made calls" if most > 1 else "no terminal to ask you on"
-        talk.screen.remark(f"{why}: the calls of the last were not run")
+        why = f"{most} answers in a row made calls" if most > 1 else "there is no terminal to ask"
+        talk.screen.remark(f"{why}: the calls of the last answer were not run")
     return interrupted
 
 

@@ -14,15 +14,14 @@ from .responses import ChatResponseBuilder
 class Answer:
     """The parts of one answer that have been read, as the fields of its message.
 
-    n_reasoning: how many of its tokens came up to the end of its reasoning.
+    calls: those that were begun, the one that the answer's end cut among them. n_reasoning: how
+    many of its tokens came up to the end of its reasoning.
     """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._n_tokens = 0
         self.n_reasoning = 0
-        self.content = ""
-        self.reasoning = ""
         self.calls: list[dict[str, Any]] = []
 
     def take(self, event: Event) -> list[Part]:
@@ -36,14 +35,11 @@ class Answer:
         return parts
 
     def _add(self, part: Part) -> None:
-        if part.kind == "content":
-            self.content += part.text
-        elif part.kind == "reasoning":
-            self.reasoning += part.text
+        if part.kind == "reasoning":
             self.n_reasoning = self._n_tokens
         elif part.id:
             self.calls.append(_opened(part))
-        else:
+        elif part.kind == "call":
             self.calls[part.index]["function"]["arguments"] += part.text
 
     @property
@@ -53,10 +49,11 @@ class Answer:
 
     def message(self) -> dict[str, Any]:
         """Return the message of the assistant."""
-        content = self.content if self.content or not self.calls else None
+        read = self._reader
+        content = read.content if read.content or not self.calls else None
         found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if self.reasoning:
-            found |= _reasoning(self.reasoning)
+        if read.reasoning:
+            found |= _reasoning(read.reasoning)
         if self.calls:
             found["tool_calls"] = self.calls
         return found

@@ -19,9 +19,7 @@ _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
 def n_deciding(params: SamplingParams) -> int:
     """Return how many of a row's largest logits decide everything, 0 if the whole row may."""
-    if params.has_penalties or params.logit_bias or params.is_constrained:
-        return 0
-    if params.logprobs is not None:
+    if params.has_penalties or params.logit_bias or params.logprobs is not None:
         return 0
     return 1 if params.temperature == 0 else params.top_k
 
