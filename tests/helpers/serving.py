@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 import numpy as np
 import uvicorn
@@ -77,6 +78,14 @@ def served(n=8, seed=1, n_ctx=256, max_leaves=8, **limits):
     model = Shared([toy(seed, n_ctx) for _ in range(n)])
     model.max_leaves = max_leaves
     return Sessions(model, TOKENIZER, name="toy", limits=Limits(**limits))
+
+
+def until(true) -> None:
+    """Wait for something that happens on another thread."""
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
 
 
 def free_port() -> int:

@@ -23,6 +23,7 @@ from tests.helpers.serving import (
     plainly,
     raw,
     served,
+    until,
 )
 
 PROMPT = "the cat sat on the mat"
@@ -197,5 +198,5 @@ def test_a_stalled_device_is_let_go(server):
         socket.send(verify(0, ahead=32))
         with closing(device(server.url)) as there:
             assert there.generate("a", max_tokens=20).token_ids
-        assert server.sessions.n_waiting == 0, "a device that does not ask gets no more"
+        until(lambda: server.sessions.n_waiting == 0)  # a device that does not ask gets no more
         socket.close_socket()

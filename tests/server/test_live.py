@@ -8,23 +8,15 @@ import json
 import socket
 import ssl
 import threading
-import time
 
 import httpx
 import pytest
 
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.server.streams import EventStream, PlainForm
+from tests.helpers.serving import until
 
 CHAT = "/v1/chat/completions"
-
-
-def until(true) -> None:
-    """Wait for something that happens on another thread."""
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture
