@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import edgespec
 
 HINT = "Ctrl-D or /exit leaves, /help lists the commands"
+_KEPT = "the model reads the results with your next message"
 
 
 @cloup.command()
@@ -133,17 +134,21 @@ def answer(talk: Conversation, text: str) -> bool:
     Calls in it are shown and, where the user allows it, run; then the model goes on.
     """
     params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
-    completion, interrupted = _shown(talk, talk.chat.stream(text, **params), "your message is")
+    lost = "your message is not part of the chat"
+    completion, interrupted = _shown(talk, talk.chat.stream(text, **params), lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
     for _ in range(most):
         if interrupted or completion is None or not completion.tool_calls:
             return interrupted
+        results, interrupted = tools.results(talk, completion.tool_calls)
+        n_messages = len(talk.chat.messages)
         try:
-            results = tools.results(talk, completion.tool_calls)
-        except click.Abort:  # Ctrl-C ends the turn; the calls stay without results
-            return True
-        events = talk.chat.stream_results(results, **params)
-        completion, interrupted = _shown(talk, events, "the results are")
+            if not interrupted:
+                events = talk.chat.stream_results(results, **params)
+                completion, interrupted = _shown(talk, events, _KEPT)
+        finally:
+            if len(talk.chat.messages) == n_messages:  # what was run was run
+                talk.chat.add_results(results)
     if completion and completion.tool_calls:
         why = f"{most} answers in a row made calls" if most > 1 else "there is no terminal to ask"
         talk.screen.remark(f"{why}: the calls of the last answer were not run")
@@ -151,11 +156,11 @@ def answer(talk: Conversation, text: str) -> bool:
 
 
 def _shown(
-    talk: Conversation, events: Iterator[edgespec.Event], what: str
+    talk: Conversation, events: Iterator[edgespec.Event], otherwise: str
 ) -> tuple[edgespec.Completion | None, bool]:
     """Show an answer and its figures; return it, and whether Ctrl-C ended it.
 
-    what: was sent, with its verb.
+    otherwise: what becomes of that which was sent, if the answer did not begin.
     """
     from edgespec.device import LoadMeter
 
@@ -171,5 +176,5 @@ def _shown(
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:
-            talk.screen.remark(f"the answer had not begun: {what} not part of the chat")
+            talk.screen.remark(f"the answer had not begun: {otherwise}")
     return completion, interrupted

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .conversation import Conversation
 
 MOST_ROUNDS = 8  # answers with calls in one turn
+_NOT_RUN = "not run: the user ended the turn"
 _MOST_SHOWN = 300  # characters of a result
 _numbers = itertools.count(1)
 
@@ -78,12 +79,19 @@ def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
     ]
 
 
-def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> list[str]:
+def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[list[str], bool]:
     """Show each call, ask whether it may be run, and return what came of it.
 
-    Raises click.Abort where Ctrl-C is pressed instead of an answer.
+    Ctrl-C in place of an answer ends the turn, and the second value is True then: neither this call
+    nor those behind it are run.
     """
-    return [_result(talk, call) for call in calls]
+    found: list[str] = []
+    try:
+        for call in calls:
+            found.append(_result(talk, call))
+    except click.Abort:
+        return found + [_NOT_RUN] * (len(calls) - len(found)), True
+    return found, False
 
 
 def _result(talk: Conversation, call: edgespec.ToolCall) -> str:

@@ -122,6 +122,10 @@ class Chat:
         given = forms.results(forms.open_calls(self.messages), results)
         return self._stream(given, settings)
 
+    def add_results(self, results: Any) -> None:
+        """Keep results as `send_results` takes them; the model reads them with the next message."""
+        self.messages += forms.results(forms.open_calls(self.messages), results)
+
     def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
         """Run the function that a call names; return its result as text, for `send_results`.
 

@@ -89,6 +89,11 @@ class Constraints:
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
             return Unlimited(shown) if shown else None
+        if params.ignore_eos:
+            raise ConfigError(
+                "ignore_eos was given with tools or a reasoning_budget: such an answer ends where "
+                "it is complete; leave ignore_eos out"
+            )
         source = whole(lark, self._source(*given) if given else None)
         with self._lock:
             if form.tools:

@@ -23,7 +23,7 @@ def text_of(schema: Any, what: str = "schema") -> str:
     if isinstance(schema, str):
         try:
             found = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{what} is no JSON: {error}") from None
     elif isinstance(schema, (Mapping, bool)):
         found = schema
@@ -33,7 +33,7 @@ def text_of(schema: Any, what: str = "schema") -> str:
         raise ConfigError(f"a schema is a JSON object, got {found!r:.80}")
     check_bounds(found, what)
     try:
-        return json.dumps(found)
+        return json.dumps(found, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
 
@@ -41,7 +41,8 @@ def text_of(schema: Any, what: str = "schema") -> str:
 def value_of(schema: Any, text: str) -> Any:
     """Return the value that a complete answer stands for, of the schema's type where it is one.
 
-    None where the type refuses it, by a rule that its schema does not tell.
+    None where the type refuses it, by a rule that its schema does not tell, and where it is nested
+    too deeply for Python.
     """
     try:
         if isinstance(schema, (str, Mapping, bool)):
@@ -49,7 +50,7 @@ def value_of(schema: Any, text: str) -> Any:
         if hasattr(schema, "model_validate_json"):
             return schema.model_validate_json(text)
         return msgspec.json.decode(text, type=schema)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -92,7 +93,8 @@ def check_bounds(schema: Any, what: str) -> None:
                 f"{what} cannot be followed: a text has {len(value)} characters, and may have "
                 f"{_LONGEST} (at {_place(path)})"
             )
-        if path[-1:] == ("multipleOf",) and isinstance(value, (int, float)) and value:
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        if path[-1:] == ("multipleOf",) and is_number and value:
             remainders = math.lcm(remainders, _divisor(value))
             if remainders > _MOST_REMAINDERS:
                 raise ConfigError(

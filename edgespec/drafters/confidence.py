@@ -37,6 +37,9 @@ class Choices(NamedTuple):
     kinds: tuple[Kind, ...] = ()
 
 
+NOTHING = Choices((), 0)
+
+
 class Confidence:
     """Acceptance by class of confidence, learned from the outcomes of drafts.
 
@@ -101,6 +104,8 @@ class Confidence:
 
     def observe_choices(self, choices: Choices, token: int, *, behind_accepted: bool) -> None:
         """Learn from the token that came, drafted or not. Any of the choices can be accepted."""
+        if not choices.tokens:
+            return
         hit = choices.tokens[0] == token
         self.observe(choices.confidence, hit, behind_accepted=False)
         if behind_accepted:

@@ -13,7 +13,7 @@ from ..cache.token_cache import TokenCache
 from ..config import Acceptance
 from ..costs.online import Costs
 from ..sampling.base import Request
-from ..sampling.sampler import Sampler
+from ..sampling.sampler import DeadEnd, Sampler
 from ..types import (
     NO_THRESHOLDS,
     Distribution,
@@ -129,7 +129,10 @@ class ModelDrafter:
             row = self._evaluate(pending)
             self._known = len(context) - self._start
             evaluated.append(1 if tokens else n_read)
-            guess, sure, q = self._look(row, [*self._head, *tokens], wants_prob)
+            try:
+                guess, sure, q = self._look(row, [*self._head, *tokens], wants_prob)
+            except DeadEnd:  # the target may never go here, or knows more tokens
+                break
             confidence = confidence_class(sure)
             if not tokens:
                 self._confidence.count_draft(confidence)
@@ -164,7 +167,10 @@ class ModelDrafter:
             ahead = [*context[self._n_context :], *(token for token, _ in found)]
             row = self._evaluate(pending)
             self._known = self._n_context - self._start  # the rest may yet be rejected
-            token, sure = self._sampler.likeliest(row, ahead)
+            try:
+                token, sure = self._sampler.likeliest(row, ahead)
+            except DeadEnd:
+                break
             if not self._greedy:
                 q = self._sampler.distribution(row, ahead)
                 token = self._draw(q, len(context) + len(found))

@@ -1,6 +1,6 @@
 """Tokens that a request's constraint leaves no choice about: half of a JSON answer is such text.
 
-They are guesses like any other: the text is forced, and the target may cut it into other tokens.
+They are guesses like any other: the target verifies them together with what is drafted behind them.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from ..backends.base import GrowingModel, Model
 from ..sampling.base import Request
+from ..sampling.sampler import DeadEnd
 from ..sampling.trees import path_to
 from ..types import NO_THRESHOLDS, Draft, Extension, Row, Rows, Thresholds, Verified
-from .confidence import Choices, choices_of
+from .confidence import NOTHING, Choices, choices_of
 from .draft_model import Guess, ModelDrafter
 from .trees import WIDE, Union, grow
 
@@ -263,8 +264,13 @@ class ModelTreeDrafter(ModelDrafter):
         return rows[:, : self._vocab]
 
     def _add(self, tree: GuessTree, node: int, row: Row) -> None:
-        """Add what the model would say behind a node; nothing where it is not sure enough."""
-        choices, sure = self._choose(row, tree.path(node))
+        """Add what the model would say behind a node; nothing where it is not sure enough, or
+        where none of its tokens is allowed.
+        """
+        try:
+            choices, sure = self._choose(row, tree.path(node))
+        except DeadEnd:
+            choices, sure = NOTHING, 0.0
         probs = self._confidence.split(choices) if sure >= self._p_min else ()
         tree.add(node, choices, probs)
 

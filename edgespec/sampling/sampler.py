@@ -16,6 +16,10 @@ from .base import Matcher
 _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
 
 
+class DeadEnd(DecodeError):
+    """No token is allowed next: no logit of a row is above -inf."""
+
+
 class Sampler:
     """The sampling transforms of one request, with the history that its penalties look at.
 
@@ -244,7 +248,7 @@ def logprob(row: Row, token: int, n_top: int) -> Logprob:
 
 def _check(best: float) -> None:
     if not math.isfinite(best):
-        raise DecodeError(
+        raise (DeadEnd if best == -math.inf else DecodeError)(
             f"the largest logit of a row is {best}: the model's weights or its cache are damaged, "
             "or logit_bias and constraint forbid every token"
         )

@@ -380,6 +380,27 @@ def test_ctrl_c_at_the_question_ends_the_turn(robot):
     robot.expect("Hi, what can I do")
 
 
+def test_what_was_run_before_ctrl_c_is_told_with_the_next_message(robot, robot_cli):
+    robot.type("both\r")
+    robot.expect(QUESTION)
+    robot.type("y")
+    robot.expect("yes\r\nbrrm")
+    robot.expect(QUESTION)
+    robot.type("\x03")
+    robot.expect(PROMPT)
+    robot.type("hello\r")
+    robot.expect("Hi, what can I do")
+    robot.expect(PROMPT)
+    robot.type("/save c.json\r")
+    robot.expect(PROMPT)
+    messages = json.loads((robot_cli.folder / "c.json").read_text())["messages"]
+    assert [m["role"] for m in messages] == [
+        "user", "assistant", "tool", "tool", "user", "assistant",
+    ]  # fmt: skip
+    found = [m["content"] for m in messages if m["role"] == "tool"]
+    assert found == ["drove 1 cm", "not run: the user ended the turn"]
+
+
 def test_what_was_typed_before_the_question_is_no_answer_to_it(robot):
     robot.type("slow\r")
     robot.expect("tick tick")

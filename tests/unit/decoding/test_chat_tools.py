@@ -254,6 +254,27 @@ def test_calls_without_results_stand_as_no_result():
         assert chat.messages[2]["content"] == "no result"
 
 
+def test_results_may_wait_for_the_next_message():
+    with tool_engine(call("drive", centimetres=5), "Fine.") as engine:
+        chat = engine.chat(tools=[drive])
+        made = chat.send("go").tool_calls
+        chat.add_results([chat.run_tool(each) for each in made])
+        assert chat.send("and?").text == "Fine."
+        roles = [m["role"] for m in chat.messages]
+        assert roles == ["user", "assistant", "tool", "user", "assistant"]
+        assert chat.messages[2]["content"] != "no result"
+        with pytest.raises(ConfigError, match="made no calls"):
+            chat.add_results([])
+
+
+@pytest.mark.parametrize("settings", [{}, {"reasoning_budget": 5}])
+def test_ends_cannot_be_ignored_where_an_answer_is_complete_somewhere(settings):
+    with tool_engine("Fine.") as engine:
+        chat = engine.chat(tools=[] if settings else [drive])
+        with pytest.raises(ConfigError, match="leave ignore_eos out"):
+            chat.send("go", ignore_eos=True, **settings)
+
+
 def test_an_answer_cut_inside_a_call_makes_none_and_the_chat_goes_on():
     with tool_engine(call("drive", centimetres=5), "Fine.") as engine:
         chat = engine.chat(tools=[drive])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import random
 from typing import Literal
 
@@ -11,8 +12,11 @@ import pytest
 
 from edgespec import ConfigError, DecodeError, SamplingParams, SpeculativeConfig, ToyModel
 from edgespec.backends.toy import ToyTokenizer
+from edgespec.decoding import schemas
 from edgespec.decoding.constraints import Constraints
 from edgespec.loading.assembly import assemble
+from edgespec.verifiers.local import LocalVerifier
+from tests.helpers import constrained
 
 pytest.importorskip("llguidance")
 
@@ -129,6 +133,30 @@ def test_a_cut_answer_has_no_value_and_says_length():
     assert answer(choices=("ab",)).parsed is None  # the text is all there is
 
 
+def test_a_value_that_python_cannot_nest_is_none():
+    nested = '{"a":' * 100_000 + "1" + "}" * 100_000
+    assert schemas.value_of({"type": "object"}, nested) is None
+    assert schemas.value_of(dict, nested) is None
+
+
+@pytest.mark.parametrize("kind", ["chains", "trees"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_ends_where_its_model_may_say_nothing(kind, temperature):
+    """The model drafts its way to where a bias forbids all that the form allows; the target does
+    not go there.
+    """
+    ids = {constrained.TOKENIZER.piece(i): i for i in range(constrained.N)}
+    given = {
+        "choices": ("abx", "y"), "temperature": temperature, "seed": 11,
+        "logit_bias": {ids[b"b"]: -math.inf, ids[b"ab"]: -math.inf},
+    }  # fmt: skip
+    verifier = LocalVerifier(constrained.toy(), "coupled")
+    assert constrained.local().generate("xyz", **given).text == "y"
+    for seed in range(1, 9):
+        engine = constrained.engine(verifier, kind, draft_seed=seed)
+        assert engine.generate("xyz", **given).text == "y"
+
+
 def test_other_forms():
     assert answer(choices=('say "ab"', "\\left")).text in ('say "ab"', "\\left")
     assert answer(regex="[0-9]{3}-(ab)+x", temperature=1.0, seed=4, max_tokens=200).text[3] == "-"
@@ -218,6 +246,8 @@ BAD = {
     "a stop string": ({"regex": "a", "stop": ("b",)}, "regex and stop were given"),
     "ignored ends": ({"choices": ("a",), "ignore_eos": True}, "choices and ignore_eos"),
     "no JSON": ({"schema": "{"}, "schema is no JSON"),
+    "too deep": ({"schema": "[" * 200_000}, "schema is no JSON"),
+    "no number": ({"schema": {"multipleOf": math.nan}}, "schema cannot be written as JSON"),
     "no schema": ({"schema": "[1]"}, "a schema is a JSON object"),
     "no type": ({"schema": object()}, "schema must be a mapping"),
     "an unknown keyword": ({"schema": {"type": "strange"}}, "schema cannot be followed"),
@@ -244,6 +274,8 @@ def test_bad_constraints_are_one_sentence(case):
 @pytest.mark.parametrize(("kind", "text", "message"), [
     ("schema", "{", "schema cannot be followed"),
     ("schema", "[" * 60_000, "schema cannot be followed"),
+    ("schema", json.dumps("[" * 60_000), "schema is no JSON"),
+    ("schema", '{"multipleOf": NaN}', "schema cannot be written as JSON"),
     ("schema", "[]", "schema must be a mapping"),
     ("choices", "ab", "choices cannot be followed: it is no JSON"),
     ("choices", "[" * 60_000, "choices cannot be followed: it is no JSON"),
