@@ -193,7 +193,8 @@ class Chat:
             owner=self._owner,
             constraint=self._engine.constraint(params, options, fitted.rendered),
         )
-        reader = self._engine.answer_format.reader(options, fitted.rendered) if options else None
+        form, has_form = self._engine.answer_format, params.is_constrained
+        reader = form.reader(options, fitted.rendered, has_form=has_form) if options else None
         return self._answer(added, fitted, Reading(reader, params), events)
 
     def _answer(
