@@ -251,10 +251,8 @@ class Grammar:
         words, given = self._words, text.encode()
         ends = [token for token in words.special_token_ids if given.endswith(words.tokens[token])]
         spelled = [[*words(given.removesuffix(words.tokens[token])), token] for token in ends]
-        return any(
-            self._matcher.deep_copy().validate_tokens(tokens) == len(tokens)
-            for tokens in [words(given), *spelled]
-        )
+        whole = [ids for ids in (words(given), *spelled) if words.text(ids) == given]
+        return any(self._matcher.deep_copy().validate_tokens(ids) == len(ids) for ids in whole)
 
 
 class Unlimited:
