@@ -193,8 +193,10 @@ class Chat:
             owner=self._owner,
             constraint=self._engine.constraint(params, options, fitted.rendered),
         )
-        form, has_form = self._engine.answer_format, params.is_constrained
-        reader = form.reader(options, fitted.rendered, has_form=has_form) if options else None
+        reader = None
+        if options:
+            form = self._engine.answer_format
+            reader = form.reader(options, fitted.rendered, has_form=params.is_constrained)
         return self._answer(added, fitted, Reading(reader, params), events)
 
     def _answer(
