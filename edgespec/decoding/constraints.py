@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,10 +88,10 @@ class Constraints:
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
             return Unlimited(shown) if shown else None
-        own = None
-        if given and alone:
-            others = form.beginnings(options, rendered)
-            own = told_apart(given[0], self._source(*given), others, alone.may_begin_with)
+        own = self._source(*given) if given else None
+        if given and own and alone:
+            others, tried = form.beginnings(options, rendered), partial(self._matcher, "answer")
+            own = told_apart(given[0], own, others, alone.may_begin_with, tried)
         with self._lock:
             if form.tools:
                 for tool in options.callable_tools:
@@ -125,7 +126,7 @@ class Constraints:
 
         None stands for one that ends answers.
         """
-        encode = functools.partial(self._tokenizer.encode, add_special=False)
+        encode = partial(self._tokenizer.encode, add_special=False)
         texts = (text for text in self._tokenizer.control_texts() if text in markers)
         found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
         ends = self._tokenizer.is_eog

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ...errors import ConfigError
 from .texts import BLANKS, MOST_BLANKS, escaped
 
 
 def told_apart(
-    kind: str, source: str, markers: Sequence[str], may_begin_with: Callable[[str], bool]
+    kind: str,
+    source: str,
+    markers: Sequence[str],
+    may_begin_with: Callable[[str], bool],
+    tried: Callable[[str], tuple[Any, str]],
 ) -> str:
     """Return a form that does not begin with one of some markers.
 
     source: the form as llguidance takes it. may_begin_with: says whether it begins with a text.
-    Raises ConfigError where that cannot be taken out of it.
+    tried: compiles a source, and returns what is wrong with it, too. Raises ConfigError where a
+    marker cannot be taken out of the form, or nothing is left.
     """
     found = [marker for marker in markers if _may_begin(marker, may_begin_with)]
     if not found:
         return source
-    if kind != "regex":
-        raise ConfigError(
-            f"{kind} may begin with {found[0]!r:.80}, with which this model begins its reasoning "
-            "or calls; give it another beginning"
-        )
-    pattern = json.loads(source)["grammars"][0]["lark_grammar"].removeprefix("start: ").strip()
-    others = (f" & /{not_beginning_with(marker, BLANKS)}/" for marker in found)
+    lark = _beginning_otherwise(source, found) if kind == "regex" else ""
+    if lark and not tried(lark)[1]:
+        return lark
+    raise ConfigError(
+        f"{kind} may begin with {found[0]!r:.80}, with which this model begins its reasoning or "
+        "calls; give it another beginning"
+    )
+
+
+def _beginning_otherwise(regex: str, markers: Sequence[str]) -> str:
+    """Return the form of a regular expression without what begins with a marker."""
+    pattern = json.loads(regex)["grammars"][0]["lark_grammar"].removeprefix("start: ").strip()
+    others = (f" & /{not_beginning_with(marker, BLANKS)}/" for marker in markers)
     return f"start: FORM\nFORM: {pattern}{''.join(others)}\n"
 
 

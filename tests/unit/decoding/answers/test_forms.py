@@ -1,5 +1,9 @@
 """Forms beside tools and reasoning: the beginning of an answer tells which it is."""
 
+import json
+import random
+
+import numpy as np
 import pytest
 
 from edgespec import ConfigError, DecodeError, SamplingParams
@@ -7,7 +11,7 @@ from edgespec.decoding.answers.format import AnswerFormat
 from edgespec.decoding.answers.options import AnswerOptions
 from edgespec.decoding.answers.tools import Tool
 from edgespec.decoding.constraints import Constraints
-from tests.helpers.formats import CONTROL, TEMPLATES, FormTokenizer
+from tests.helpers.formats import CONTROL, END, TEMPLATES, FormTokenizer
 
 pytest.importorskip("llguidance")
 
@@ -132,6 +136,8 @@ def test_what_is_read_as_reasoning_ends_before_a_form():
         ),
         ("bare", {"grammar": 'start: /\\{"name": .*/'}, '{"name": "'),
         ("thinking", {"choices": ("<think>",)}, "<think>"),
+        ("thinking", {"regex": "\\n?<think>.*"}, "<think>"),
+        ("object", {"regex": "<tool_call>.*"}, "<tool_call>"),
     ],
 )
 def test_other_forms_that_begin_like_a_call_are_refused(template, params, marker):
@@ -156,3 +162,38 @@ def test_forms_that_cannot_be_taken_for_a_call_are_followed():
     asked = AnswerOptions(DROP.tools, "required")  # whose answers follow no form
     form = SamplingParams(grammar="start: /(?s:.*)/")
     assert CONSTRAINTS.of_answer(form, form_of("object"), asked, "")
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+@pytest.mark.parametrize("params", [{"regex": "(?s:.*)"}, {"schema": QUOTE}, {"regex": "x?<.*"}])
+def test_what_is_a_call_and_what_is_a_form_is_read_as_it_was_written(template, params):
+    """Random answers that end are calls and nothing else, or a whole form."""
+    form, rng = form_of(template), random.Random(5)
+    made = CONSTRAINTS.of_answer(SamplingParams(**params), form, DROP, "")
+    tokenizer = FormTokenizer()
+    found = set()
+    for _ in range(30):
+        matcher, ids = made.matcher(), []
+        markers = [form.tools.trigger, form.reasoning.begin if form.reasoning else ""]
+        begun = tokenizer.encode(rng.choice(["", "x", "\n", " \t "]) + rng.choice(markers))
+        while len(ids) < 200 and not matcher.has_ended:
+            allowed = np.flatnonzero(matcher.mask())
+            wanted = begun.pop(0) if begun and rng.random() < 0.97 else END
+            ids.append(wanted if wanted in allowed else int(rng.choice(list(allowed))))
+            matcher.accept(ids[-1:])
+        pieces = [made.shown.get(token) or tokenizer.piece(token) for token in ids]
+        text = b"".join(pieces).decode("utf-8", "replace")
+        reader = form.reader(DROP, "", has_form=True)
+        for char in text:
+            reader.feed(char)
+        reader.end()
+        if matcher.has_ended and reader.calls:
+            assert reader.content == ""
+            assert {(c.name, c.arguments) for c in reader.calls} == {("drop", '{"table": "tmp"}')}
+        elif matcher.has_ended:
+            assert text.endswith(reader.content)
+            assert reader.reasoning or reader.content == text
+            if "schema" in params:
+                assert set(json.loads(reader.content)) == {"quote"}
+        found.add((matcher.has_ended, bool(reader.calls)))
+    assert found & {(True, True), (True, False)}

@@ -1,9 +1,11 @@
 """Arguments that are written one by one: which are texts, what they hold, and what is refused."""
 
 import json
+import random
 from typing import Literal
 
 import msgspec
+import numpy as np
 import pytest
 
 from edgespec import ConfigError, DecodeError, SamplingParams
@@ -260,3 +262,54 @@ def test_what_cannot_be_is_refused_with_the_tool_and_the_place(name):
 def test_tools_that_are_not_strict_leave_out_what_cannot_be_followed():
     for name in ("format", "pattern somewhere", "lengths that leave a gap"):
         assert is_followed(tool_with(BROKEN[name][0], strict=False), "x")
+
+
+EVERYTHING = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 9},
+        "side": {"anyOf": [{"$ref": "#/$defs/Side"}, {"type": "null"}]},
+        "pose": {"anyOf": [{"$ref": "#/$defs/Pose"}, {"type": "null"}]},
+        "count": {"anyOf": [{"type": "integer"}, {"const": "all"}]},
+    },
+    "required": ["name", "side", "pose"],
+    "additionalProperties": False,
+    "$defs": {
+        "Side": {"enum": ["left", "right", "<"]},
+        "Pose": {
+            "type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"],
+            "additionalProperties": False,
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", ["parameters", "keys", "invoke"])
+def test_random_calls_follow_the_schema(template):
+    validator = pytest.importorskip("jsonschema_rs").validator_for(EVERYTHING)
+    form, rng = AnswerFormat.of(TEMPLATES[template], {}), random.Random(3)
+    options = AnswerOptions((Tool("go", "", EVERYTHING),), "required", parallel_tool_calls=False)
+    made = CONSTRAINTS.of_answer(SamplingParams(), form, options, "")
+    markers = [form.tools.pairs.closing, form.tools.closing, form.tools.pairs.opening]
+    found = []
+    for _ in range(80):
+        matcher, ids, begun = made.matcher(), [], []
+        while len(ids) < 500 and not matcher.has_ended:
+            allowed = np.flatnonzero(matcher.mask())
+            if not begun and rng.random() < 0.3:
+                begun = FormTokenizer().encode(rng.choice(markers))
+            wanted = begun.pop(0) if begun else END
+            if wanted not in allowed:
+                wanted, begun = int(rng.choice(list(allowed))), []
+            ids.append(wanted)
+            matcher.accept(ids[-1:])
+        if matcher.has_ended:
+            reader = form.reader(options, "")
+            pieces = (made.shown.get(token) or FormTokenizer().piece(token) for token in ids)
+            reader.feed(b"".join(pieces).decode("utf-8", "replace"))
+            reader.end()
+            (call,) = reader.calls
+            found.append(json.loads(call.arguments))
+            assert validator.is_valid(found[-1]), call.arguments
+    assert {each["side"] for each in found} == {"left", "right", "<", None}
+    assert len(found) > 20
