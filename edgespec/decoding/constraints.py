@@ -10,7 +10,6 @@ import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,8 +89,8 @@ class Constraints:
             return Unlimited(shown) if shown else None
         own = self._source(*given) if given else None
         if given and own and alone:
-            others, tried = form.beginnings(options, rendered), partial(self._matcher, "answer")
-            own = told_apart(given[0], own, others, alone.may_begin_with, tried)
+            others = form.beginnings(options, rendered)
+            own = told_apart(given[0], own, others, alone.may_begin_with, self._matcher)
         with self._lock:
             if form.tools:
                 for tool in options.callable_tools:
@@ -126,7 +125,7 @@ class Constraints:
 
         None stands for one that ends answers.
         """
-        encode = partial(self._tokenizer.encode, add_special=False)
+        encode = functools.partial(self._tokenizer.encode, add_special=False)
         texts = (text for text in self._tokenizer.control_texts() if text in markers)
         found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
         ends = self._tokenizer.is_eog

@@ -15,19 +15,19 @@ def told_apart(
     source: str,
     markers: Sequence[str],
     may_begin_with: Callable[[str], bool],
-    tried: Callable[[str], tuple[Any, str]],
+    compiled: Callable[[str, str], tuple[Any, str]],
 ) -> str:
     """Return a form that does not begin with one of some markers.
 
     source: the form as llguidance takes it. may_begin_with: says whether it begins with a text.
-    tried: compiles a source, and returns what is wrong with it, too. Raises ConfigError where a
-    marker cannot be taken out of the form, or nothing is left.
+    compiled: returns a compiled source of a kind, and what is wrong with it. Raises ConfigError
+    where a marker cannot be taken out of the form, or nothing is left.
     """
     found = [marker for marker in markers if _may_begin(marker, may_begin_with)]
     if not found:
         return source
     lark = _beginning_otherwise(source, found) if kind == "regex" else ""
-    if lark and not tried(lark)[1]:
+    if lark and not compiled("answer", lark)[1]:
         return lark
     raise ConfigError(
         f"{kind} may begin with {found[0]!r:.80}, with which this model begins its reasoning or "
