@@ -197,7 +197,10 @@ class Chat:
             owner=self._owner,
             constraint=self._engine.constraint(params, options, fitted.rendered),
         )
-        reader = self._engine.answer_format.reader(options, fitted.rendered) if options else None
+        reader = None
+        if options:
+            form = self._engine.answer_format
+            reader = form.reader(options, fitted.rendered, has_form=params.is_constrained)
         return self._answer(added, fitted, Reading(reader, params), events)
 
     def _answer(

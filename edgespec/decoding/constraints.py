@@ -78,12 +78,10 @@ class Constraints:
         It reasons, calls tools and, where the request has a form, follows that behind its
         reasoning. Raises ConfigError as `of`, and for options that the model cannot follow.
         """
-        from .answers.grammar import whole
+        from .answers.forms import told_apart, whole
 
         form.check(options)
-        given = self._given(params)
-        if given:  # whose errors are told as such
-            self.of(params)
+        given, alone = self._given(params), self.of(params)  # its errors are told as such
         control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
@@ -94,12 +92,15 @@ class Constraints:
                 "ignore_eos was given with tools or a reasoning_budget: such an answer ends where "
                 "it is complete; leave ignore_eos out"
             )
-        source = whole(lark, self._source(*given) if given else None)
+        own = self._source(*given) if given else None
+        if given and own and alone:
+            others = form.beginnings(options, rendered)
+            own = told_apart(given[0], own, others, alone.may_begin_with, self._matcher)
         with self._lock:
             if form.tools:
                 for tool in options.callable_tools:
                     self._check_tool(tool, form.tools)
-            compiled = self._compiled("answer", source).showing(shown)
+            compiled = self._compiled("answer", whole(lark, own)).showing(shown)
         if options.reasoning_budget is None or not form.reasoning:
             return compiled
         thought = form.beginning(rendered)
@@ -137,17 +138,12 @@ class Constraints:
 
     def _check_tool(self, tool: Tool, markers: ToolMarkers) -> None:
         """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
-        from .answers.schemas import embedded
+        from .answers.schemas import embedded, refused
 
         for before, schema in embedded(tool, markers):
             error, inner = self._refused(json.dumps(schema))
             if error:
-                place = before + inner
-                loose = ", or make the tool not strict" if tool.strict else ""
-                raise ConfigError(
-                    f"the arguments of the tool {tool.name} cannot be followed: {error}"
-                    f"{f' (at {place})' if place else ''}; change its schema{loose}"
-                )
+                raise refused(tool, error, before + inner, is_broken=False)
 
     @staticmethod
     def _given(params: SamplingParams) -> tuple[str, str] | None:
@@ -254,6 +250,14 @@ class Grammar:
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
         return GrammarMatcher(self._matcher.deep_copy(), self._words)
+
+    def may_begin_with(self, text: str) -> bool:
+        """Return True if an answer may begin with a text, at whose end a control token may be."""
+        words, given = self._words, text.encode()
+        ends = [token for token in words.special_token_ids if given.endswith(words.tokens[token])]
+        spelled = [[*words(given.removesuffix(words.tokens[token])), token] for token in ends]
+        whole = [ids for ids in (words(given), *spelled) if words.text(ids) == given]
+        return any(self._matcher.deep_copy().validate_tokens(ids) == len(ids) for ids in whole)
 
 
 class Unlimited:

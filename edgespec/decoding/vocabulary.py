@@ -38,9 +38,13 @@ class Words:
         words = text.decode("utf-8", "replace")
         for before in ("", "\n"):
             ids = self._encode(before + words)[len(self._encode(before)) :]
-            if b"".join(self.tokens[token] for token in ids) == text:
+            if self.text(ids) == text:
                 return ids
         return self._longest_tokens(text)
+
+    def text(self, ids: list[int]) -> bytes:
+        """Return the text of tokens."""
+        return b"".join(self.tokens[token] for token in ids)
 
     def _encode(self, text: str) -> list[int]:
         try:

@@ -86,7 +86,8 @@ class OpenAIEndpoints:
         """
         self._tokenization.check_model(given.model)
         fields, param = engine_options.sampling(given, self._settings.sampling)
-        asked = await self._tokenization.conversation(request, given)
+        has_form = build(SamplingParams, fields).is_constrained
+        asked = await self._tokenization.conversation(request, given, has_form=has_form)
         try:
             fields |= await self._constraint(fields, param, asked)
         except ConfigError as error:

@@ -128,9 +128,16 @@ class Tokenization:
         """Number of requests that are being tokenized: 0 or 1."""
         return self._queue.n_running
 
-    async def conversation(self, request: Request, given: ChatRequest) -> Conversation:
-        """Return a conversation up to where the assistant's answer begins."""
-        return await self._alone(request, lambda stopped: self._conversation(given, stopped))
+    async def conversation(
+        self, request: Request, given: ChatRequest, *, has_form: bool
+    ) -> Conversation:
+        """Return a conversation up to where the assistant's answer begins.
+
+        has_form: the answer has a form beside tools and reasoning.
+        """
+        return await self._alone(
+            request, lambda stopped: self._conversation(given, has_form, stopped)
+        )
 
     async def count(self, request: Request, given: ChatRequest) -> int:
         """Return how many tokens a conversation has, up to where the assistant's answer begins."""
@@ -186,12 +193,14 @@ class Tokenization:
             return self._fitting("", iter([ids]), "prompt", stopped)
         return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
 
-    def _conversation(self, given: ChatRequest, stopped: Stopped) -> Conversation:
+    def _conversation(self, given: ChatRequest, has_form: bool, stopped: Stopped) -> Conversation:
         options, form = self._options(given), self._engine.answer_format
         rendered, pieces = self._rendered(given, options)
         tokens = self._fitting(rendered, pieces, "messages", stopped)
         has_parts = options is not None and bool(options.tools or form.reasoning)
-        reader = form.reader(options, rendered) if options and has_parts else None
+        if options is None or not has_parts:
+            return Conversation(tokens, rendered, options, None)
+        reader = form.reader(options, rendered, has_form=has_form)
         return Conversation(tokens, rendered, options, reader)
 
     def _count(self, given: ChatRequest, stopped: Stopped) -> int:

@@ -104,6 +104,15 @@ CASES = {
     "a form behind reasoning": Case(
         PLAIN, OPENED, AnswerOptions(), "a*b(ab|bb)", "<think>", {"choices": ("a<b>", "<b><b>")}
     ),
+    "a form beside calls": Case(
+        PLAIN, MARKED, AnswerOptions(TOOLS), "aa|ab|(b(a|aa)b)+", "", {"choices": ("aa", "a<b>")}
+    ),
+    "any text beside calls": Case(
+        PLAIN, MARKED, AnswerOptions(TOOLS), "(a[ab]*)?|(b(a|aa)b)+", "", {"regex": "(?s:.*)"}
+    ),
+    "reasoning or not, then any text": Case(
+        PLAIN, SURROUNDED, AnswerOptions(), "(a[ab]*)?|ba*b(a[ab]*)?", "a", {"regex": "(?s:.*)"}
+    ),
     "reasoning or not, then calls": Case(
         PLAIN, AnswerFormat(ReasoningMarkers("<b>", "<b>"), calls("<b>", "<b>")),
         AnswerOptions(TOOLS), "(ba*b)?(a*b(a|aa)b)*a*", "a",

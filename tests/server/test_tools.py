@@ -51,6 +51,7 @@ SCRIPTS = {  # what the model writes, its content, reasoning and calls
         "<think>\nI look.\n</think>\n\n" + called("look", DOOR), None, "I look.", [("look", DOOR)],
     ),
 }  # fmt: skip
+QUOTED = "x " + called("look", DOOR)  # what a form spells, which is no call
 WORDS = {
     "markers": MARKERS,
     "bytes": (),
@@ -63,7 +64,8 @@ WORDS = {
 
 @pytest.fixture(scope="module", params=WORDS)
 def chat(request):
-    return ScriptedChat({key: script[0] for key, script in SCRIPTS.items()}, WORDS[request.param])
+    scripts = {key: script[0] for key, script in SCRIPTS.items()}
+    return ScriptedChat({**scripts, "quoted": QUOTED}, WORDS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,19 @@ def test_whole_answers(client, key):
     n = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
     assert (n > 0) == bool(reasoning)
     assert n < answer["usage"]["completion_tokens"]
+
+
+def test_a_call_that_a_form_spells_is_content(client, events):
+    body = asked("quoted", structured_outputs={"regex": "x (?s:.*)"})
+    choice = client.post(CHAT, json=body).json()["choices"][0]
+    assert choice["message"]["content"] == QUOTED
+    assert not choice["message"].get("tool_calls")
+    assert choice["finish_reason"] == "stop"
+    *chunks, _ = events(client.post(CHAT, json=body | {"stream": True}).text)
+    message, _ = accumulated(chunks)
+    assert (message["content"], message.get("tool_calls", [])) == (QUOTED, [])
+    free = client.post(CHAT, json=asked("quoted")).json()["choices"][0]
+    assert free["finish_reason"] == "tool_calls"
 
 
 @pytest.mark.parametrize("key", SCRIPTS)

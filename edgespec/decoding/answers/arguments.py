@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from . import schemas
 from .markers import PairMarkers
@@ -61,6 +62,7 @@ class PairReader:
         self._given = ""
         self._n = 0
         self._key = ""
+        self._choices: dict[str, Any] = {}
         self._step = self._between
 
     @property
@@ -101,7 +103,8 @@ class PairReader:
         self._held, self._key = rest, key
         self._given += f"{', ' if self._n else '{'}{json.dumps(key, ensure_ascii=False)}: "
         self._n += 1
-        self._step = self._in_value
+        self._choices = schemas.choices_of(self._tool, key)
+        self._step = self._in_choice if self._choices else self._in_value
         if schemas.is_text(self._tool, key):
             self._given += '"'
             self._step = self._in_text
@@ -115,6 +118,15 @@ class PairReader:
             self._given += '"'
             self._step = self._between
         return found
+
+    def _in_choice(self) -> bool:
+        text, found, rest = self._held.partition(self._markers.closing)
+        if not found:
+            return False
+        self._held = rest
+        self._given += json.dumps(self._choices.get(text, text), ensure_ascii=False)
+        self._step = self._between
+        return True
 
     def _in_value(self) -> bool:
         text, rest, found = until(self._markers.closing, self._held)

@@ -33,12 +33,14 @@ class _Place(NamedTuple):
     """Where an answer stands.
 
     text: what may still become a marker. n: tokens of reasoning so far. state: "before" it may
-    begin, "inside", or "behind".
+    begin, "inside", or "behind". n_given: how many of the tokens that end it stand last, of those
+    that had to come: the same tokens before the limit are reasoning like others.
     """
 
     text: bytes
     n: int
     state: str
+    n_given: int = 0
 
 
 class BudgetedConstraint:
@@ -108,7 +110,7 @@ class _BudgetedMatcher:
         """Return the tokens that come next because nothing else is allowed."""
         if self._due(ahead) is None:
             return self._inner.forced(ahead)
-        return self._budget.closing[self._at(ahead).n - self._budget.most :]
+        return self._budget.closing[self._at(ahead).n_given :]
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
@@ -116,36 +118,43 @@ class _BudgetedMatcher:
         self._places, self._ahead = [self._at(tokens)], []
 
     def _due(self, ahead: Sequence[int]) -> int | None:
-        """Return the token of the closing text that has to come next, None if none has to."""
-        place, closing = self._at(ahead), self._budget.closing
-        late = place.n - self._budget.most
-        if place.state != "inside" or not 0 <= late < len(closing):
+        """Return the token of the closing text that has to come next, None if none has to.
+
+        It waits for the end of a character that was begun.
+        """
+        token = self._closing(self._at(ahead))
+        return token if token is not None and self._inner.allows(token, ahead) else None
+
+    def _closing(self, place: _Place) -> int | None:
+        """Return the token that comes next of those that end reasoning, None within the limit."""
+        if place.state != "inside" or place.n < self._budget.most:
             return None
-        return closing[late] if self._inner.allows(closing[late], ahead) else None
+        return next(iter(self._budget.closing[place.n_given :]), None)
 
     def _at(self, ahead: Sequence[int]) -> _Place:
         """Return the place behind `ahead`."""
         n = common_prefix(self._ahead, ahead)
         del self._ahead[n:], self._places[n + 1 :]
         for token in ahead[n:]:
-            self._places.append(self._next(self._places[-1], self._budget.piece(int(token))))
+            self._places.append(self._next(self._places[-1], int(token)))
             self._ahead.append(int(token))
         return self._places[-1]
 
-    def _next(self, place: _Place, piece: bytes) -> _Place:
+    def _next(self, place: _Place, token: int) -> _Place:
         budget = self._budget
         if place.state == "behind":
             return place
-        text = place.text + piece
+        text = place.text + budget.piece(token)
         if place.state == "before":
             begun = text.lstrip(BLANKS.encode())
             if begun.startswith(budget.begin):
                 return self._inside(begun[len(budget.begin) :], 0)
             return _Place(text, 0, "before" if budget.begin.startswith(begun) else "behind")
-        return self._inside(text, place.n + 1)
+        n_given = place.n_given + 1 if token == self._closing(place) else 0
+        return self._inside(text, place.n + 1, n_given)
 
-    def _inside(self, text: bytes, n: int) -> _Place:
+    def _inside(self, text: bytes, n: int, n_given: int = 0) -> _Place:
         if self._budget.end in text:
             return _Place(b"", n, "behind")
         size = overlap(text, self._budget.end)
-        return _Place(text[len(text) - size :], n, "inside")
+        return _Place(text[len(text) - size :], n, "inside", n_given)

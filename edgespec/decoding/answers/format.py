@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from .. import templates
+from . import schemas
 from .calls import NotUnderstood, learn_tools
 from .grammar import AnswerGrammar, Thought
 from .markers import ReasoningMarkers, ToolMarkers, texts_of
@@ -58,6 +59,9 @@ class AnswerFormat:
                 f"this model cannot call tools: {self.why_no_tools}; leave tools out, or use a "
                 "model that was trained with them"
             )
+        if self.tools and self.tools.pairs:
+            for tool in options.callable_tools:
+                schemas.check(tool, self.tools.pairs)
 
     def grammar(
         self,
@@ -80,8 +84,18 @@ class AnswerFormat:
             options, thought, form
         )
 
-    def reader(self, options: AnswerOptions, rendered: str) -> Reader:
-        """Return what reads an answer to the prompt `rendered`."""
+    def beginnings(self, options: AnswerOptions, rendered: str) -> list[str]:
+        """Return the markers with which a form must not begin: nobody could tell whether reasoning
+        or a call begins, or the form.
+        """
+        if options.must_call:
+            return []
+        thinks = self.reasoning and self.beginning(rendered) == "optional"
+        found = [self.reasoning.begin] if self.reasoning and thinks else []
+        return [*found, self.tools.trigger] if self.tools and options.callable_tools else found
+
+    def reader(self, options: AnswerOptions, rendered: str, *, has_form: bool = False) -> Reader:
+        """Return what reads an answer to the prompt `rendered`; has_form: as the grammar has it."""
         tools = options.callable_tools if self.tools else ()
         thought = self.beginning(rendered)
         return Reader(
@@ -89,6 +103,7 @@ class AnswerFormat:
             self.reasoning if thought != "none" else None,
             tools=tools,
             is_open=thought == "open",
+            has_form=has_form,
         )
 
     def variables(self, options: AnswerOptions) -> dict[str, Any]:

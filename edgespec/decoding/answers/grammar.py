@@ -14,14 +14,17 @@ from typing import Literal
 
 from ...errors import ConfigError
 from . import schemas
+from .forms import not_beginning_with
 from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ReasoningMarkers, ToolMarkers
 from .options import AnswerOptions
+from .texts import MOST_BLANKS, escaped
 from .tools import Tool
 
 Thought = Literal["open", "optional", "none", "forbidden"]
 """How an answer begins: inside of reasoning, perhaps with it, without; or it must not reason."""
 
-_BLANKS = r"[ \t\n]{0,4}"
+_BLANKS = rf"[ \t\n]{{0,{MOST_BLANKS}}}"
+_MOST_COUNTED = 50  # characters of a text that are counted beside its end; 100 were too many
 
 
 class AnswerGrammar:
@@ -65,8 +68,8 @@ class AnswerGrammar:
         begin = "" if is_open else markers.begin
         if begin in self._control or markers.end in self._control:
             return f"{self._text(begin)} {self._until(markers.end, 'thought')}"
-        opening = f"{_BLANKS}{_escaped(begin)}" if begin else ""
-        return self._rule("thought[lazy]", f"/(?s:{opening}.*{_escaped(markers.end)})/")
+        opening = f"{_BLANKS}{escaped(begin)}" if begin else ""
+        return self._rule("thought[lazy]", f"/(?s:{opening}.*{escaped(markers.end)})/")
 
     # --- what follows --------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class AnswerGrammar:
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
-            begun = self._rule("begun", f"/{_BLANKS}{_escaped(self._tools.trigger)}/")
+            begun = self._rule("begun", f"/{_BLANKS}{escaped(self._tools.trigger)}/")
             return f"{begun} {self._group(options, tools)} | {free}"
         head = self._until(self._tools.trigger, f"{name}_head", excluded)
         group = self._group(options, tools)
@@ -155,16 +158,28 @@ class AnswerGrammar:
         assert self._tools
         assert self._tools.pairs
         closing = self._tools.pairs.closing
-        if not schemas.is_text(tool, key):
-            schema = schemas.value_schema(tool, key, self._tools)
-            return f"%json {json.dumps(schema)} {self._text(closing)}"
         choices = schemas.choices_of(tool, key)
         if choices:
             return f"({' | '.join(self._text(choice + closing) for choice in choices)})"
-        schemas.check_text(tool, key)
+        if not schemas.is_text(tool, key):
+            schema = schemas.value_schema(tool, key, self._tools)
+            return f"%json {json.dumps(schema)} {self._text(closing)}"
+        return self._until(closing, name, lengths=self._lengths(tool, key))
+
+    def _lengths(self, tool: Tool, key: str) -> tuple[int, int | None]:
+        """Return the least and most characters of a text, as far as they can be counted."""
+        assert self._tools
+        assert self._tools.pairs
         least, most = schemas.lengths_of(tool, key)
-        count = f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
-        return self._until(closing, name, text=f".{count}")
+        is_control = self._tools.pairs.closing in self._control
+        n = max(least, most or 0) if is_control else least
+        if n <= _MOST_COUNTED:
+            return least, most
+        if tool.strict:
+            name = "minLength" if n == least else "maxLength"
+            why = f"{name} of a text without quotes may be {_MOST_COUNTED}, got {n}"
+            raise schemas.refused(tool, why, f"/properties/{key}", is_broken=False)
+        return 0, None if is_control else most
 
     # --- texts ---------------------------------------------------------------------------------
 
@@ -186,23 +201,37 @@ class AnswerGrammar:
         """
         assert self._tools
         trigger = self._tools.trigger
-        return [f".*{_escaped(trigger)}.*"] if all_kinds or trigger in self._control else []
+        return [f".*{escaped(trigger)}.*"] if all_kinds or trigger in self._control else []
 
     def _free(self, name: str, excluded: Sequence[str]) -> str:
         return self._rule(name, self._terminal(name, "(?s:.*)", excluded))
 
-    def _until(self, marker: str, name: str, excluded: Sequence[str] = (), text: str = ".*") -> str:
-        """Return text up to a marker, and the marker."""
+    def _until(
+        self,
+        marker: str,
+        name: str,
+        excluded: Sequence[str] = (),
+        lengths: tuple[int, int | None] = (0, None),
+    ) -> str:
+        """Return text up to a marker, and the marker. lengths: its least and most characters."""
+        least, most = lengths
+        count = "*" if lengths == (0, None) else f"{{{least},{'' if most is None else most}}}"
         if marker in self._control:
-            before = dict.fromkeys((*excluded, f".*{_escaped(marker)}.*"))
-            return f"{self._free(name, list(before))} {self._part(marker)}"
-        pattern = f"(?s:{text}{_escaped(marker)})"
-        return self._rule(f"{name}[lazy]", self._terminal(name, pattern, excluded))
+            before = dict.fromkeys((*excluded, f".*{escaped(marker)}.*"))
+            rule = self._rule(name, self._terminal(name, f"(?s:.{count})", list(before)))
+            return f"{rule} {self._part(marker)}"
+        pattern = f"(?s:.{count}{escaped(marker)})"
+        late = [f"(?s:.{{{n}}}{not_beginning_with(marker)})" for n in range(least)]
+        return self._rule(f"{name}[lazy]", self._terminal(name, pattern, excluded, late))
 
-    def _terminal(self, name: str, pattern: str, excluded: Sequence[str]) -> str:
-        if not excluded:
+    def _terminal(
+        self, name: str, pattern: str, excluded: Sequence[str], also: Sequence[str] = ()
+    ) -> str:
+        """Return what follows a pattern and some others, and is none of what is excluded."""
+        if not excluded and not also:
             return f"/{pattern}/"
-        others = "".join(f" & ~/(?s:{text})/" for text in excluded)
+        others = "".join(f" & /{each}/" for each in also)
+        others += "".join(f" & ~/(?s:{text})/" for text in excluded)
         return self._rule(name.upper(), f"/{pattern}/{others}")
 
     def _text(self, text: str) -> str:
@@ -231,21 +260,4 @@ class AnswerGrammar:
 
 
 def _beginning_with(text: str) -> str:
-    return f"[ \\t\\n]*{_escaped(text)}.*"
-
-
-def _escaped(text: str) -> str:
-    """Return a regular expression for a text, in Rust's form and without slashes."""
-    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
-
-
-def whole(lark: str, form: str | None) -> str:
-    """Return a grammar together with that of the form to which it refers as @form.
-
-    form: in Lark's form, or llguidance's own.
-    """
-    if form is None:
-        return lark
-    own = form.startswith("{")
-    named = json.loads(form)["grammars"][0] if own else {"lark_grammar": form}
-    return json.dumps({"grammars": [{"lark_grammar": lark}, {**named, "name": "form"}]})
+    return f"[ \\t\\n]*{escaped(text)}.*"

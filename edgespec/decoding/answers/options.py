@@ -33,6 +33,12 @@ class AnswerOptions:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"two tools are named {twice!r}; give each its own name")
+        taken = next((name for name in names if name in _CHOICES), None)
+        if taken is not None:
+            raise ConfigError(
+                f"a tool is named {taken!r}, which means something else as tool_choice; name it "
+                "otherwise"
+            )
         if self.tool_choice not in (*_CHOICES, *names):
             raise ConfigError(
                 f"tool_choice is {self.tool_choice!r}, and must be auto, none, required or the "

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...types import Part, ToolCall
 from .arguments import JsonReader, PairReader
 from .markers import ID_LENGTH, ReasoningMarkers, ToolMarkers
-from .texts import BLANKS, matched, until
+from .texts import BLANKS, MOST_BLANKS, matched, until
 from .tools import Tool
 
 
@@ -22,7 +22,9 @@ class Reader:
     A call that the end of the answer cut is no call: it is not in `calls`, though parts of it may
     have been given, and it is no content either. Blanks beside markers belong to them.
 
-    tools: the tools that may be called. is_open: the prompt has opened the reasoning.
+    tools: the tools that may be called. is_open: the prompt has opened the reasoning. has_form: the
+    request has a form, so an answer that does not begin with a call holds none: a form can spell
+    the markers of calls, a text in JSON for example.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Reader:
         *,
         tools: Sequence[Tool] = (),
         is_open: bool = False,
+        has_form: bool = False,
     ) -> None:
         self.content = ""
         self.reasoning = ""
@@ -39,6 +42,7 @@ class Reader:
         self._markers = markers
         self._reasoning = reasoning
         self._tools = tools
+        self._has_form = has_form
         self._held = ""
         self._parts: list[Part] = []
         self._strips = is_open  # blanks at the beginning are left out
@@ -71,8 +75,10 @@ class Reader:
     def _at_begin(self) -> bool:
         text = self._held.lstrip(BLANKS)
         thought = self._reasoning.begin if self._reasoning else ""
-        call = self._markers.trigger if self._markers and self._markers.is_bare else ""
-        for marker, step in ((thought, self._in_reasoning), (call, self._at_call)):
+        call = self._first_trigger()
+        is_text = self._has_form and len(self._held) - len(text) > MOST_BLANKS
+        steps = ((thought, self._in_reasoning), (call, self._at_call))
+        for marker, step in steps if not is_text else ():
             if marker and text.startswith(marker):
                 self._blanks = self._held[: len(self._held) - len(text)]
                 self._held = text if step == self._at_call else text[len(marker) :]
@@ -81,8 +87,15 @@ class Reader:
                 return True
             if marker and marker.startswith(text):
                 return False
+        if self._has_form:
+            self._markers = None
         self._step = self._in_content
         return True
+
+    def _first_trigger(self) -> str:
+        """Return the marker of calls if they are only found at the beginning of an answer."""
+        markers = self._markers
+        return markers.trigger if markers and (markers.is_bare or self._has_form) else ""
 
     def _in_reasoning(self) -> bool:
         assert self._reasoning

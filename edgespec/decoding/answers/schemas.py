@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
 from ..schemas import closed
-from .markers import ToolMarkers
+from .alternatives import Alternatives
+from .markers import PairMarkers, ToolMarkers
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # of texts that are written without quotes
+_OF_OTHERS = frozenset((  # keywords that say that a schema without a type is none of texts
+    "properties", "required", "additionalProperties", "patternProperties", "minProperties",
+    "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+))  # fmt: skip
+_TYPES = {
+    str: ("string",), bool: ("boolean",), type(None): ("null",), int: ("integer", "number"),
+    float: ("number", "integer"), list: ("array",), dict: ("object",),
+}  # fmt: skip
+_LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # of these types
 
 
 def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -19,7 +31,7 @@ def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, 
         yield "", arguments_schema(tool, markers)
         return
     for key in properties(tool):
-        if not is_text(tool, key):
+        if not is_text(tool, key) and not choices_of(tool, key):
             yield f"/properties/{key}", value_schema(tool, key, markers)
 
 
@@ -60,60 +72,111 @@ def is_required(tool: Tool, key: str) -> bool:
     return key in tool.parameters.get("required", ())
 
 
-def is_text(tool: Tool, key: str) -> bool:
-    """Return True for an argument that may be a text, and so is written without quotes."""
-    return _is_text(_resolved(tool, key))
+# --- arguments that are written one by one: texts and choices stand there without quotes ------
 
 
-def choices_of(tool: Tool, key: str) -> list[str]:
-    """Return the only texts that an argument can be, none if it can be others."""
-    schema = _resolved(tool, key)
-    found = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    return list(found) if all(isinstance(each, str) for each in found) else []
+def check(tool: Tool, pairs: PairMarkers) -> None:
+    """Raise ConfigError, with the place, for arguments that cannot be written one by one."""
+    given = tool.parameters
+    for name in ("properties", "$defs", "definitions"):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise refused(tool, f"{name} is an object, got {given[name]!r:.80}", f"/{name}")
+    required = given.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise refused(tool, f"required is a list of names, got {required!r:.80}", "/required")
+    for key in properties(tool):
+        if not _alternatives(tool, key):
+            raise refused(tool, "it allows no value", _place(key))
+        if is_text(tool, key):
+            lengths_of(tool, key)
+        for choice in choices_of(tool, key):
+            if (choice + pairs.closing).index(pairs.closing) < len(choice):
+                why = f"{choice!r:.80} holds the marker {pairs.closing!r}, which ends it"
+                raise refused(tool, why, _place(key))
 
 
-def check_text(tool: Tool, key: str) -> None:
-    """Raise ConfigError for a text whose schema cannot be followed where it has no quotes."""
-    schema = _resolved(tool, key)
-    unseen = next((name for name in _UNSEEN if name in schema), None)
-    if tool.strict and unseen:
-        raise ConfigError(
-            f"{unseen} of {key} in the tool {tool.name} cannot be followed, because this model "
-            "writes texts without quotes; leave it out, or make the tool not strict"
-        )
+def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> ConfigError:
+    """Return an error that says why arguments cannot be followed, and where in their schema.
 
-
-def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
-    """Return the least and the most characters of a text, None for any number."""
-    schema = _resolved(tool, key)
-    return schema.get("minLength", 0), schema.get("maxLength")
-
-
-def _resolved(tool: Tool, key: str) -> Mapping[str, Any]:
-    """Return the schema of an argument, or the definition that it refers to."""
-    schema = properties(tool).get(key, {})
-    if not isinstance(schema, Mapping):
-        return {}
-    reference = schema.get("$ref")
-    if reference is None:
-        return schema
-    for name in ("$defs", "definitions"):
-        found = tool.parameters.get(name, {}).get(str(reference).removeprefix(f"#/{name}/"))
-        if isinstance(found, Mapping):
-            return found
-    raise ConfigError(
-        f"the tool {tool.name} refers to {reference!r:.80} at /properties/{key}; only what stands "
-        "in its $defs can be followed"
+    is_broken: the schema is no schema or too large, and no tool that is not strict may have it.
+    """
+    loose = ", or make the tool not strict" if tool.strict and not is_broken else ""
+    return ConfigError(
+        f"the arguments of the tool {tool.name} cannot be followed: {why}"
+        f"{f' (at {place})' if place else ''}; change its schema{loose}"
     )
 
 
-def _is_text(schema: Mapping[str, Any]) -> bool:
-    for name in ("anyOf", "oneOf"):
-        branches = schema.get(name)
-        if isinstance(branches, list):
-            return any(_is_text(each) for each in branches if isinstance(each, Mapping))
-    if "const" in schema or "enum" in schema:
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return isinstance(values, list) and all(isinstance(each, str) for each in values)
-    kind = schema.get("type", "string")
-    return "string" in kind if isinstance(kind, list) else kind == "string"
+def is_text(tool: Tool, key: str) -> bool:
+    """Return True for an argument that may be any text, and so is written without quotes."""
+    return any(_is_free(each) for each in _alternatives(tool, key))
+
+
+def choices_of(tool: Tool, key: str) -> dict[str, Any]:
+    """Return the only values that an argument can be by the text that is written for each: that
+    of texts without quotes, that of others as JSON. None if it can be others, or no text.
+    """
+    found = [_values(each) for each in _alternatives(tool, key)]
+    values = [value for each in found for value in each or ()]
+    if None in found or not any(isinstance(value, str) for value in values):
+        return {}
+    others = {json.dumps(value): value for value in values if not isinstance(value, str)}
+    return others | {value: value for value in values if isinstance(value, str)}
+
+
+def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
+    """Return the least and the most characters of a text, None for any number.
+
+    Raises ConfigError if the tool is strict and they are not all that its schema asks for.
+    """
+    found = _alternatives(tool, key)
+    free = [each for each in found if _is_free(each)]
+    chosen = [value for each in found for value in _values(each) or () if isinstance(value, str)]
+    every = [_lengths(each) for each in free] + [(len(text), len(text)) for text in chosen]
+    mosts = [most for _, most in every if most is not None]
+    every_one = min(least for least, _ in every), max(mosts) if len(mosts) == len(every) else None
+    unseen = next((name for name in _UNSEEN for each in free if name in each), None)
+    seen = [_lengths(each) for each in free if not any(name in each for name in _UNSEEN)]
+    if tool.strict and every_one not in seen:
+        what = unseen or "other lengths in alternatives"
+        why = f"{what} of texts cannot be followed, which this model writes without quotes"
+        raise refused(tool, why, _place(key), is_broken=False)
+    return every_one
+
+
+def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    return schema.get("minLength", 0), schema.get("maxLength")
+
+
+def _is_free(schema: Mapping[str, Any]) -> bool:
+    """Return True if an alternative may be a text of which only the length is known."""
+    if "enum" in schema:
+        return False
+    return "string" in schema["type"] if "type" in schema else not _OF_OTHERS & schema.keys()
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return all values of an alternative, None if they are not listed."""
+    if "enum" in schema:
+        return [value for value in schema["enum"] if _follows(value, schema)]
+    return _LISTED.get(" ".join(schema.get("type", ())))
+
+
+def _follows(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Return True if a listed value is of an alternative's type and length."""
+    if "type" in schema and not {*_TYPES[type(value)]} & {*schema["type"]}:
+        return False
+    least, most = _lengths(schema)
+    n = len(value) if isinstance(value, str) else least
+    return least <= n and (most is None or n <= most)
+
+
+def _alternatives(tool: Tool, key: str) -> list[dict[str, Any]]:
+    try:
+        return Alternatives(tool.parameters).of(properties(tool).get(key, {}))
+    except ValueError as error:
+        raise refused(tool, str(error), _place(key)) from None
+
+
+def _place(key: str) -> str:
+    return f"/properties/{key}"

@@ -6,6 +6,12 @@ from ..output import overlap
 from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH
 
 BLANKS = " \t\n"
+MOST_BLANKS = 4  # before reasoning, a call or a form
+
+
+def escaped(text: str) -> str:
+    """Return a regular expression for a text, in Rust's form and without slashes."""
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
 def until(marker: str, text: str) -> tuple[str, str, bool]:

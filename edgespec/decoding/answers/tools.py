@@ -115,10 +115,14 @@ def _schemas(
     name: str, fields: list[tuple[inspect.Parameter, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schemas of arguments by name, and the definitions that they refer to."""
-    properties, definitions = {}, {}
+    properties: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for argument, kind in fields:
         schema, its_definitions = _schema(f"{argument.name} of {name}", kind)
         properties[argument.name] = schema
+        twice = [each for each in its_definitions if each in definitions]
+        if other := [each for each in twice if definitions[each] != its_definitions[each]]:
+            raise ConfigError(f"two types in {name} are named {other[0]}; give each its own name")
         definitions.update(its_definitions)
     return properties, definitions
 

@@ -514,6 +514,16 @@ def test_reasoning_that_the_prompt_opens_and_forgets():
         assert chat.send("d").text == "Two."
 
 
+def test_a_call_that_a_form_spells_is_text():
+    spelled = "x " + call("look", direction="up")
+    with tool_engine(spelled, call("look", direction="left")) as engine:
+        chat = engine.chat(tools=[look])
+        answer = chat.send("a", regex="x (?s:.*)")
+        assert (answer.text, answer.tool_calls) == (spelled, ())
+        (made,) = chat.send("b", regex="x (?s:.*)").tool_calls
+        assert json.loads(made.arguments) == {"direction": "left"}
+
+
 def test_a_model_that_does_not_know_tools_is_refused_at_once():
     template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}"
     with (

@@ -141,6 +141,51 @@ def test_a_budget_inside_of_a_draft():
     assert matcher.allows(tokens("<tool_call>")[0], [x, x, x, closing])
 
 
+@pytest.mark.parametrize("budget", range(1, 5))
+@pytest.mark.parametrize("text", ["é" * 5, "a" + "😀" * 5])
+def test_a_budget_that_ends_inside_of_a_character(budget, text):
+    """The character is written to its end, then the reasoning ends, whatever came of a draft."""
+    (closing,) = tokens("</think>")
+    whole = text.encode()
+    ends = [n for n in range(budget, len(whole)) if whole[:n].decode("utf-8", "ignore") in text
+            and len(whole[:n].decode("utf-8", "ignore").encode()) == n]  # fmt: skip
+    made = budgeted("opened", OPENED, budget)
+    matcher = made.matcher()
+    for n in range(ends[0]):
+        assert matcher.allows(whole[n], whole[:n])
+    assert matcher.forced(whole[: ends[0]]) == (closing,)
+    assert not matcher.allows(whole[ends[0]], whole[: ends[0]])
+    matcher.accept(list(whole[: ends[0]]))
+    assert np.flatnonzero(matcher.mask()).tolist() == [closing]
+
+
+def budgeted(name, rendered, budget, tokenizer=None, template=None):
+    form = AnswerFormat.of(template or TEMPLATES[name], {})
+    options = AnswerOptions(reasoning_budget=budget)
+    made = Constraints(tokenizer or FormTokenizer())
+    return made.of_answer(SamplingParams(), form, options, rendered)
+
+
+def test_a_budget_with_several_tokens_that_end_it():
+    """They come one behind the other, behind a character and behind reasoning that began them."""
+    opened = TEMPLATES["opened"].replace("think>", "thinking>")
+    closing = tokens("</thinking>")
+    assert len(closing) > 1
+    for begun, more in (("", "éé"), ("</th", "é"), ("</thinking", ""), ("ab</", "")):
+        text = list((begun + more).encode())
+        budget = len(text) - bool(more)
+        matcher = budgeted("", "<|assistant|><thinking>\n", budget, template=opened).matcher()
+        matcher.accept(text[:budget])
+        matcher.accept(text[budget:])
+        for n, token in enumerate(closing):
+            assert list(matcher.forced(closing[:n])) == closing[n:]
+            assert np.flatnonzero(matcher.mask(closing[:n])).tolist() == [token]
+        for n in range(len(closing)):
+            matcher.accept(closing[n : n + 1])
+        assert matcher.allows(ord("x"))
+        assert matcher.mask().sum() > 1
+
+
 def test_no_reasoning_is_none():
     matcher = constraint("off").matcher()
     assert not matcher.allows(tokens("<think>")[0])

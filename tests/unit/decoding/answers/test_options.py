@@ -16,6 +16,9 @@ TOOLS = (Tool("get"), Tool("now"))
 def test_options_that_cannot_be():
     with pytest.raises(ConfigError, match="two tools are named 'get'"):
         AnswerOptions((Tool("get"), Tool("get")))
+    for name in ("none", "auto", "required"):
+        with pytest.raises(ConfigError, match=f"a tool is named '{name}', .* tool_choice"):
+            AnswerOptions((Tool("get"), Tool(name)), name)
     with pytest.raises(ConfigError, match="tool_choice is 'set'"):
         AnswerOptions(TOOLS, "set")
     with pytest.raises(ConfigError, match="no tools were given"):

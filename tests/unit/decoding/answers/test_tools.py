@@ -154,6 +154,24 @@ def test_pydantic_models():
     assert parameters["properties"]["what"]["properties"]["inner"] == {"$ref": "#/$defs/Inner"}
 
 
+def test_two_types_of_one_name_are_refused():
+    def other():
+        @dataclasses.dataclass
+        class Place:
+            name: str
+
+        return Place
+
+    def go(start: Place, end: Place | None = None): ...
+
+    def come(start: Place, end): ...
+
+    assert tool_of(go).parameters["$defs"]["Place"]["required"] == ["x"]
+    come.__annotations__["end"] = other()
+    with pytest.raises(ConfigError, match="two types in come are named Place"):
+        tool_of(come)
+
+
 def test_what_cannot_be_called_by_a_model_is_refused():
     def several(*numbers: int): ...
 
