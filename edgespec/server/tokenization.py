@@ -190,6 +190,7 @@ class Tokenization:
         options, form = self._options(given), self._engine.answer_format
         rendered, pieces = self._rendered(given, options)
         tokens = self._fitting(rendered, pieces, "messages", stopped)
+        options = options and self._engine.followed(options)
         has_parts = options is not None and bool(options.tools or form.reasoning)
         reader = form.reader(options, rendered) if options and has_parts else None
         return Conversation(tokens, rendered, options, reader)
