@@ -189,6 +189,7 @@ class Chat:
             max_tokens=params.max_tokens,
             options=options,
         )
+        options = options and self._engine.followed(options)
         events = self._engine.run(
             fitted.prompt,
             params,

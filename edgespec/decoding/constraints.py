@@ -20,8 +20,9 @@ from ..cache.token_cache import common_prefix
 from ..config import CONSTRAINTS, SamplingParams
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
-from . import schemas
+from . import grammars, schemas
 from .descriptions import Limit, form_of, limit_of
+from .lenient import LenientTools
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Constraints:
         self._tokenizer = tokenizer
         self._compiled = functools.lru_cache(_KEPT)(self._compile)
         self._refused = functools.lru_cache(_KEPT_TOOLS)(self._refusal)
+        self._lenient = LenientTools(lambda text: bool(self._matcher("schema", text)[1]))
         self._lock = threading.Lock()
 
     def of(self, params: SamplingParams) -> Grammar | None:
@@ -70,6 +72,13 @@ class Constraints:
             compiled = self._compiled(*given)
         return self._limited(compiled, limit) if limit else compiled
 
+    def followed(self, form: AnswerFormat, options: AnswerOptions) -> AnswerOptions:
+        """Return options in which tools that are not strict have schemas that can be followed."""
+        if not form.tools or all(tool.strict for tool in options.callable_tools):
+            return options
+        with self._lock:
+            return self._lenient.of(options, form.tools)
+
     def of_answer(
         self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
     ) -> Constraint | None:
@@ -81,6 +90,8 @@ class Constraints:
         from .answers.forms import told_apart, whole
 
         form.check(options)
+        options = self.followed(form, options)
+        form.check_schemas(options.callable_tools)
         given, alone = self._given(params), self.of(params)  # its errors are told as such
         control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
@@ -173,7 +184,7 @@ class Constraints:
         given = json.loads(text)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(given)
-        lark = _lark_of_choices(given) if kind == "choices" else _lark_of_grammar(given)
+        lark = grammars.of_choices(given) if kind == "choices" else grammars.of_grammar(given)
         return LLMatcher.grammar_from_lark(lark)
 
     def _compile(self, kind: str, text: str) -> Grammar:
@@ -359,22 +370,6 @@ class GrammarMatcher:
             raise DecodeError(
                 f"the constraint of the request failed: {_plainly(self._matcher.get_error())}"
             )
-
-
-def _lark_of_grammar(grammar: str) -> str:
-    """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    try:
-        return any_to_lark(grammar)
-    except Exception as error:  # what it lacks, a root for example, is a plain Exception
-        raise ConfigError(str(error)) from None
-
-
-def _lark_of_choices(choices: Sequence[str]) -> str:
-    if "" in choices:
-        raise ConfigError("a choice must not be empty")
-    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
 def _error_of(matcher: llguidance.LLMatcher) -> str:

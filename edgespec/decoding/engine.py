@@ -200,6 +200,13 @@ class Engine:
             return self.constraints.of(params)
         return self.constraints.of_answer(params, self.answer_format, options, rendered)
 
+    def followed(self, options: AnswerOptions) -> AnswerOptions:
+        """Return options in which tools that are not strict have schemas that can be followed.
+
+        The reader of an answer needs them too; templates are given the tools as they are.
+        """
+        return self.constraints.followed(self.answer_format, options)
+
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:
         """The form in which the model reasons and calls tools, learned from its chat template."""

@@ -249,8 +249,8 @@ def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:
     least = -(-size // tokenizer.longest_token)
     if least > limit:
         raise ContextFull(
-            f"the prompt has {size} bytes, which are at least {least} tokens; the context holds "
-            f"{limit}: shorten it or load the model with a larger n_ctx"
+            f"prompt is too long: {least} tokens > {limit} maximum (it has {size} bytes, which are "
+            "at least so many tokens): shorten it or load the model with a larger n_ctx"
         )
 
 

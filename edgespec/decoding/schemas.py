@@ -16,6 +16,9 @@ _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
 _LONGEST = 4096  # characters of a text in const or enum
 _MOST_REMAINDERS = 50_000  # of all multipleOf together: each is a state, which took 10 µs and 1 KB
 _MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")  # schemas by names
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
+_SINGLE = ("items", "additionalProperties")  # one schema
 
 
 def text_of(schema: Any, what: str = "schema") -> str:
@@ -141,12 +144,12 @@ def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 def _all_parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in schema.items() if isinstance(schema, Mapping) else ():
-        if key in ("properties", "patternProperties", "$defs", "definitions"):
+        if key in _NAMED:
             yield from (((key, name), part) for name, part in _items(value))
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        elif key in _LISTED:
             parts = value if isinstance(value, list) else ()
             yield from (((key, str(i)), part) for i, part in enumerate(parts))
-        elif key in ("items", "additionalProperties"):
+        elif key in _SINGLE:
             yield (key,), value
 
 
@@ -156,3 +159,44 @@ def _items(value: Any) -> Any:
 
 def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **part}
+
+
+def followed(
+    schema: Mapping[str, Any], is_wrong: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, Any]:
+    """Return a schema without the keywords that cannot be followed.
+
+    is_wrong: says whether a schema is. A part that is wrong is built up again, keyword by keyword.
+    Definitions are judged without the others, and come first.
+    """
+    if not is_wrong(schema):
+        return dict(schema)
+    given = {key: schema[key] for key in ("$defs", "definitions") if _items(schema.get(key))}
+    known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
+
+    def without(part: Any) -> Any:
+        if not isinstance(part, Mapping):
+            return part if isinstance(part, bool) else {}
+        if not is_wrong({**known, **part}):
+            return dict(part)
+        found: dict[str, Any] = {}
+        for key in sorted(part, key=lambda key: key not in ("type", "properties")):
+            more = {**found, key: _changed(key, part[key], without)}
+            if not is_wrong({**known, **more}):
+                found = more
+        return found
+
+    known = {
+        key: {name: without(part) for name, part in each.items()} for key, each in given.items()
+    }
+    rest = without({key: value for key, value in schema.items() if key not in given})
+    return {**known, **rest}
+
+
+def _changed(key: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value of a keyword, the schemas in it changed."""
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: change(part) for name, part in value.items()}
+    if key in _LISTED and isinstance(value, list):
+        return [change(part) for part in value]
+    return change(value) if key in _SINGLE and isinstance(value, Mapping) else value

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..decoding.answers.reader import Reader
 from ..types import Completion, Event, Part, Stats
-from .responses import ChatResponseBuilder
+from .responses import ChatResponseBuilder, Offsets
 
 
 class Answer:
@@ -77,10 +77,10 @@ class AnswerResponseBuilder(ChatResponseBuilder):
         }  # fmt: skip
         return self.envelope([choice], chunk=True)
 
-    def event_chunks(self, index: int, event: Event, offset: int) -> list[dict[str, Any]]:
+    def event_chunks(self, index: int, event: Event, offsets: Offsets) -> list[dict[str, Any]]:
         """Return a chunk for each part of an event; the first has the log-probabilities."""
         deltas = [_delta(part) for part in self.answer.take(event)]
-        logprobs = self.event_logprobs(event, offset)
+        logprobs = self.event_logprobs(event, offsets)
         if logprobs is not None and not deltas:
             deltas = [{}]
         return [

@@ -140,7 +140,7 @@ def _middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "X-Api-Key", "Anthropic-Version"],
+        allow_headers=["*"],  # clients send many of their own, such as x-stainless-lang
         expose_headers=["Retry-After", "X-Request-Id"],
     )
     return [cors, access]

@@ -16,6 +16,10 @@ _HTTP = {
     405: "this path does not take that method; /openapi.json lists those it takes",
 }
 
+TOO_LONG = "context_length_exceeded"
+"""The code of errors about prompts that are too long. OpenAI's clients know them by it, and
+Anthropic's by messages that begin with "prompt is too long: N tokens > M maximum".
+"""
 _MESSAGES_PATH = "/v1/messages"  # everything under it speaks Anthropic's API
 _MESSAGES_TYPES = {
     401: "authentication_error",
@@ -58,13 +62,14 @@ class ApiError(Exception):
         }
 
     def messages_body(self, request_id: str) -> dict[str, Any]:
-        """Return Anthropic's error object, which names the field in its message.
+        """Return Anthropic's error object, which names the field in its message, unless clients
+        know the message by its beginning.
 
         Its client sends a conversation whole where details have thread_unsupported_request.
         """
         kind = "api_error" if self.status >= 500 else "invalid_request_error"
         message = self.message
-        if self.param and self.param not in message:
+        if self.param and self.param not in message and self.code != TOO_LONG:
             message = f"{self.param}: {message}"
         told: dict[str, Any] = {
             "type": _MESSAGES_TYPES.get(self.status, kind),
@@ -114,7 +119,7 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         message = _HTTP.get(error.status_code, error.detail)
         return ApiError(error.status_code, message, headers=error.headers)
     if isinstance(error, ContextFull):
-        return bad_value(None, str(error), "context_length_exceeded")
+        return bad_value(None, str(error), TOO_LONG)
     if isinstance(error, TemplateError):
         return bad_value("messages", str(error))
     if isinstance(error, ConfigError):

@@ -32,7 +32,7 @@ DEEPEST = 64
 TOO_DEEP = f"are nested more than {DEEPEST} levels deep; flatten them"
 
 
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
+class TextPart(Struct, frozen=True):
     """A piece of a message's content."""
 
     type: Annotated[Literal["text"], TEXT_ONLY]
@@ -42,25 +42,25 @@ class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
 Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=1024)]
 
 
-class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
+class CalledFunction(Struct, frozen=True):
     """The function that a call names, and its arguments as the model wrote them."""
 
     name: Annotated[str, Meta(min_length=1)]
-    arguments: Annotated[str, about("JSON, as a text")] = "{}"
-    parsed_arguments: Annotated[Any, IGNORED] = None
+    arguments: Annotated[str | None, about("JSON, as a text; default: no arguments")] = None
 
 
-class Call(Struct, frozen=True, forbid_unknown_fields=True):
+class Call(Struct, frozen=True):
     """A call of a tool in a message of the assistant."""
 
     function: CalledFunction
-    id: str = ""
-    type: Literal["function"] = "function"
-    index: Annotated[int | None, IGNORED] = None
+    id: str | None = None
+    type: Literal["function"] | None = None
 
 
-class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
-    """The fields of messages of every role."""
+class Message(Struct, frozen=True, kw_only=True, tag_field="role"):
+    """The fields of messages of every role. Others are ignored: clients send answers back with
+    everything that they hold.
+    """
 
     name: str | None = None
 
@@ -89,16 +89,14 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
     reasoning: Annotated[str | None, about("Another name of reasoning_content")] = None
     tool_calls: Annotated[list[Call], Meta(max_length=1024)] | None = None
     refusal: str | None = None
-    annotations: Empty | None = None
     audio: Annotated[None, TEXT_ONLY] = None
     function_call: Annotated[None, only("tool_calls holds calls")] = None
-    parsed: Annotated[Any, IGNORED] = None
 
 
 class ToolMessage(Message, frozen=True, kw_only=True, tag="tool"):
     """The result of a call."""
 
-    content: Content
+    content: Content | None = None
     tool_call_id: str
 
 
@@ -189,7 +187,7 @@ def _for_template(message: Message, called: dict[str, str]) -> dict[str, Any]:
             found["reasoning_content"] = reasoning
         if message.tool_calls:
             found["tool_calls"] = [_call(call) for call in message.tool_calls]
-            called |= {call.id: call.function.name for call in message.tool_calls}
+            called |= {call.id or "": call.function.name for call in message.tool_calls}
     elif isinstance(message, ToolMessage):
         found["tool_call_id"] = message.tool_call_id
         if name := message.name or called.get(message.tool_call_id):
@@ -204,8 +202,9 @@ def _text(content: str | list[TextPart] | None) -> str:
 
 
 def _call(call: Call) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": _arguments(call.function.arguments)}
-    return {"id": call.id, "type": "function", "function": function}
+    arguments = _arguments(call.function.arguments or "{}")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id or "", "type": "function", "function": function}
 
 
 def _arguments(text: str) -> Any:

@@ -24,7 +24,7 @@ from .errors import bad_value, shutting_down
 from .metrics import Metrics
 from .parameters import ChatRequest, Generation
 from .request_queue import RequestQueue
-from .responses import ChatResponseBuilder, ResponseBuilder, TextResponseBuilder
+from .responses import ChatResponseBuilder, Offsets, ResponseBuilder, TextResponseBuilder
 from .settings import ServerSettings
 from .streams import EventStream, Form, PlainForm
 from .tokenization import Conversation, Tokenization, body, while_connected
@@ -269,15 +269,14 @@ async def _chunks(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the chunks of a streamed response."""
     no_usage = {"usage": None} if with_usage else {}
-    stats, offset, began = [], 0, -1
+    stats, offsets, began = [], Offsets(builder.tokenizer), -1
     async for index, event in _chain(first, rest):
         if index != began:
-            began, offset = index, 0
+            began, offsets = index, Offsets(builder.tokenizer)
             if opening := builder.first_chunk(index):
                 yield opening | no_usage
-        for piece in builder.event_chunks(index, event, offset):
+        for piece in builder.event_chunks(index, event, offsets):
             yield piece | no_usage
-        offset += len(event.text)
         if event.completion:
             stats.append(event.completion.stats)
             yield builder.last_chunk(index, event.completion) | no_usage

@@ -169,6 +169,7 @@ class Generation(Request, frozen=True, kw_only=True):
     safety_identifier: Annotated[str | None, IGNORED] = None
     prompt_cache_key: Annotated[str | None, IGNORED] = None
     prompt_cache_retention: Annotated[str | None, IGNORED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
 
 
 _PARSE_SPECIAL = about(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,24 @@ from ..types import Completion, Event, Logprob, Stats
 
 _LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for what is as good as impossible
 _REASONS = {"stop": "stop", "length": "length", "context_full": "length", "time_limit": "length"}
+
+
+class Offsets:
+    """Finds where in the text of an answer its tokens begin, in characters.
+
+    A token that goes on with a character which another has begun is at that character.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n = 0
+
+    def take(self, token: int) -> int:
+        """Return where the next token begins."""
+        begin = self._n
+        self._n += len(self._decoder.decode(self._tokenizer.piece(token)))
+        return begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +69,19 @@ class ResponseBuilder:
     def take(self, event: Event) -> None:
         """Follow an answer whose response will be sent whole."""
 
-    def event_chunks(self, index: int, event: Event, offset: int) -> list[dict[str, Any]]:
-        """Return the chunks of an event.
-
-        offset: number of characters of the choice before it.
-        """
-        logprobs = self.event_logprobs(event, offset)
+    def event_chunks(self, index: int, event: Event, offsets: Offsets) -> list[dict[str, Any]]:
+        """Return the chunks of an event; offsets: those of the choice, up to the event."""
+        logprobs = self.event_logprobs(event, offsets)
         if not event.text and logprobs is None:
             return []
         return [self.piece(index, self.chunk_text(event.text), event, logprobs)]
 
-    def event_logprobs(self, event: Event, offset: int) -> dict[str, Any] | None:
+    def event_logprobs(self, event: Event, offsets: Offsets) -> dict[str, Any] | None:
         """Return the log-probabilities of an event's token, None where none are shown."""
         shown = event.token is not None and not self._is_hidden_end(event.token)
         if not (shown and self.logprobs and event.logprob) or event.token is None:
             return None
-        return self.token_logprobs([(event.token, event.logprob)], offset)
+        return self.token_logprobs([(event.token, event.logprob)], offsets)
 
     def piece(
         self,
@@ -93,7 +109,7 @@ class ResponseBuilder:
         if self.logprobs:
             pairs = zip(completion.token_ids, completion.logprobs or (), strict=True)
             shown = [pair for pair in pairs if not self._is_hidden_end(pair[0])]
-            logprobs = self.token_logprobs(shown, 0)
+            logprobs = self.token_logprobs(shown, Offsets(self.tokenizer))
         choice = self.choice_text(completion.text) | {"index": index, "logprobs": logprobs}
         return choice | self.ending(completion)
 
@@ -136,8 +152,10 @@ class ResponseBuilder:
         """Return the part of a whole choice that holds its text."""
         raise NotImplementedError
 
-    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
-        """Return the log-probabilities of tokens that begin `offset` characters into the text."""
+    def token_logprobs(
+        self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets
+    ) -> dict[str, Any]:
+        """Return the log-probabilities of tokens; offsets: those of all tokens before them."""
         raise NotImplementedError
 
     def _is_hidden_end(self, token: int) -> bool:
@@ -178,7 +196,9 @@ class ChatResponseBuilder(ResponseBuilder):
         """Return a message of the assistant."""
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
+    def token_logprobs(
+        self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets
+    ) -> dict[str, Any]:
         """Return one entry for each token."""
         content = [
             self._entry(token, logprob.logprob)
@@ -207,20 +227,18 @@ class TextResponseBuilder(ResponseBuilder):
 
     choice_text = chunk_text
 
-    def token_logprobs(self, tokens: Sequence[tuple[int, Logprob]], offset: int) -> dict[str, Any]:
-        """Return parallel lists; text_offset counts the characters that the tokens write."""
-        names = [self._name(token) for token, _ in tokens]
-        offsets = [offset]
-        for token, _ in tokens[:-1]:
-            offsets.append(offsets[-1] + len(self.tokenizer.piece(token).decode("utf-8", "ignore")))
+    def token_logprobs(
+        self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets
+    ) -> dict[str, Any]:
+        """Return parallel lists; text_offset says where in the text each token begins."""
         return {
-            "tokens": names,
+            "tokens": [self._name(token) for token, _ in tokens],
             "token_logprobs": [max(logprob.logprob, _LEAST) for _, logprob in tokens],
             "top_logprobs": [
                 {self._name(token): max(value, _LEAST) for token, value in logprob.top}
                 for _, logprob in tokens
             ],
-            "text_offset": offsets[: len(tokens)],
+            "text_offset": [offsets.take(token) for token, _ in tokens],
         }
 
 

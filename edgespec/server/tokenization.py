@@ -18,7 +18,7 @@ from ..decoding.answers.options import AnswerOptions
 from ..decoding.answers.reader import Reader
 from ..decoding.engine import Engine
 from ..decoding.prompts import ConversationEncoder, check_size, collect
-from .errors import ApiError, bad_value, shutting_down
+from .errors import TOO_LONG, ApiError, bad_value, shutting_down
 from .messages import for_templates
 from .parameters import (
     ChatRequest,
@@ -197,6 +197,7 @@ class Tokenization:
         options, form = self._options(given), self._engine.answer_format
         rendered, pieces = self._rendered(given, options)
         tokens = self._fitting(rendered, pieces, "messages", stopped)
+        options = options and self._engine.followed(options)
         has_parts = options is not None and bool(options.tools or form.reasoning)
         if options is None or not has_parts:
             return Conversation(tokens, rendered, options, None)
@@ -253,12 +254,12 @@ class Tokenization:
         check_size(self._tokenizer, text, most)
         prompt = collect(pieces, most, stopped)
         if len(prompt) > most:
-            more = next(pieces, None) is not None
+            more = "it has more than these; " if next(pieces, None) is not None else ""
             raise bad_value(
                 param,
-                f"the prompt has {'at least ' if more else ''}{len(prompt)} tokens; this server "
-                f"takes {most} (the model's context is {self._engine.n_ctx}): shorten it",
-                "context_length_exceeded",
+                f"prompt is too long: {len(prompt)} tokens > {most} maximum ({more}the model's "
+                f"context is {self._engine.n_ctx}): shorten it",
+                TOO_LONG,
             )
         return prompt
 

@@ -12,6 +12,7 @@ from edgespec.decoding.answers.format import AnswerFormat
 from edgespec.decoding.answers.options import AnswerOptions
 from edgespec.decoding.answers.tools import Tool
 from edgespec.server.answers import Answer, AnswerResponseBuilder
+from edgespec.server.responses import Offsets
 from tests.helpers.scripted_chats import TEMPLATE, accumulated, called
 
 FORM = AnswerFormat.of(TEMPLATE, {"bos_token": "", "eos_token": ""})
@@ -40,7 +41,7 @@ def chunks_of(pieces: list[str], reason: str):
     ]
     chunks = [builders[0].first_chunk(0)]
     for event in events:
-        chunks += builders[0].event_chunks(0, event, 0)
+        chunks += builders[0].event_chunks(0, event, Offsets(TOKENIZER))
         builders[1].take(event)
     return [*chunks, builders[0].last_chunk(0, ended)], builders[1].whole([ended])
 

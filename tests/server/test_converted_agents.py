@@ -115,6 +115,7 @@ def test_a_request_in_the_way_of_claude_code(url, chat):
                 {"type": "text", "text": "<system-reminder>today</system-reminder>"},
                 {"type": "text", "text": "weather"} | cached,
             ]},
+            {"role": "system", "content": "Available agents: none."},
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "I ask.", "signature": ""},
                 {"type": "tool_use", "id": "a", "name": "weather", "input": json.loads(ARGUMENTS)},
@@ -139,7 +140,7 @@ def test_a_request_in_the_way_of_claude_code(url, chat):
     assert "".join(delta["text"] for delta in deltas) == "It is 20 degrees."
     assert events[-1] == {"type": "message_stop"}
     assert "cch=" not in chat.seen[-1]
-    assert "You are an agent." in chat.seen[-1]
+    assert "You are an agent.\n\nAvailable agents: none.<|im_end|>" in chat.seen[-1]
 
 
 def test_the_official_loop_over_tools(url):

@@ -88,7 +88,7 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city": "Köln"}'), call("b", "{}")]},
         {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "content": "unknown"},
+        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
         {"role": "user", "content": "And now?"},
     ]  # fmt: skip
 
@@ -96,6 +96,42 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
 def test_turns_of_one_role_are_combined_as_anthropic_does():
     turns = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     assert chat_of(messages=turns)["messages"] == [{"role": "user", "content": "one\n\ntwo"}]
+
+
+def test_what_an_assistant_says_in_a_turn_is_one_text_and_turns_are_apart():
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm", "signature": ""},
+            {"type": "text", "text": "Good "},
+            {"type": "thinking", "thinking": ".", "signature": ""},
+            {"type": "text", "text": "day."},
+        ]},
+        {"role": "assistant", "content": "More?"},
+        *ASK,
+    ]  # fmt: skip
+    assert chat_of(messages=turns)["messages"][1] == {
+        "role": "assistant", "content": "Good day.\n\nMore?", "reasoning_content": "Hm.",
+    }  # fmt: skip
+
+
+def test_what_the_system_says_later_joins_its_first_message():
+    """Claude Code sends such messages, and many templates refuse them where they stand."""
+    turns = [
+        {"role": "user", "content": "one"},
+        {"role": "system", "content": [{"type": "text", "text": "agents"}]},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": "three"},
+        {"role": "user", "content": "four"},
+        {"role": "system", "content": "today"},
+    ]
+    assert chat_of(messages=turns, system="be brief")["messages"] == [
+        {"role": "system", "content": "be brief\n\nagents\n\ntoday"},
+        {"role": "user", "content": "one\n\ntwo"},
+        {"role": "assistant", "content": "three"},
+        {"role": "user", "content": "four"},
+    ]
+    assert chat_of(messages=turns[:2])["messages"][0] == {"role": "system", "content": "agents"}
 
 
 def test_the_block_for_accounting_is_no_text_for_a_model():

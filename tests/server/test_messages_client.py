@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import anthropic
 import pytest
 
@@ -68,10 +70,12 @@ def test_refusals_under_the_official_client(official):
     assert told["error"]["type"] == "invalid_request_error"
     assert "did you mean 'temperature'" in told["error"]["message"]
     assert told["request_id"] == refused.value.response.headers["x-request-id"]
-    with pytest.raises(anthropic.BadRequestError, match="this server takes 512"):
-        official.messages.create(
-            model="toy", max_tokens=5, messages=[{"role": "user", "content": "a" * 600}]
-        )
+    for n in (600, 6000):  # with the second one the bytes alone say so
+        said = [{"role": "user", "content": "a" * n}]
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            official.messages.create(model="toy", max_tokens=5, messages=said)
+        message = refused.value.body["error"]["message"]
+        assert re.match(r"prompt is too long: \d{3,} tokens > 512 maximum", message)
     with pytest.raises(anthropic.NotFoundError, match="claude"):
         official.messages.create(model="claude", max_tokens=5, messages=ASK)
     with pytest.raises(anthropic.AuthenticationError) as stranger:

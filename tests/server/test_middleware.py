@@ -129,6 +129,7 @@ def test_bodies_have_a_limit_announced_or_not(client_of):
 def test_web_pages_are_let_in_by_name_only(client_of):
     origin = {"Origin": "https://app.example"}
     asking = origin | {"Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "x-stainless-lang,anthropic-beta,authorization"
     closed = client_of()
     assert "access-control-allow-origin" not in closed.get("/v1/models", headers=origin).headers
     assert closed.options(CHAT, headers=asking).status_code == 405
@@ -136,6 +137,7 @@ def test_web_pages_are_let_in_by_name_only(client_of):
     preflight = client.options(CHAT, headers=asking)
     assert preflight.status_code == 200
     assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+    assert "x-stainless-lang" in preflight.headers["access-control-allow-headers"]
     refused = client.get("/v1/models", headers=origin)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://app.example"

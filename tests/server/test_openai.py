@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.server.responses import ChatResponseBuilder
+from edgespec.server.responses import ChatResponseBuilder, Offsets
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -240,12 +240,27 @@ def test_logprobs_of_completions(client, events):
     assert offsets == [[0], [1], [2]]
 
 
+@pytest.mark.parametrize("stop", [None, ["aus Berlin"]])
+def test_offsets_count_characters_that_tokens_share(client, events, stop):
+    """A stop string holds text back in a stream, and moves no token."""
+    prompt = "<|im_start|>user\numlaut<|im_end|>\n<|im_start|>assistant\n"
+    body = {"prompt": prompt, "max_tokens": 50, "logprobs": 0, "stop": stop}
+    choice = client.post(TEXT, json=body).json()["choices"][0]
+    assert choice["text"] == "Grüße aus Köln"
+    written = choice["text"].encode()
+    begins = [len(written[:i].decode(errors="ignore")) for i in range(len(written))]
+    assert choice["logprobs"]["text_offset"] == begins
+    chunks = events(client.post(TEXT, json=body | {"stream": True}).text)[:-1]
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [at for each in told if each for at in each["text_offset"]] == begins
+
+
 def test_what_is_impossible_is_still_json(engine):
     from edgespec import Logprob
 
     builder = ChatResponseBuilder("m", engine.tokenizer, "f")
     impossible = Logprob(float("-inf"), ((97, float("-inf")),))
-    entry = builder.token_logprobs([(97, impossible)], 0)["content"][0]
+    entry = builder.token_logprobs([(97, impossible)], Offsets(engine.tokenizer))["content"][0]
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
 
 

@@ -86,7 +86,7 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city":"Rome"}'), call("b", "{}")]},
         {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "content": "unknown"},
+        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
     ]  # fmt: skip
 
 
@@ -101,6 +101,29 @@ def test_what_one_role_says_in_pieces_is_one_message():
         {"role": "system", "content": "be brief\n\npermissions"},
         {"role": "user", "content": "context\n\nhello"},
     ]
+
+
+def test_messages_of_one_role_are_apart_and_the_parts_of_one_are_not():
+    parts = [{"type": "output_text", "text": "Good "}, {"type": "output_text", "text": "day."}]
+    results = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
+    items = [
+        {"role": "user", "content": "hello"},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "…"},
+        {"role": "assistant", "content": parts},
+        {"role": "developer", "content": "permissions"},
+        {"role": "assistant", "content": "Wait."},
+        {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": results},
+    ]
+    function = {"name": "weather", "arguments": "{}"}
+    assert chat_of(input=items, instructions="be brief")["messages"] == [
+        {"role": "system", "content": "be brief\n\npermissions"},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "Good day.\n\nWait.", "reasoning_content": "Hm.",
+         "tool_calls": [{"id": "a", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "a", "content": "one\n\ntwo"},
+    ]  # fmt: skip
 
 
 def test_functions_are_taken_and_other_tools_skipped():
@@ -285,6 +308,28 @@ def test_an_answer_that_was_cut_is_incomplete():
     assert events[-1]["type"] == "response.incomplete"
     assert final["status"] == final["output"][0]["status"] == "incomplete"
     assert final["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("delta", "n_reasoning", "status"),
+    [
+        ({"reasoning_content": "Hm"}, 3, "completed"),
+        ({"reasoning_content": "Hm"}, 5, "incomplete"),
+        ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "b", "arguments": "{}"}}]},
+            0, "completed"),
+        ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "b", "arguments": "{"}}]},
+            0, "incomplete"),
+    ],
+)  # fmt: skip
+def test_an_item_that_had_ended_before_the_cut_is_complete(delta, n_reasoning, status):
+    told = chunks([delta], "length")
+    told[-1] = {"choices": [], "usage": USAGE | {
+        "completion_tokens_details": {"reasoning_tokens": n_reasoning},
+    }}  # fmt: skip
+    events = events_of(writer(), told)
+    assert events[-2]["item"]["status"] == status
+    final = events[-1]["response"]
+    assert (final["status"], final["output"][0]["status"]) == ("incomplete", status)
 
 
 def test_an_answer_repeats_what_was_asked():

@@ -71,3 +71,28 @@ def test_calls_parse_and_streams_say_the_same(client, events, seed):
         result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
         sent = client.post(CHAT, json=body | {"messages": [*again, result], "max_tokens": 1})
         assert sent.status_code == 200, sent.text
+
+
+def test_a_tool_that_is_not_strict_may_have_what_cannot_be_followed(client):
+    """Clients describe arguments with what only validators can do, look-ahead for example."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "mail": {"type": "string", "pattern": "^(?!a)b"},
+            "n": {"type": "integer", "enum": None},
+            "any": {"type": "any"},
+        },
+        "required": ["mail", "n", "any"],
+    }
+    function = {"name": "send", "parameters": parameters}
+    body = BODY | {"tools": [{"type": "function", "function": function}], "seed": 1}
+    response = client.post(CHAT, json=body)
+    assert response.status_code == 200, response.text
+    choice = response.json()["choices"][0]
+    if choice["finish_reason"] == "tool_calls":
+        [call] = choice["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert isinstance(arguments["n"], int)
+        assert isinstance(arguments["mail"], str)
+    function["strict"] = True
+    assert client.post(CHAT, json=body).status_code == 400

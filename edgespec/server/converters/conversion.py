@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ApiError, bad_value
 
-_BETWEEN = "\n\n"  # separates the pieces of a system prompt or of what a user says
+_BETWEEN = "\n\n"  # separates messages of one role
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,45 +34,58 @@ class Conversion:
 class Transcript:
     """The messages of a chat.
 
-    What one role says in several pieces becomes one message, because many templates refuse two
-    messages of one role in a row. An assistant's pieces are joined as they are: they are the parts
-    of one answer.
+    What one role says in several messages becomes one, because many templates refuse two messages
+    of one role in a row. What the system says joins the message before all others wherever it is
+    said, because many templates refuse it later: Claude Code sends it in the middle of
+    conversations (anthropics/claude-code#77698).
     """
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._system: list[str] = []
+        self._talk: list[dict[str, Any]] = []
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages so far."""
+        system = [{"role": "system", "content": joined(*self._system)}] if self._system else []
+        return [*system, *self._talk]
 
     def say(self, role: str, text: str) -> None:
-        """Add what the system prompt, a user or the assistant says."""
-        if role == "assistant":
-            self._answer()["content"] += text
-            return
-        last = self.messages[-1] if self.messages else {}
-        if last.get("role") == role:
-            last["content"] += _BETWEEN + text
+        """Add a message of the system, a user or the assistant."""
+        if role == "system":
+            self._system.append(text)
         else:
-            self.messages.append({"role": role, "content": text})
+            self._add(role, "content", text)
 
     def think(self, text: str) -> None:
-        """Add reasoning of the assistant."""
-        answer = self._answer()
-        answer["reasoning_content"] = answer.get("reasoning_content", "") + text
+        """Add reasoning of the assistant, if there is any."""
+        if text:
+            self._add("assistant", "reasoning_content", text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a call of a tool; arguments: JSON text."""
         function = {"name": name, "arguments": arguments}
-        calls = self._answer().setdefault("tool_calls", [])
+        calls = self._last("assistant").setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
     def result(self, call_id: str, text: str) -> None:
         """Add what a tool returned."""
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        self._talk.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
-    def _answer(self) -> dict[str, Any]:
-        """Return the assistant's message that is being collected."""
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": ""})
-        return self.messages[-1]
+    def _add(self, role: str, field: str, text: str) -> None:
+        message = self._last(role)
+        message[field] = joined(message.get(field, ""), text)
+
+    def _last(self, role: str) -> dict[str, Any]:
+        """Return the last message, which is begun if it is another role's."""
+        if not self._talk or self._talk[-1]["role"] != role:
+            self._talk.append({"role": role, "content": ""})
+        return self._talk[-1]
+
+
+def joined(*texts: str) -> str:
+    """Return texts that stand by themselves as one, an empty line apart."""
+    return _BETWEEN.join(text for text in texts if text)
 
 
 def tool_fields(tools: list[dict[str, Any]], choice: Any, parallel: bool | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ everything that they hold; fields of the request itself are refused by name as e
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -15,7 +16,15 @@ from msgspec import Meta, Struct
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
 from ..parameters import Length, Request, StopText, Streamed, Temperature, TopK, TopP
-from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
+from .conversion import (
+    Conversion,
+    Transcript,
+    called,
+    joined,
+    missing,
+    tool_fields,
+    without_none,
+)
 
 _NAMES = {
     "max_completion_tokens": "max_tokens",
@@ -224,7 +233,7 @@ def _messages(given: CountRequest) -> list[dict[str, Any]]:
         blocks = [TextBlock(turn.content)] if isinstance(turn.content, str) else turn.content
         for k, block in enumerate(blocks):
             _check_block(turn.role, block, f"messages[{i}].content[{k}]")
-            _add(talk, turn.role, block)
+        _add(talk, turn.role, blocks)
     return talk.messages
 
 
@@ -252,18 +261,27 @@ def _check_block(role: str, block: Block, place: str) -> None:
         raise bad_value(place, f"{place}: {kind} belongs in a message of the {speaker}, not {role}")
 
 
-def _add(talk: Transcript, role: str, block: Block) -> None:
-    if isinstance(block, TextBlock):
-        talk.say(role, block.text)
-    elif isinstance(block, ThinkingBlock):
-        talk.think(block.thinking)
-    elif isinstance(block, ToolUseBlock):
-        talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
-    elif isinstance(block, ToolResultBlock):
-        content = block.content or ""
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content if isinstance(part, TextBlock))
-        talk.result(block.tool_use_id, content)
+def _add(talk: Transcript, role: str, blocks: Iterable[Block]) -> None:
+    """Add the blocks of a message; what an assistant says and thinks in several is one text."""
+    if role == "assistant":
+        said = [block.text for block in blocks if isinstance(block, TextBlock)]
+        thought = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+        talk.think("".join(thought))
+        if said:
+            talk.say(role, "".join(said))
+    for block in blocks:
+        if isinstance(block, TextBlock) and role != "assistant":
+            talk.say(role, block.text)
+        elif isinstance(block, ToolUseBlock):
+            talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        elif isinstance(block, ToolResultBlock):
+            talk.result(block.tool_use_id, _result(block))
+
+
+def _result(block: ToolResultBlock) -> str:
+    if block.content is None or isinstance(block.content, str):
+        return block.content or ""
+    return joined(*(part.text for part in block.content if isinstance(part, TextBlock)))
 
 
 def _reasoning(given: CountRequest) -> dict[str, Any]:

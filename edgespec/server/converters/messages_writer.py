@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from ...types import Part
 from ..errors import ApiError
-from .writer import Ending, Event, Writer
+from .writer import Ending, Event, Writer, arguments_of
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -77,7 +76,7 @@ class MessagesWriter(Writer):
     def _end_block(self, cut: bool) -> Iterator[Event]:
         block, said = self._blocks[-1], "".join(self._said)
         if block["type"] == "tool_use":
-            block["input"] = _arguments(said)
+            block["input"] = arguments_of(said) or {}
         else:
             block[block["type"]] = said
         yield self._event("content_block_stop")
@@ -93,17 +92,6 @@ def _block(part: Part) -> dict[str, Any]:
     if part.kind == "reasoning":
         return {"type": "thinking", "thinking": "", "signature": ""}
     return {"type": "text", "text": ""}
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; those that are no JSON object, as of a call that was cut, are
-    left out.
-    """
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _usage(ending: Ending) -> dict[str, Any]:

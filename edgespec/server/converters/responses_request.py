@@ -13,7 +13,15 @@ from msgspec import Meta, Struct
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
 from ..parameters import Length, Request, Streamed, Temperature, TopP
-from .conversion import Conversion, Transcript, called, missing, tool_fields, without_none
+from .conversion import (
+    Conversion,
+    Transcript,
+    called,
+    joined,
+    missing,
+    tool_fields,
+    without_none,
+)
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """Fields of a request that its answer repeats as they were written."""
@@ -285,15 +293,14 @@ def _messages(given: ResponsesRequest) -> list[dict[str, Any]]:
 def _add(talk: Transcript, item: Item) -> None:
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
-        for text in _texts(item.content):
-            talk.say(role, text)
+        if texts := _texts(item.content):
+            talk.say(role, "".join(texts) if role == "assistant" else joined(*texts))
     elif isinstance(item, FunctionCallItem):
         talk.call(item.call_id, item.name, item.arguments)
     elif isinstance(item, FunctionCallOutputItem):
-        talk.result(item.call_id, "".join(_texts(item.output)))
+        talk.result(item.call_id, joined(*_texts(item.output)))
     elif isinstance(item, ReasoningItem):
-        for part in item.content or item.summary or ():
-            talk.think(part.text)
+        talk.think("".join(part.text for part in item.content or item.summary or ()))
 
 
 def _texts(content: str | list[Any]) -> list[str]:

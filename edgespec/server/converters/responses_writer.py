@@ -10,7 +10,7 @@ from typing import Any
 from ...types import Part
 from ..errors import ApiError
 from .responses_request import REPEATED, ResponsesRequest
-from .writer import Ending, Event, Writer
+from .writer import Ending, Event, Writer, arguments_of
 
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "message": ("response.output_text", {"logprobs": []}),
@@ -38,7 +38,7 @@ class ResponsesWriter(Writer):
     def end(self, ending: Ending) -> Iterator[Event]:
         """Close the answer; yield whether it is complete."""
         cut = ending.finish_reason == "length"
-        yield from self.close(cut=cut)
+        yield from self.close(cut=cut and not self._is_finished(ending))
         status = "incomplete" if cut else "completed"
         self._response |= {"status": status, "usage": _usage(ending)}
         if cut:
@@ -56,6 +56,13 @@ class ResponsesWriter(Writer):
     def whole(self) -> dict[str, Any]:
         """Return the response."""
         return self._response
+
+    def _is_finished(self, ending: Ending) -> bool:
+        """Return True if the answer ended behind the open item and not inside it."""
+        kind = self._open[0] if self._open else ""
+        if kind == "reasoning":
+            return ending.reasoning_tokens < ending.completion_tokens
+        return kind == "call" and arguments_of(self._item["arguments"]) is not None
 
     def _begin_block(self, part: Part) -> Iterator[Event]:
         self._item = _item(part)

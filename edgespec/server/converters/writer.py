@@ -149,6 +149,17 @@ def parts(message: Mapping[str, Any]) -> Iterator[Part]:
         )
 
 
+def arguments_of(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a call; None for those of a call that was cut, and any others that
+    are no JSON object.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _sent(event: Event) -> str:
     data = json.dumps(event, allow_nan=False, separators=(",", ":"))
     return f"event: {event['type']}\ndata: {data}\n\n"
