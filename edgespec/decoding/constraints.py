@@ -89,8 +89,8 @@ class Constraints:
         """
         from .answers.grammar import whole
 
-        form.check(options)
         options = self.followed(form, options)
+        form.check(options)
         given = self._given(params)
         if given:  # whose errors are told as such
             self.of(params)

@@ -94,4 +94,4 @@ def _each_by_itself(
 
 
 class _TooManyTrials(Exception):
-    """What can be followed of a schema is not found out in time."""
+    """More parts of schemas were tried than a request may have tried."""
