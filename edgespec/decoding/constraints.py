@@ -89,9 +89,8 @@ class Constraints:
         """
         from .answers.forms import told_apart, whole
 
-        form.check(options)
         options = self.followed(form, options)
-        form.check_schemas(options.callable_tools)
+        form.check(options)
         given, alone = self._given(params), self.of(params)  # its errors are told as such
         control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}

@@ -8,10 +8,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigError
 from . import schemas
 
 if TYPE_CHECKING:
-    from .answers.markers import ToolMarkers
+    from .answers.markers import PairMarkers, ToolMarkers
     from .answers.options import AnswerOptions
     from .answers.tools import Tool
 
@@ -50,15 +51,15 @@ class LenientTools:
             return tool
         whole = json.dumps(arguments_schema(tool, markers))
         try:
-            found = self._followed(whole, bool(markers.pairs))
+            found = self._followed(whole, markers.pairs)
         except _TooManyTrials:
             found = {"type": "object"}
         return tool if found is None else dataclasses.replace(tool, parameters=found)
 
-    def _without(self, whole: str, by_name: bool) -> dict[str, Any] | None:
+    def _without(self, whole: str, pairs: PairMarkers | None) -> dict[str, Any] | None:
         """Return what can be followed of the schema of arguments, None for all of it.
 
-        by_name: each argument has to be one that can be followed by itself.
+        pairs: how arguments are written one by one, each of which is followed by itself then.
         """
         schema = json.loads(whole)
         guidance = {"x-guidance": schema.pop("x-guidance")}
@@ -70,8 +71,10 @@ class LenientTools:
             return self._is_wrong(json.dumps({**part, **guidance}))
 
         found = schemas.followed(schema, is_wrong)
-        if by_name:
-            found = _each_by_itself(found, is_wrong)
+        if pairs:
+            found = _each_by_itself(
+                found, lambda part: is_wrong(part) or not _is_written(part, pairs)
+            )
         return None if found == schema else found
 
 
@@ -93,5 +96,19 @@ def _each_by_itself(
     return {**schema, "properties": {name: alone(each) for name, each in arguments.items()}}
 
 
+def _is_written(argument: Mapping[str, Any], pairs: PairMarkers) -> bool:
+    """Return True for an argument, with its definitions, that can be written alone."""
+    from .answers.schemas import check
+    from .answers.tools import Tool
+
+    definitions = {key: argument[key] for key in _DEFINITIONS if key in argument}
+    alone = {key: value for key, value in argument.items() if key not in definitions}
+    try:
+        check(Tool("a", "", {**definitions, "properties": {"a": alone}}, strict=False), pairs)
+    except ConfigError:
+        return False
+    return True
+
+
 class _TooManyTrials(Exception):
-    """What can be followed of a schema is not found out in time."""
+    """More parts of schemas were tried than a request may have tried."""

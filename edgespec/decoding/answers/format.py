@@ -17,7 +17,6 @@ from .options import AnswerOptions
 from .probes import Probe, wrapping
 from .reader import Reader
 from .reasoning import learn_reasoning
-from .tools import Tool
 
 
 class AnswerFormat:
@@ -60,13 +59,10 @@ class AnswerFormat:
                 f"this model cannot call tools: {self.why_no_tools}; leave tools out, or use a "
                 "model that was trained with them"
             )
-        self.check_schemas([tool for tool in options.callable_tools if tool.strict])
-
-    def check_schemas(self, tools: Sequence[Tool]) -> None:
-        """Raise ConfigError for tools whose arguments this model cannot write one by one."""
         if self.tools and self.tools.pairs:
-            for tool in tools:
-                schemas.check(tool, self.tools.pairs)
+            for tool in options.callable_tools:
+                if tool.strict:  # others lose what cannot be followed
+                    schemas.check(tool, self.tools.pairs)
 
     def grammar(
         self,

@@ -87,6 +87,20 @@ def test_definitions_are_judged_by_themselves(template):
     assert followed(given, template) == left
 
 
+@pytest.mark.parametrize(
+    ("broken", "rest"),
+    [
+        ({"type": "string", "enum": ["a\n</parameter>\nb"]}, {"type": "string"}),
+        ({"$ref": "#/properties/b", "title": "c"}, {"title": "c"}),
+    ],
+)
+def test_what_cannot_be_written_alone_is_left_out(broken, rest):
+    given = {"type": "object", "properties": {"a": broken, "b": GOOD}}
+    left = given | {"properties": {"a": rest, "b": GOOD}}
+    assert followed(given, "parameters") == left
+    assert followed(given, "object") == given
+
+
 def test_the_order_of_arguments_stays():
     names = [f"a{i}" for i in range(9, 0, -1)]
     given = {"properties": {name: {"type": "any"} for name in names}}
