@@ -149,7 +149,7 @@ def answer(talk: Conversation, text: str) -> bool:
         finally:
             if len(talk.chat.messages) == n_messages:  # what was run was run
                 talk.chat.add_results(results)
-    if completion and completion.tool_calls:
+    if completion and completion.tool_calls and not interrupted:
         why = f"{most} answers in a row made calls" if most > 1 else "there is no terminal to ask"
         talk.screen.remark(f"{why}: the calls of the last answer were not run")
     return interrupted

@@ -262,7 +262,7 @@ class Grammar:
         return GrammarMatcher(self._matcher.deep_copy(), self._words)
 
     def may_begin_with(self, text: str) -> bool:
-        """Return True if an answer may begin with a text, at whose end a control token may be."""
+        """Return True if an answer may begin with a text, which a control token may end."""
         words, given = self._words, text.encode()
         ends = [token for token in words.special_token_ids if given.endswith(words.tokens[token])]
         spelled = [[*words(given.removesuffix(words.tokens[token])), token] for token in ends]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _KEPT = 256  # tools of which is known what can be followed
 _MOST_TRIALS = 5000  # of parts, for all tools of a request: each took about 0.5 ms
-_DEFINITIONS = ("$defs", "definitions")
 
 
 class LenientTools:
@@ -82,7 +81,7 @@ def _each_by_itself(
     schema: Mapping[str, Any], is_wrong: Callable[[Mapping[str, Any]], bool]
 ) -> dict[str, Any]:
     """Return a schema of arguments in which each argument can be followed by itself."""
-    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    definitions = {key: schema[key] for key in schemas.DEFINITIONS if key in schema}
 
     def alone(argument: Any) -> Any:
         if not isinstance(argument, Mapping):
@@ -101,7 +100,7 @@ def _is_written(argument: Mapping[str, Any], pairs: PairMarkers) -> bool:
     from .answers.schemas import check
     from .answers.tools import Tool
 
-    definitions = {key: argument[key] for key in _DEFINITIONS if key in argument}
+    definitions = {key: argument[key] for key in schemas.DEFINITIONS if key in argument}
     alone = {key: value for key, value in argument.items() if key not in definitions}
     try:
         check(Tool("a", "", {**definitions, "properties": {"a": alone}}, strict=False), pairs)

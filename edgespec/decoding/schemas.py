@@ -16,7 +16,10 @@ _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
 _LONGEST = 4096  # characters of a text in const or enum
 _MOST_REMAINDERS = 50_000  # of all multipleOf together: each is a state, which took 10 µs and 1 KB
 _MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")  # schemas by names
+DEFINITIONS = ("$defs", "definitions")
+"""The keywords under which schemas stand that others refer to."""
+
+_NAMED = ("properties", "patternProperties", *DEFINITIONS)  # schemas by names
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
 _SINGLE = ("items", "additionalProperties")  # one schema
 
@@ -158,7 +161,7 @@ def _items(value: Any) -> Any:
 
 
 def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **part}
+    return {**{key: schema[key] for key in DEFINITIONS if key in schema}, **part}
 
 
 def followed(
@@ -171,7 +174,7 @@ def followed(
     """
     if not is_wrong(schema):
         return dict(schema)
-    given = {key: schema[key] for key in ("$defs", "definitions") if _items(schema.get(key))}
+    given = {key: schema[key] for key in DEFINITIONS if _items(schema.get(key))}
     known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
 
     def without(part: Any) -> Any:

@@ -38,6 +38,7 @@ class Choices(NamedTuple):
 
 
 NOTHING = Choices((), 0)
+"""What a model may say of which no token is allowed."""
 
 
 class Confidence:

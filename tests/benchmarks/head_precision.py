@@ -66,21 +66,21 @@ def pairs(target: HiddenStates, tokens: Sequence[int]) -> Iterator[tuple[Matrix,
     target.tap(())
 
 
-def ridge(read: Matrix, wanted: Matrix) -> tuple[Matrix, Matrix]:
-    """Return (weights [n_out, n_in], bias [n_out]) that make `wanted` of `read` best."""
-    mean, scale = read.mean(0), read.std(0) + 1e-6
-    scaled, about = (read - mean) / scale, wanted.mean(0)
+def ridge(read: Matrix, wanted: Matrix) -> Matrix:
+    """Return the matrix [n_out, n_in] that makes `wanted` [n, n_out] of `read` [n, n_in] best."""
+    scale = np.sqrt(np.mean(read**2, axis=0)) + 1e-6
+    scaled = read / scale
     products = scaled.T @ scaled
     products[np.diag_indices_from(products)] += RIDGE * np.trace(products) / len(products)
-    found = np.linalg.solve(products, scaled.T @ (wanted - about)).T / scale
-    return found, about - found @ mean
+    return np.linalg.solve(products, scaled.T @ wanted).T / scale
 
 
 def fitted(states: Matrix, embedded: Matrix, wanted: Matrix, n_features: int) -> dict[str, Matrix]:
     """Return the weights of a head that makes the next states of states and embeddings."""
     width, rng = wanted.shape[1], np.random.default_rng(0)
     read = np.concatenate([embedded, states], axis=1)
-    fc, bias = ridge(read, wanted)
+    fc = ridge(read - read.mean(0), wanted - wanted.mean(0))
+    bias = wanted.mean(0) - fc @ read.mean(0)
     made = read @ fc.T + bias
     normed = made / np.sqrt(np.mean(made**2, axis=1, keepdims=True) + 1e-6)
     norm = 1 / (normed.std(0) + 1e-6)
@@ -90,7 +90,7 @@ def fitted(states: Matrix, embedded: Matrix, wanted: Matrix, n_features: int) ->
         found[f"{name}.weight"] = drawn / np.float32(width**0.5)
     gate, up = (normed * norm @ found[f"{name}.weight"].T for name in ("gate", "up"))
     features = gate / (1 + np.exp(-gate)) * up
-    found["down.weight"], _ = ridge(features, wanted - made)
+    found["down.weight"] = ridge(features, wanted - made)
     size = N_HEADS * HEAD_DIM
     for name, rows, columns in (("q", size, width), ("k", size, width), ("v", size, width)):
         found[f"{name}.weight"] = np.zeros((rows, columns), np.float32)

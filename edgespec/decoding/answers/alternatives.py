@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..schemas import DEFINITIONS
+
 _MOST = 1000  # alternatives of a schema, and schemas that are looked at
 _DEEPEST = 60  # references and alternatives in each other
-_PLACES = ("$defs", "definitions")
 _JOINED = ("$ref", "allOf", "anyOf", "oneOf")
 
 
@@ -59,7 +60,7 @@ class Alternatives:
         return found
 
     def _referred(self, reference: Any) -> Any:
-        for name in _PLACES:
+        for name in DEFINITIONS:
             known = self._definitions.get(name, {})
             key = str(reference).removeprefix(f"#/{name}/")
             if key in known:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import ConfigError
-from ..schemas import closed
+from ..schemas import DEFINITIONS, closed
 from .alternatives import Alternatives
 from .markers import PairMarkers, ToolMarkers
 from .tools import Tool
@@ -44,7 +44,7 @@ def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
     found = dict(given["properties"][key])
-    found |= {name: given[name] for name in ("$defs", "definitions") if name in given}
+    found |= {name: given[name] for name in DEFINITIONS if name in given}
     return found | {"x-guidance": _guidance(tool, markers)}
 
 
@@ -78,7 +78,7 @@ def is_required(tool: Tool, key: str) -> bool:
 def check(tool: Tool, pairs: PairMarkers) -> None:
     """Raise ConfigError, with the place, for arguments that cannot be written one by one."""
     given = tool.parameters
-    for name in ("properties", "$defs", "definitions"):
+    for name in ("properties", *DEFINITIONS):
         if not isinstance(given.get(name, {}), Mapping):
             raise refused(tool, f"{name} is an object, got {given[name]!r:.80}", f"/{name}")
     required = given.get("required", [])
@@ -114,7 +114,7 @@ def is_text(tool: Tool, key: str) -> bool:
 
 def choices_of(tool: Tool, key: str) -> dict[str, Any]:
     """Return the only values that an argument can be by the text that is written for each: that
-    of texts without quotes, that of others as JSON. None if it can be others, or no text.
+    of texts without quotes, that of others as JSON. Empty if it can be others, or no text.
     """
     found = [_values(each) for each in _alternatives(tool, key)]
     values = [value for each in found for value in each or ()]

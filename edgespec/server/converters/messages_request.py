@@ -8,7 +8,7 @@ everything that they hold; fields of the request itself are refused by name as e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -261,7 +261,7 @@ def _check_block(role: str, block: Block, place: str) -> None:
         raise bad_value(place, f"{place}: {kind} belongs in a message of the {speaker}, not {role}")
 
 
-def _add(talk: Transcript, role: str, blocks: Iterable[Block]) -> None:
+def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
     """Add the blocks of a message; what an assistant says and thinks in several is one text."""
     if role == "assistant":
         said = [block.text for block in blocks if isinstance(block, TextBlock)]
