@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         is_flag=True,
         help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa, an MLP "
         "speculator, DFlash or a Mixture of Attentions, or the target's own with a layer for "
-        "multi-token prediction (MTP). Its precision is fp32 unless one is given.",
+        "multi-token prediction (MTP). Its precision is int8 unless one is given.",
     ),
     option(
         "--target",
@@ -167,7 +167,7 @@ def _convert_head(
         context, ("accuracy_level", "hidden_states", "builder_options", "trees"),
         "has no effect with --head; leave it out",
     )  # fmt: skip
-    chosen: Any = precision if is_typed(context, "precision") else "fp32"
+    chosen: Any = precision if is_typed(context, "precision") else "int8"
     fetched(target, offline=offline)
     with told() as show:
         made = edgespec.convert_head(

@@ -207,7 +207,7 @@ def head(monkeypatch):
 def test_a_head_is_converted_for_its_target(edgespec_cli, head):
     done = edgespec_cli("convert", "eagle", "--head", "--target", str(edgespec_cli.model), "out")
     assert done.exit_code == 0
-    assert "made    head, eagle3, fp32, 74.0 MB" in done.stdout
+    assert "made    head, eagle3, int8, 74.0 MB" in done.stdout
     assert "layers  1, 4, 6" in done.stdout
     assert "license llama3.1" in done.stdout
     assert "note    the checkpoint does not say" in done.stdout

@@ -51,7 +51,8 @@ def run_here(python, job, folder, progress, times, program):
 
 
 def converted(tmp_path: Path, made: files.Made, target: Path | None = None, **options) -> Path:
-    """Return the folder of a head that was written as a checkpoint and converted."""
+    """Return the folder of a head that was written as a checkpoint and converted, to fp32."""
+    options = {"precision": "fp32"} | options
     source = files.write(tmp_path / "source", made, NAMINGS.get(made.kind, made.kind))
     target = target or gguf_target(tmp_path / "target.gguf")
     with pytest.MonkeyPatch.context() as patch:

@@ -63,7 +63,7 @@ def convert_head(
     target: Reference,
     out: str | os.PathLike[str] | None = None,
     *,
-    precision: HeadPrecision = "fp32",
+    precision: HeadPrecision = "int8",
     layers: Sequence[int] | None = None,
     python: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = logger.info,
@@ -76,10 +76,12 @@ def convert_head(
     source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
     has none of its own. out: a folder that is not there yet; by default beside pulled models.
-    precision: of the matrices. layers: whose inputs it reads (`HiddenStates.tap`); by default as
-    the checkpoint says, and where that may mean two things, those with which it guesses more of the
-    target's tokens. python: an interpreter that has onnx, and gguf for a GGUF; by default this one
-    if it has, else one in an environment that is made for them, where not `offline`.
+    precision: of the matrices; int8 guesses as well as fp32 and takes a third of its time
+    (`tests/benchmarks/head_precision.py`, `head_costs.py`). layers: whose inputs it reads
+    (`HiddenStates.tap`); by default as the checkpoint says, and where that may mean two things,
+    those with which it guesses more of the target's tokens. python: an interpreter that has onnx,
+    and gguf for a GGUF; by default this one if it has, else one in an environment that is made for
+    them, where not `offline`.
 
     Raises ModelError and its kinds, ConfigError where the head was made for another target, and
     ConversionError where a tool fails or is missing; nothing is left at `out` then.

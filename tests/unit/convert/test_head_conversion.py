@@ -55,7 +55,9 @@ def rows(folder, n_guesses=1):
 def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     (source / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     steps = []
-    made = edgespec.convert_head(source, target, tmp_path / "head", progress=steps.append)
+    made = edgespec.convert_head(
+        source, target, tmp_path / "head", precision="fp32", progress=steps.append
+    )
     assert steps == [
         "reading the checkpoint", "reading the target's embedding and output matrix",
         "writing the head as graphs in fp32", "checking that it runs",
@@ -85,7 +87,7 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
 def test_graphs_with_a_file_of_their_own_are_made_there_as_well(tmp_path, target, make, naming):
     source = files.write(tmp_path / "source", make(), naming)
     made = edgespec.convert_head(source, target, tmp_path / "head")
-    assert (made.kind, made.warnings) == (naming, ())
+    assert (made.kind, made.precision, made.warnings) == (naming, "int8", ())
     assert np.isfinite(rows(made.path)).all()
 
 
@@ -127,7 +129,7 @@ def test_a_target_with_one_matrix_for_both(tmp_path, monkeypatch):
     embedding = made.weights.pop("embed_tokens.weight")
     source = files.write(tmp_path / "source", made, "eagle bin")
     target = folders.gguf_target(tmp_path / "target.gguf", tied=True)
-    head = edgespec.convert_head(source, target, tmp_path / "head")
+    head = edgespec.convert_head(source, target, tmp_path / "head", precision="fp32")
     made.weights["embed_tokens.weight"] = folders.target_weights()["embed_tokens.weight"]
     made.weights["lm_head.weight"] = made.weights["embed_tokens.weight"]
     states = folders.states(len(TEXT), 1)
