@@ -1,5 +1,5 @@
-"""Tiny random targets with MTP layers as GGUFs, of several architectures, and what the layers of
-the simplest compute, in NumPy.
+"""Tiny random targets with MTP layers as GGUFs, of several architectures, and what the layers
+compute, in NumPy.
 """
 
 from pathlib import Path
@@ -10,7 +10,6 @@ from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH,
 from .tiny_models import EPSILON, HEAD, N_LAYER, VOCABULARY, metadata
 
 HYBRID = ("qwen35", "qwen35moe", "qwen3next")  # every other layer has a recurrent state
-CHAINED = ("hy_v3", "mimo2")  # those that may have several MTP layers
 BASE = 10000.0  # of the rotation
 _STATE, _GROUPS, _VALUES = 16, 1, 2  # of the recurrent layers of qwen35: size, keys, values
 _N_EXPERTS = 2
@@ -207,18 +206,34 @@ def _rotated(x: np.ndarray, position: int) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
 
 
-class Reference:
-    """One MTP layer of hy_v3 or mimo2 in float64: tokens go in one by one, each with a state."""
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
-    def __init__(self, weights: dict[str, np.ndarray], layer: int = N_LAYER) -> None:
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    exp = np.exp(x - x.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+def _feed(x: np.ndarray, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> np.ndarray:
+    inner = gate @ x
+    return down @ (inner * _sigmoid(inner) * (up @ x))
+
+
+class Reference:
+    """One MTP layer in float64: tokens go in one by one, each with a state."""
+
+    def __init__(
+        self, architecture: str, weights: dict[str, np.ndarray], layer: int = N_LAYER
+    ) -> None:
         found = {name: value.astype(np.float64) for name, value in weights.items()}
         prefix = f"blk.{layer}."
+        self._architecture = architecture
         self._layer = {
             name.removeprefix(prefix).removesuffix(".weight"): value
             for name, value in found.items() if name.startswith(prefix)
         }  # fmt: skip
         self._embeddings, self._output = found["token_embd.weight"], found["output.weight"]
-        self._is_normed = "attn_q_norm" in self._layer
         self.keys: list[np.ndarray] = []
         self.values: list[np.ndarray] = []
 
@@ -228,11 +243,10 @@ class Reference:
         both = [_normed(self._embeddings[token], w["nextn.enorm"])]
         x = w["nextn.eh_proj"] @ np.concatenate([*both, _normed(state, w["nextn.hnorm"])])
         x = x + self._attention(_normed(x, w["attn_norm"]))
-        inner = _normed(x, w["ffn_norm"])
-        gate = w["ffn_gate"] @ inner
-        x = x + w["ffn_down"] @ (gate / (1 + np.exp(-gate)) * (w["ffn_up"] @ inner))
+        norm = "ffn_norm" if "ffn_norm" in w else "post_attention_norm"
+        x = x + self._feed_forward(_normed(x, w[norm]))
         last = _normed(x, w["nextn.shared_head_norm"])
-        return self._output @ last, last if self._is_normed else x
+        return self._output @ last, x if self._architecture == "mimo2" else last
 
     def truncate(self, n: int) -> None:
         """Forget all tokens but the first n."""
@@ -244,12 +258,33 @@ class Reference:
             query, key, value = np.split(w["attn_qkv"] @ x, 3)
         else:
             query, key, value = (w[f"attn_{name}"] @ x for name in "qkv")
-        query, key = query.reshape(HEADS, HEAD), key.reshape(HEADS, HEAD)
-        if self._is_normed:
+        query, gate = self._parted(query)
+        key = key.reshape(HEADS, HEAD)
+        if "attn_q_norm" in w:
             query, key = _normed(query, w["attn_q_norm"]), _normed(key, w["attn_k_norm"])
         self.keys.append(_rotated(key, position))
         self.values.append(value.reshape(HEADS, HEAD))
         scores = np.einsum("hd,nhd->hn", _rotated(query, position), np.array(self.keys))
-        probs = np.exp(scores / HEAD**0.5 - scores.max(-1, keepdims=True) / HEAD**0.5)
-        probs /= probs.sum(-1, keepdims=True)
-        return w["attn_output"] @ np.einsum("hn,nhd->hd", probs, np.array(self.values)).reshape(-1)
+        probs = _softmax(scores / HEAD**0.5)
+        found = np.einsum("hn,nhd->hd", probs, np.array(self.values))
+        return w["attn_output"] @ (found * gate).reshape(-1)
+
+    def _parted(self, query: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """Return the queries of the heads, and what their values are multiplied with."""
+        if self._architecture not in HYBRID:
+            return query.reshape(HEADS, HEAD), 1.0
+        query, gate = np.split(query.reshape(HEADS, 2 * HEAD), 2, -1)
+        return query, _sigmoid(gate)
+
+    def _feed_forward(self, x: np.ndarray) -> np.ndarray:
+        w, names = self._layer, ("ffn_gate", "ffn_up", "ffn_down")
+        if "ffn_gate_inp" not in w:
+            return _feed(x, *(w[name] for name in names))
+        scores = w["ffn_gate_inp"] @ x
+        share = _softmax(scores) if self._architecture in HYBRID else _sigmoid(scores)
+        experts = zip(*(w[f"{name}_exps"] for name in names), strict=True)
+        routed = [_feed(x, *expert) for expert in experts]  # all of them are used
+        shared = _feed(x, *(w[f"{name}_shexp"] for name in names))
+        if "ffn_gate_inp_shexp" in w:
+            shared = shared * _sigmoid(w["ffn_gate_inp_shexp"] @ x)
+        return share / share.sum() @ np.array(routed) + shared

@@ -1,4 +1,4 @@
-"""MTP layers on llama.cpp, tiny and random, against NumPy where that knows the architecture."""
+"""MTP layers on llama.cpp, tiny and random, against NumPy."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,6 @@ KINDS = [
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
     ("qwen3next", 1), ("glm4moe", 1),
 ]  # fmt: skip
-REFERENCED = [kind for kind in KINDS if kind[0] in tiny_mtp.CHAINED]
 READS = {"mimo2": tiny_models.N_LAYER}  # others: FINAL
 
 
@@ -83,7 +82,7 @@ class Layers:
     def __init__(self, kind):
         weights = tiny_mtp.mtp_weights(*kind)
         layers = range(tiny_models.N_LAYER, tiny_models.N_LAYER + kind[1])
-        self._layers = [tiny_mtp.Reference(weights, layer) for layer in layers]
+        self._layers = [tiny_mtp.Reference(kind[0], weights, layer) for layer in layers]
 
     def read(self, tokens, states, start=0, known=0):
         """Read tokens of a text from `start` on; return the rows and the last state."""
@@ -148,7 +147,7 @@ def test_what_the_layers_read_costs_no_logits(opened, kind, monkeypatch):
     assert not target._taps.of_outputs
 
 
-@pytest.mark.parametrize("kind", REFERENCED, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("n", [1, 5, 40, 150])
 def test_rows_are_those_of_numpy(opened, head_of, kind, n):
     head, layers = head_of(kind), Layers(kind)
@@ -161,7 +160,7 @@ def test_rows_are_those_of_numpy(opened, head_of, kind, n):
     assert head.n_past == n + 2
 
 
-@pytest.mark.parametrize("kind", REFERENCED, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(("start", "known"), [(37, 0), (0, 30), (0, 130), (20, 1000)])
 def test_a_text_may_begin_later_and_states_be_missing(opened, head_of, kind, start, known):
     head, layers = head_of(kind), Layers(kind)
@@ -246,7 +245,7 @@ def test_a_tree_leaves_the_text_as_it_was(head_of, kind):
     assert near(grown, fresh.grow([4, 3], [-1, -1]).logits, 5e-3)
 
 
-@pytest.mark.parametrize("kind", REFERENCED, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_tree_at_once_against_numpy(opened, head_of, kind):
     head, layers, states = head_of(kind, CONFIG), Layers(kind), states_of(opened(*kind), TEXT)
     _, own = layers.read(TEXT, states)
