@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from . import errors, options, tools
 from .answer import TextSink, play
 from .arguments import chat_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
-from .conversation import Conversation
+from .conversation import Conversation, load
 from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
 from .prompt import decoded, line_reader, no_echo, piped_lines
 from .render import Screen, figures, is_terminal
@@ -27,7 +28,16 @@ _KEPT = "the model reads the results with your next message"
 
 
 @cloup.command()
-@cloup.option_group("Prompt", options.system_option, options.reasoning_option)
+@cloup.option_group(
+    "Prompt",
+    options.system_option,
+    options.reasoning_option,
+    options.option(
+        "--load", metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Continue a chat that /save wrote, with its system message and sampling.",
+    ),
+)  # fmt: skip
 @options.generation_options
 @cloup.option_group("Output", *options.display_options)
 @options.pass_params
@@ -55,6 +65,9 @@ def converse(ctx: click.Context) -> int:
             quiet=ctx.params["quiet"],
             suggestion=functools.partial(suggestion, engine, ctx.params),
         )
+        if saved := ctx.params.get("load"):
+            for remark in load(talk, saved):
+                talk.screen.remark(remark)
         return _on_terminal(talk) if interactive else _piped(talk)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .render import Screen
+from .render import Screen, counted
 
 if TYPE_CHECKING:
     import edgespec
@@ -70,7 +70,7 @@ def _where(about: dict[str, Any]) -> list[str]:
     placement = (about.get("model") or {}).get("placement")
     if not placement:
         return []
-    threads = f"{about['model']['n_threads']} threads"
+    threads = counted(about["model"]["n_threads"], "thread")
     if provider := placement.get("provider"):
         return [f"onnxruntime on {provider}, {threads}"]
     return [placement.get("layers", f"on the CPU, {threads}")]

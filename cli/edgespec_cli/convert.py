@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         "--precision",
         type=click.Choice(["int4", "int8", "fp16", "fp32"]),
         default="int4",
-        help="Number format of the weights.",
+        help="Number format of the weights; --head takes no fp16, and int8 unless one is given.",
     ),
     option(
         "--accuracy-level",
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         is_flag=True,
         help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa, an MLP "
         "speculator, DFlash or a Mixture of Attentions, or the target's own with a layer for "
-        "multi-token prediction (MTP). Its precision is int8 unless one is given.",
+        "multi-token prediction (MTP).",
     ),
     option(
         "--target",

@@ -12,7 +12,7 @@ import cloup
 from .loading import fetched
 from .options import json_option, offline_option, option
 from .parameters import ModelType, PathsType
-from .render import is_terminal, name, names, size, status, table
+from .render import counted, is_terminal, name, names, size, status, table
 
 
 @cloup.group()
@@ -54,9 +54,9 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
         collection = made.collection
     n_files = sum(document.n_tokens > 0 for document in collection.documents)
     click.echo(
-        f"{n_files} files, {collection.n_tokens} tokens, {size(8 * collection.n_tokens)} on disk, "
-        f"for {name(collection.model)} and models with its vocabulary; "
-        f"{made.n_tokenised} of them tokenised now"
+        f"{counted(n_files, 'file')}, {collection.n_tokens} tokens, "
+        f"{size(8 * collection.n_tokens)} on disk, for {name(collection.model)} and models "
+        f"with its vocabulary; {made.n_tokenised} of them tokenised now"
     )
     if without := made.without_text(paths):
         click.echo(f"no text was found in {names(', '.join(without))}", err=True)

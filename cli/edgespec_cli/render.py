@@ -161,7 +161,7 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
     if "costs are not measured yet" in stats.speculation and others > BUSY:
         return (
             f"speculation off: its costs cannot be measured while other programs use {others:.1f} "
-            "cores; stop them, or keep what `edgespec tune --busy` measures beside them"
+            "cores; stop them, or run `edgespec tune --busy` once if they never stop"
         )
     if stats.speculation.startswith("off"):
         return f"speculation {stats.speculation}"
@@ -176,6 +176,11 @@ def size(n: int | None) -> str:
         if n >= step:
             return f"{n / step:.1f} {unit}"
     return f"{n} bytes"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number of things, such as 1 file or 2 files."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def count(n: int) -> str:

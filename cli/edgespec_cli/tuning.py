@@ -12,7 +12,7 @@ from .arguments import model_arguments, refuse_typed
 from .errors import FAILURE
 from .loading import fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
-from .render import console, names, status, table
+from .render import console, counted, names, status, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -75,7 +75,7 @@ def _show(found: edgespec.Tuning) -> None:
     depth = report["lookup"]["depth"]
     click.echo(
         f"lookup drafts: at most {report['lookup']['speedup']:.1f} times as fast as plain decoding "
-        f"(drafts of {_tokens(depth)}, all accepted)" if depth else
+        f"(drafts of {counted(depth, 'token')}, all accepted)" if depth else
         "lookup drafts: slower than plain decoding even if all are accepted"
     )  # fmt: skip
     click.echo(f"draft model:   {_draft(found, report)}")
@@ -139,7 +139,7 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
         return f"{cost}; slower than plain decoding even if all are accepted"
     return (
         f"{cost}; at most {best['speedup']:.2f} times as fast as plain decoding "
-        f"(drafts of {_tokens(best['depth'])}, all accepted)"
+        f"(drafts of {counted(best['depth'], 'token')}, all accepted)"
     )
 
 
@@ -151,10 +151,6 @@ def _later(found: edgespec.Tuning) -> str:
     return (
         f"{used}; kept in {found.path.parent}" if found.path else f"{used}; nothing could be kept"
     )
-
-
-def _tokens(n: int) -> str:
-    return f"{n} token{'' if n == 1 else 's'}"
 
 
 @cloup.command()

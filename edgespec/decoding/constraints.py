@@ -385,9 +385,12 @@ def _error_of(matcher: llguidance.LLMatcher) -> str:
 
 
 def _plainly(error: str) -> str:
-    """Return an error of llguidance on one line, without what it prints below for its makers."""
+    """Return an error of llguidance on one line, without what it prints below for its makers, and
+    without the expression, which it repeats with a mark on the next line.
+    """
     if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
         return "it allows no answer at all"
+    error = re.sub(r"regex parse error:.*?\n *error: ", "", error, flags=re.DOTALL)
     return " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
 
 

@@ -30,8 +30,8 @@ def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
     model = context.draft_model
     if model is None:
         raise ConfigError(
-            "method 'draft_model' needs a draft model, and none that the catalogue suggests is on "
-            "this disk; name one (draft=…, or -md on the command line)"
+            "the method that was chosen needs a draft model, and none that the catalogue suggests "
+            "is on this disk; name one: -md on the command line, draft=… in Python"
         )
     if top_k is None:
         top_k = 1 if context.config.fixed else _CHOICES

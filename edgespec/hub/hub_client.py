@@ -252,16 +252,14 @@ def _not_reached(error: Exception) -> str:
             "it is not in the hub's cache and HF_HUB_OFFLINE is set. Unset it and pull the model "
             f"once with a network, or copy the file into {models_dir()}"
         )
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return (
-            f"the hub did not answer ({_root(error)}). Check the network, the proxy and "
-            "HF_ENDPOINT, and pull again"
-        )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "the disk is full; free some space or set HF_HOME to a folder elsewhere"
     endpoint = os.environ.get("HF_ENDPOINT")
-    where = f" and HF_ENDPOINT ({endpoint})" if endpoint else ""
-    return f"{_root(error)}. Check the network{where}, and pull again"
+    where = f" ({endpoint})" if endpoint else ""
+    return (
+        f"the hub did not answer as it should ({_root(error)}). Check the network, the proxy and "
+        f"HF_ENDPOINT{where}, and pull again; a file that is here already can be named by its path"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

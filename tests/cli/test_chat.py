@@ -93,6 +93,18 @@ def test_save_and_load_carry_everything(edgespec_cli):
     assert [p.name for p in edgespec_cli.folder.glob(".c.json*")] == []
 
 
+def test_a_saved_chat_is_continued_from_the_start(edgespec_cli):
+    edgespec_cli.chat("hello", "/system Hm.", "/save c.json")
+    loaded = edgespec_cli.chat("count", "system?", args=["--load", "c.json"])
+    assert loaded.stdout == "2\nHm.\n"
+    assert "2 messages from c.json" in loaded.stderr
+    (edgespec_cli.folder / "c.json").write_text("{")
+    refused = edgespec_cli.chat("count", args=["--load", "c.json"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "c.json is no saved chat" in refused.stderr
+    assert "'nope' does not exist" in edgespec_cli.chat("count", args=["--load", "nope"]).stderr
+
+
 def test_saving_over_a_file_needs_the_exclamation_mark(edgespec_cli):
     (edgespec_cli.folder / "c.json").write_text("mine", encoding="utf-8")
     refused = edgespec_cli.chat("hello", "/save c.json")

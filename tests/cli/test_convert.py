@@ -70,14 +70,6 @@ def test_steps_are_told_where_nobody_sees_a_status_line(edgespec_cli, converted)
     assert json.loads(done.stdout)["precision"] == "int4"
 
 
-def test_a_head_in_a_gguf_needs_no_conversion(edgespec_cli):
-    (edgespec_cli.folder / "head.gguf").write_bytes(b"GGUF and more")
-    refused = edgespec_cli("convert", "head.gguf", "--head", "--target", "toy.gguf")
-    assert refused.exit_code == 2
-    assert "head.gguf is a GGUF, and a head in a GGUF drafts as it is" in refused.stderr
-    assert "-md head.gguf" in refused.stderr
-
-
 @pytest.fixture
 def changed(edgespec_cli, monkeypatch):
     """`edgespec.add_tree_inputs` and `add_hidden_states` of a folder "graph", without tools; what

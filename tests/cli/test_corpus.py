@@ -38,7 +38,7 @@ def add(toy, *paths):
 def test_documents_are_added_listed_and_cleared(toy):
     result = add(toy, "texts")
     assert result.exit_code == 0
-    assert result.stdout.startswith("1 files, 39 tokens, 312 bytes on disk, for toy.gguf")
+    assert result.stdout.startswith("1 file, 39 tokens, 312 bytes on disk, for toy.gguf")
     assert result.stderr == "left out: 1 empty or no text\n"
     assert "added" in toy("corpus", "list").stdout
     (entry,) = json.loads(toy("corpus", "list", "--json").stdout)

@@ -277,7 +277,7 @@ def asked(server):
 @pytest.mark.parametrize(("kind", "text", "said"), [
     ("schema", '{"not": {}}', "schema cannot be followed"),
     ("schema", "[" * 60_000, "schema cannot be followed"),
-    ("regex", "(", "regex cannot be followed"),
+    ("regex", "(", "regex cannot be followed: .*: unclosed group$"),
     ("choices", "[1]", "choices must be a list"),
     ("grammar", "start: nothing", "grammar cannot be followed"),
 ])  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import logging
@@ -21,7 +20,7 @@ from ... import backends, hub
 from ...backends.base import TargetSizes
 from ...backends.files import has_folder
 from ...errors import ConfigError, ConversionError, UnknownArchitecture
-from ...loading.models import Reference, model_path
+from ...loading.models import Reference, has_own_head, is_head, model_path
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
 from .fitting import better_reading, check_runs, target_sizes
@@ -125,14 +124,22 @@ def convert_head(
 
 
 def _refuse_gguf(source: str | os.PathLike[str]) -> None:
-    """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere."""
+    """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere, and
+    ModelError and its kinds for one that is damaged.
+    """
     path = Path(source).expanduser()
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        if file.read(4) == b"GGUF":
-            raise ConfigError(
-                f"{path} is a GGUF, and a head in a GGUF drafts as it is, without a conversion: "
-                f"name it as the draft of its target (-md {path}, draft=…)"
-            )
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                return
+    except OSError:
+        return
+    if not (is_head(path) or has_own_head(path)):
+        raise ConfigError(f"{path} is a model and no trained head; give the checkpoint of a head")
+    raise ConfigError(
+        f"{path} is a GGUF, and a head in a GGUF drafts as it is, without a conversion: "
+        f"name it as the draft of its target (-md {path}, draft=…)"
+    )
 
 
 @dataclass(slots=True)

@@ -54,15 +54,19 @@ def _find(path: Path) -> Path:
     if not path.is_dir():
         if path.is_file():
             return path
-        raise ModelNotFound(f"cannot read {path}; give a checkpoint's folder, or a file in it")
+        raise ModelNotFound(
+            f"there is no file or folder {path}; give a checkpoint's folder, or a file in it"
+        )
     for name in _NAMES:
         if (path / name).is_file():
             return path / name
     for suffix in _SUFFIXES:
         if len(found := sorted(path.glob(f"*{suffix}"))) == 1:
             return found[0]
+    there = "a config.json, but no weights" if (path / "config.json").is_file() else "neither"
     raise ModelNotFound(
-        f"{path} holds no checkpoint of a head: one of {', '.join(_NAMES)} is expected"
+        f"{path} holds no checkpoint of a head, which is a config.json beside weights in one of "
+        f"{', '.join(_NAMES)}: there is {there}"
     )
 
 

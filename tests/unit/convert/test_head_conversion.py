@@ -13,13 +13,14 @@ from edgespec import (
     EngineConfig,
     EngineMissing,
     ModelError,
+    TruncatedModel,
     UnknownArchitecture,
 )
 from edgespec.backends.base import Capabilities
 from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
-from tests.helpers import gguf_files, mtp_files
+from tests.helpers import gguf_files, mtp_files, tiny_heads
 from tests.helpers import head_files as files
 
 onnx = pytest.importorskip("onnx")
@@ -232,6 +233,11 @@ def test_refusals_leave_nothing(tmp_path, source, target, monkeypatch):
         assert not out.with_name("head.partial").exists()
 
     refused(ConfigError, "unknown precision 'int3'", precision="int3")
+    refused(ConfigError, "target.gguf is a model and no trained head", target)
+    head = tiny_heads.write(tmp_path / "head.gguf")
+    refused(ConfigError, "drafts as it is.*-md .*head.gguf", head)
+    head.write_bytes(head.read_bytes()[:99])
+    refused(TruncatedModel, "head.gguf is damaged", head)
     other = folders.gguf_target(tmp_path / "other.gguf", n_layer=3)
     made = files.eagle3(target_num_hidden_layers=8)
     refused(ConfigError, "made for another target.*8 layers",

@@ -356,9 +356,14 @@ def test_other_models_are_refused(tmp_path):
     with pytest.raises(UnknownArchitecture, match=r"is no head as .*holds wte"):
         read_head(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelNotFound, match="holds no checkpoint of a head"):
+    with pytest.raises(
+        ModelNotFound, match=r"holds no checkpoint.*there is a config\.json, but no"
+    ):
         read_head(folder)
-    with pytest.raises(ModelNotFound, match="cannot read"):
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelNotFound, match="there is neither"):
+        read_head(folder)
+    with pytest.raises(ModelNotFound, match=r"there is no file or folder .*absent"):
         read_head(tmp_path / "absent")
 
 
