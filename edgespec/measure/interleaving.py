@@ -12,6 +12,7 @@ from .results import Candidate, Choice
 WORTHWHILE = 0.03  # a value that is not faster by more than this share is not chosen
 MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # before a value may be chosen, and at all
 MIN_ROUNDS = 3  # after them, a value that is not ahead of the default is given up
+_FAR_AHEAD, _FEW = 3, 2  # so many times as fast as the default, so few repetitions are enough
 _FAR_BEHIND = (1.5, 1.25)  # given up after 1, 2 rounds: so many times the default's time
 
 Clock = Callable[[], float]
@@ -55,7 +56,7 @@ def decide(
     """
     candidates = tuple(candidate(k, t) for k, t in zip(known, times, strict=True))
     default, *others = candidates
-    better = [c for c in others if c.n_repetitions >= MIN_REPETITIONS and _is_better(c, default)]
+    better = [c for c in others if _is_enough(c, default) and _is_better(c, default)]
     best = min(better, key=lambda c: c.ms, default=default)
     if best is not default:
         why = f"{default.ms / best.ms - 1:.0%} faster than the default"
@@ -68,6 +69,11 @@ def decide(
     else:
         why = "the default is the fastest"
     return Choice(setting, measured, candidates, best.value, why)
+
+
+def _is_enough(one: Candidate, default: Candidate) -> bool:
+    is_far_ahead = _FAR_AHEAD * one.ms < default.ms
+    return one.n_repetitions >= (_FEW if is_far_ahead else MIN_REPETITIONS)
 
 
 def _is_better(one: Candidate, default: Candidate) -> bool:

@@ -67,6 +67,12 @@ def test_what_is_faster_beyond_doubt_is_taken():
     assert [c.ms for c in choice.candidates] == [1000, 800]
 
 
+def test_what_is_far_ahead_needs_few_repetitions():
+    choice = decide("n_threads", "one token", KNOWN, [[3.1, 2.9], [0.013, 0.014]])
+    assert choice.label == "1 thread"
+    assert decide("n_threads", "one token", KNOWN, [[3.0], [0.013]]).label == "2 threads"
+
+
 @pytest.mark.parametrize(("default", "other", "why"), [
     ([1.0] * 5, [0.98] * 5, "3% and the noise"),
     ([1.0, 0.8, 1.0, 1.2, 1.3], [0.9] * 5, "3% and the noise"),
