@@ -208,13 +208,15 @@ class LoadMeter:
         self._system, self._own, self._clock = system, own, clock
         self._last = self._read()
 
-    def look(self) -> Load | None:
-        """Return the use since the last look, or None where the system does not show it."""
+    def look(self, least_s: float = 0.0) -> Load | None:
+        """Return the use since the last look, or None where the system does not show it, or where
+        less than `least_s` have passed.
+        """
         last, self._last = self._last, self._read()
         if last is None or self._last is None:
             return None
         seconds, own, busy, idle = (b - a for a, b in zip(last, self._last, strict=True))
-        if seconds <= 0 or busy + idle < seconds / 2 or busy < own / 2:
+        if seconds <= least_s or busy + idle < seconds / 2 or busy < own / 2:
             return None  # counters that stand still, as in some containers
         return Load(max(0.0, busy - own) / seconds, own / seconds, idle / seconds)
 

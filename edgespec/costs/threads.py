@@ -118,6 +118,14 @@ class ThreadGovernor:
         self._usual = self._present = None
         self._window = _Pace()
 
+    def begin_beside(self, load: Load) -> None:
+        """Take what others used until now, as while models were loaded, for what they use now."""
+        needed = self._missing(load)
+        if self._fixed:
+            self._needed = needed
+        elif needed >= ARRIVED:
+            self._arrive(needed)
+
     def begin(self) -> None:
         """Begin a request."""
         if self._fixed:
@@ -324,10 +332,14 @@ class ThreadGovernor:
         self._present, self._trial = None, None
 
 
-def governor_of(target: object, models: Sequence[object]) -> ThreadGovernor | None:
+def governor_of(
+    target: object, models: Sequence[object], loading: LoadMeter | None = None
+) -> ThreadGovernor | None:
     """Return what adapts the threads of `models` to the rest of the machine, by the settings of
     the target; None for a target without threads.
 
+    loading: has watched the system since before the models were loaded, so that the first
+    evaluation knows of other programs: beside them it could take seconds with all threads.
     One that may not change anything still knows when other programs disturb measured times.
     """
     if not isinstance(target, FileModel):
@@ -337,4 +349,7 @@ def governor_of(target: object, models: Sequence[object]) -> ThreadGovernor | No
     if config.dynamic_threads:
         limited += [model for model in models if isinstance(model, ThreadLimited)]
     fixed = bool(config.batch_invariant)
-    return ThreadGovernor(limited, target.n_threads, fixed_in_request=fixed)
+    governor = ThreadGovernor(limited, target.n_threads, fixed_in_request=fixed)
+    if loading and (load := loading.look(WINDOW_S)):
+        governor.begin_beside(load)
+    return governor

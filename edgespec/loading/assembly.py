@@ -16,6 +16,7 @@ from ..costs.profiles import Profile
 from ..costs.threads import governor_of
 from ..decoding.engine import Engine
 from ..decoding.session import Session
+from ..device import LoadMeter
 from ..drafters.base import Drafter, DrafterContext, Learns, Source
 from ..drafters.draft_model import ModelDrafter
 from ..drafters.merged import combined
@@ -142,6 +143,7 @@ def assemble(
     *,
     profile: Profile | Costs | None = None,
     kept: Kept | None = None,
+    loading: LoadMeter | None = None,
     **options: Any,
 ) -> Engine:
     """Make an engine from models that are loaded: the toy backend, or one of your own.
@@ -150,6 +152,7 @@ def assemble(
     profile: costs of evaluations; None measures them now, if each step decides by them. Costs may
     become known later: until then it decodes plainly.
     kept: what was learned in earlier processes, and keeps it for later ones; None for nothing.
+    loading: what has watched the system since before the models were loaded.
     options: `on_busy`, `description` and `works` of Engine.
     """
     config = configured(speculative_config)
@@ -157,7 +160,7 @@ def assemble(
         draft_model.close()
         draft_model = None
     head = draft_model if isinstance(draft_model, Head) else None
-    governor = governor_of(target, (target, draft_model))
+    governor = governor_of(target, (target, draft_model), loading)
     made = speculate(
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: _costs(profile, target, draft_model),

@@ -18,7 +18,7 @@ from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
-from ..device import processor
+from ..device import LoadMeter, processor
 from .assembly import assemble, configured
 from .companions import suggestion
 from .drafts import SAME, copying, draft_paths, is_same, load_first
@@ -60,7 +60,7 @@ def load(
     spec = configured(speculative_config, draft)
     path = model_path(model)
     config = replace(config, **tuned_options(path, config, options))
-    wanted = draft_paths(model, draft, config, spec)
+    wanted, meter = draft_paths(model, draft, config, spec), LoadMeter()
     with contextlib.ExitStack() as stack:
         target = open_model(path, config)
         stack.callback(target.close)
@@ -81,6 +81,7 @@ def load(
             spec,
             profile=costs,
             kept=_kept(spec, path, draft_file),
+            loading=meter,
             on_busy=config.on_busy,
             description=_describe(target, draft_model) | _suggested(model, draft, config, wanted),
             works=works + copying(draft_model),

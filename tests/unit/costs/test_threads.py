@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgespec.costs.threads import WINDOW_S
 from tests.helpers.neighbours import Decoding, Machine
 
 CORES = (2, 4, 8)
@@ -72,6 +73,58 @@ def test_they_may_have_been_there_first(known):
     assert decoding.until(1) <= 1
     machine.loops = 0
     assert decoding.until(2) <= 2
+
+
+def loaded(machine, seconds=1.0, **options):
+    """Return what decodes behind the loading of a model, which used one core."""
+    meter = machine.meter()
+    machine.pass_time(seconds, 1)
+    decoding = Decoding(machine, **options)
+    if load := meter.look(WINDOW_S):
+        decoding.governor.begin_beside(load)
+    return decoding
+
+
+@pytest.mark.parametrize("loops", LOOPS[2])
+def test_who_was_there_while_a_model_was_loaded_is_known_from_the_first_step(loops):
+    machine = Machine()
+    machine.loops = loops
+    decoding = loaded(machine)
+    decoding.step()
+    assert decoding.n_threads == 1
+    assert decoding.governor.regime.disturbed
+    assert decoding.until(1) == 0
+    machine.loops = 0
+    assert decoding.until(2) <= 2
+
+
+def test_who_left_when_the_model_was_loaded_costs_a_second():
+    machine = Machine()
+    machine.loops = 1
+    decoding = loaded(machine)
+    machine.loops = 0
+    assert decoding.until(2) <= 1
+    decoding.run(10)
+    assert decoding.run(20) >= 0.99 * machine.rate(2)
+
+
+@pytest.mark.parametrize(("loops", "seconds"), [(0, 1.0), (2, 0.1)])
+def test_a_quiet_or_short_loading_says_nothing(loops, seconds):
+    machine = Machine(background=0.2)
+    machine.loops = loops
+    decoding = loaded(machine, seconds)
+    decoding.step()
+    assert decoding.n_threads == 2
+    assert not decoding.governor.regime.disturbed
+
+
+def test_the_first_request_with_fixed_threads_knows_of_the_loading():
+    machine = Machine()
+    machine.loops = 2
+    decoding = loaded(machine, fixed_in_request=True)
+    decoding.governor.begin()
+    decoding.step()
+    assert decoding.n_threads == 1
 
 
 def test_where_nothing_is_seen_a_profile_tells_that_they_were_there_first():
