@@ -88,7 +88,13 @@ def list_(as_json: bool) -> None:
         table(
             ("kind", "for", "tokens", "size", "from"),
             [
-                (e.kind, e.model or e.vocabulary, str(e.n_tokens), size(e.size), ", ".join(e.roots))
+                (
+                    e.kind,
+                    e.model or f"vocabulary {e.vocabulary}",
+                    str(e.n_tokens),
+                    size(e.size),
+                    ", ".join(e.roots),
+                )
                 for e in found
             ],
         )

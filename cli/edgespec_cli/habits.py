@@ -19,6 +19,7 @@ COMMANDS = {
     "download": "`edgespec pull MODEL` downloads a model",
     "generate": '`edgespec run "TEXT"` answers a prompt',
     "help": "`edgespec --help` lists the commands, `edgespec COMMAND --help` explains one",
+    "info": "`edgespec inspect MODEL` shows what a model is",
     "logs": "`edgespec -v COMMAND` logs to stderr",
     "prompt": '`edgespec run "TEXT"` answers a prompt',
     "ps": "a model is in memory only while its command runs; `edgespec list` shows those on disk",
@@ -27,6 +28,7 @@ COMMANDS = {
     "search": "`edgespec models` lists the catalogue, `edgespec pull hf:ORG/REPO` takes any other",
     "server": "`edgespec serve` serves a model",
     "show": "`edgespec inspect MODEL` shows what a model is",
+    "status": "`edgespec doctor` shows how this device does, `edgespec list` what is on disk",
     "stop": "a model is unloaded when its command ends; Ctrl-C ends `edgespec serve`",
     "version": "`edgespec --version` shows it",
 }

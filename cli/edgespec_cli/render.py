@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     import edgespec
 
@@ -202,11 +203,22 @@ def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    screen = console()
-    grid = Table(*titles, box=box.SIMPLE_HEAD if screen.is_terminal else None)
+    grid = Table(*titles, box=box.SIMPLE_HEAD if console().is_terminal else None)
     for row in rows:
         grid.add_row(*(Text(name(cell)) for cell in row))
-    screen.print(grid)
+    show(grid)
+
+
+def show(grid: Table) -> None:
+    """Print a table, whose lines end without blanks unless they go to a terminal."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(grid)
+        return
+    with screen.capture() as printed:
+        screen.print(grid)
+    for line in printed.get().splitlines():
+        print(line.rstrip())
 
 
 class Status:

@@ -12,7 +12,7 @@ from .arguments import model_arguments, refuse_typed
 from .errors import FAILURE
 from .loading import fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
-from .render import console, counted, names, status, table
+from .render import counted, names, show, status, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -202,4 +202,4 @@ def _show_findings(findings: list[edgespec.Finding]) -> None:
         if finding.remedy:
             text.append(f"\n→ {names(finding.remedy)}", "bold")
         grid.add_row(Text(finding.level, _STYLES[finding.level]), names(finding.subject), text)
-    console().print(grid)
+    show(grid)
