@@ -81,7 +81,8 @@ def buffers(talk: Conversation) -> list[str]:
     about = talk.engine.describe()
     models = {which: about.get(which) or {} for which in ("model", "draft")}
     return [
-        f"  buffers of the {which}: " + ", ".join(f"{name} {size}" for name, size in model["placement"].items())
+        f"  buffers of the {which}: "
+        + ", ".join(f"{name} {size}" for name, size in model["placement"].items())
         for which, model in models.items()
         if model.get("placement")
     ]

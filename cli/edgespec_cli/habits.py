@@ -28,7 +28,7 @@ COMMANDS = {
     "search": "`edgespec models` lists the catalogue, `edgespec pull hf:ORG/REPO` takes any other",
     "server": "`edgespec serve` serves a model",
     "show": "`edgespec inspect MODEL` shows what a model is",
-    "status": "`edgespec doctor` shows how this device does, `edgespec list` what is on disk",
+    "status": "`edgespec doctor` checks this device, `edgespec list` shows what is on disk",
     "stop": "a model is unloaded when its command ends; Ctrl-C ends `edgespec serve`",
     "version": "`edgespec --version` shows it",
 }
