@@ -157,7 +157,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
 
 
 def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
-    chat = terminal("run", "toy.gguf")  # without a prompt it is a chat
+    chat = terminal("run", "toy.gguf", "-n", "400")  # without a prompt it is a chat
     chat.expect(PROMPT)
     chat.type("slow\r")
     chat.expect("tick tick")
