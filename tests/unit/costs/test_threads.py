@@ -2,7 +2,9 @@
 
 import pytest
 
-from edgespec.costs.threads import WINDOW_S
+import edgespec
+from edgespec.costs.threads import WINDOW_S, ThreadGovernor
+from edgespec.device import Load, LoadMeter
 from tests.helpers.neighbours import Decoding, Machine
 
 CORES = (2, 4, 8)
@@ -210,3 +212,15 @@ def test_a_pause_says_nothing_about_now():
     machine.loops = 0
     decoding.run(5)
     assert decoding.governor.n_trials == 0
+
+
+def test_loading_watches_the_cores(smollm2, monkeypatch):
+    class Busy(LoadMeter):
+        def look(self, least_s=0.0):
+            return Load(others=1.5, own=0.5, idle=0.0)
+
+    monkeypatch.setattr("edgespec.loading.load.LoadMeter", Busy)
+    seen = []
+    monkeypatch.setattr(ThreadGovernor, "begin_beside", lambda self, load: seen.append(load))
+    edgespec.load(smollm2, None, n_ctx=64).close()
+    assert [load.others for load in seen] == [1.5]

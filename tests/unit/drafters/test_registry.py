@@ -178,7 +178,7 @@ def test_options_reach_the_drafter(registered):
 
 def test_what_a_drafter_says_about_its_settings_is_told_as_it_is():
     target = ToyModel([[0.5, 0.5]] * 2)
-    with pytest.raises(ConfigError, match=r"needs a draft model, and none"):
+    with pytest.raises(ConfigError, match=r"^the method that was chosen needs a draft model"):
         assemble(target, ToyTokenizer("ab"), None, {"method": "draft_model"}, profile=FREE)
 
 
