@@ -11,18 +11,23 @@ if TYPE_CHECKING:
 
 _LONG = 520  # cached tokens: from 512 on attention may take another kernel
 _WIDEST = 16  # rows that are compared with rows computed alone
+_known: dict[str, int] = {}  # what was measured in this process
 
 
 def most_equal_rows(model: LlamaCppModel) -> int:
     """Return the number of rows up to which all are, to the last bit, those of tokens evaluated one
     by one; 1 if two differ already. The cache is empty afterwards.
 
-    On CPUs each kind of weights has its width from which llama.cpp takes another kernel.
+    On CPUs each kind of weights has its width from which llama.cpp takes another kernel. It takes
+    seconds, so a process measures the same file with the same settings once.
     """
     if not model.capabilities.truncate:
         return 1
-    lengths = {min(length, model.n_ctx - _WIDEST) for length in (8, _LONG)}
-    return min((_equal_rows(model, n) for n in lengths if n > 0), default=1)
+    lengths = sorted({min(length, model.n_ctx - _WIDEST) for length in (8, _LONG)})
+    key = repr((model.fingerprint(), lengths))
+    if key not in _known:
+        _known[key] = min((_equal_rows(model, n) for n in lengths if n > 0), default=1)
+    return _known[key]
 
 
 def _equal_rows(model: LlamaCppModel, n_past: int) -> int:
