@@ -18,7 +18,7 @@ import edgespec
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = {"edgespec": "edgespec", "cli/edgespec_cli": "edgespec_cli", "models": "edgespec_models"}
-SDIST = ("android_demo", "cli", "deploy", "docs", "edgespec", "models", "tests")
+SDIST = ("android_demo", "benchmarks", "cli", "deploy", "docs", "edgespec", "models", "tests")
 PROMPT = "The capital of France is"
 
 

@@ -41,7 +41,7 @@ class RowNoise:
         """Return when to evaluate single tokens as two. invariant: drafts must change nothing.
 
         Kernels for int4 weights that quantise activations round one row in another way than
-        several, and both are equally far from float32 (`tests.benchmarks.padding`): which of them
+        several, and both are equally far from float32 (`benchmarks.padding`): which of them
         makes a row does not matter unless rows have to be the same. Kernels that differ by more
         than rounding cannot both be near, so a text is not made of both.
         """

@@ -76,7 +76,7 @@ def convert_head(
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it
     has none of its own. out: a folder that is not there yet; by default beside pulled models.
     precision: of the matrices; int8 guesses as well as fp32 and takes a third of its time
-    (`tests/benchmarks/head_precision.py`, `head_costs.py`). layers: whose inputs it reads
+    (`benchmarks/head_precision.py`, `head_costs.py`). layers: whose inputs it reads
     (`HiddenStates.tap`); by default as the checkpoint says, and where that may mean two things,
     those with which it guesses more of the target's tokens. python: an interpreter that has onnx,
     and gguf for a GGUF; by default this one if it has, else one in an environment that is made for
