@@ -12,7 +12,31 @@ from pathlib import Path
 import pytest
 
 from edgespec import device, hub
+from tests.helpers.progress import Progress
+from tests.helpers.selection import Selection
 from tests.helpers.weights import FOLDER, coarse_copy
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the long tests as well")
+
+
+def pytest_configure(config):
+    selection = Selection(config)
+    config.pluginmanager.register(selection)
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        use_own_core(int(worker.removeprefix("gw")))
+    elif not config.getoption("verbose") > 0 and not config.option.collectonly:
+        config.pluginmanager.register(Progress(config, selection))
+
+
+def use_own_core(number):
+    """Give a process that runs tests beside others a core of its own: engines of several would
+    wait for each other at every step.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 @pytest.fixture(scope="session", autouse=True)

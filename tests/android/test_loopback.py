@@ -1,6 +1,7 @@
 """Tests of the app's Java core with a real server on this machine: its text equals Python's.
 
-`python tests/android/test_loopback.py MODEL` prints the texts of Python's local run.
+`python tests/android/test_loopback.py MODEL N QUESTION…` prints the texts of a local run, N of
+them drawn as well.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ CORE = ROOT / "android_demo" / "core"
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()
 KEY, N_TOKENS, N_CTX = "loopback-key", 48, 2048
 DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
+KILLED = (2, 4, 9, 17)  # of the questions
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +91,16 @@ def server(smollm2, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(smollm2):
     """Return the texts of a local run, in a process of its own with that environment."""
-    command = [sys.executable, __file__, smollm2]
+    command = [sys.executable, __file__, smollm2, str(N_DRAWN), *QUESTIONS]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
 
-def local_texts(model):
+def local_texts(model, n_drawn, *questions):
     """Return the target's answers without drafts, each from an empty cache, in this process:
     greedy ones to all questions, and drawn ones to the first.
     """
-    ways = {"greedy": (QUESTIONS, {}), "drawn": (QUESTIONS[:N_DRAWN], DRAWN)}
+    ways = {"greedy": (questions, {}), "drawn": (questions[: int(n_drawn)], DRAWN)}
     with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
         return {
             way: [local_text(engine, question, **sampling) for question in questions]
@@ -154,6 +156,7 @@ def answer(process, question):
     return "".join(line.get("text", "") for line in lines), lines
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_the_text_of_the_target(classes, server, expected):
     drafted = accepted = 0
     with device(classes, server.url, "--key", KEY) as process:
@@ -166,6 +169,7 @@ def test_the_text_of_the_target(classes, server, expected):
     print(f"{len(QUESTIONS)} equal, {accepted} of {drafted} drafted tokens accepted")
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_drawn_text(classes, server, expected):
     """Draws depend on seed and position only, so the text equals that of a local run."""
     drawn = [word for name, value in DRAWN.items() for word in (f"--{name}", str(value))]
@@ -175,6 +179,7 @@ def test_drawn_text(classes, server, expected):
     assert said != expected["greedy"][:N_DRAWN]
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_a_conversation(classes, server):
     with device(classes, server.url, "--key", KEY, "--chat") as process:
         for question in ("My name is Ada. What is yours?", "What is my name?", "And yours?"):
@@ -183,13 +188,14 @@ def test_a_conversation(classes, server):
             assert lines[-1]["done"] in ("stop", "length")
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expected):
     """The text before the kill stays equal; the text after it may differ, but is whole.
 
     The text before is read as one piece afterwards, and its sums may round in another way.
     """
     equal = 0
-    for i in (2, 4, 9, 17):
+    for i in KILLED:
         with device(classes, server.url, "--key", KEY, "--timeout", "60000") as process:
             ask(process, QUESTIONS[i])
             text, lines, killed = "", [], ""
@@ -206,10 +212,11 @@ def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expect
         assert not [line for line in lines if "error" in line or "note" in line]
         assert lines[-1]["done"] in ("stop", "length")
         equal += text == expected["greedy"][i]
-    print(f"{equal} of 4 killed answers equal")
-    assert equal >= 3
+    print(f"{equal} of {len(KILLED)} killed answers equal")
+    assert equal >= len(KILLED) - 1
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_a_connection_that_is_cut_again_and_again(classes, server, expected):
     """The server keeps the session, so the text is the same."""
     proxy = Proxy(server.port)
@@ -228,6 +235,7 @@ def test_a_connection_that_is_cut_again_and_again(classes, server, expected):
     proxy.close()
 
 
+@pytest.mark.long("compares a server of real weights with a local run")
 def test_a_wrong_key(classes, server):
     with device(classes, server.url, "--key", "wrong") as process:
         said, lines = answer(process, QUESTIONS[0])
@@ -248,4 +256,4 @@ def test_no_server(classes):
 
 
 if __name__ == "__main__":
-    json.dump(local_texts(sys.argv[1]), sys.stdout)
+    json.dump(local_texts(*sys.argv[1:]), sys.stdout)

@@ -162,7 +162,12 @@ calls: list[dict[str, Any]] = []
 
 
 class Cli:
-    """Runs the CLI in this process, in a folder with an empty file for a model."""
+    """Runs the CLI in this process, in a folder with an empty file for a model.
+
+    always: options with which everything is drafted; without them the clock says what pays.
+    """
+
+    always = ("--spec-draft-n-max", "4", "--spec-draft-p-min", "0")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

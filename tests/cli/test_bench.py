@@ -13,6 +13,7 @@ import pytest
 
 import edgespec
 from edgespec.bench import peers, reports, runner, traces, workloads
+from edgespec.bench.replay import shipped_traces
 from edgespec.errors import DecodeError
 from edgespec.loading import drafts
 
@@ -101,9 +102,22 @@ def test_options_before_a_subcommand_are_refused(edgespec_cli, args, said):
     assert said in done.stderr
 
 
-def test_the_environment_may_set_options_that_a_subcommand_has_not(edgespec_cli):
+@pytest.fixture
+def replay_few(edgespec_cli):
+    """Run `bench replay` for a few of the recorded answers."""
+    few = [trace for trace in shipped_traces() if trace.category in ("qa", "file_editing")]
+    traces.save(edgespec_cli.folder / "few.gz", few[:2] + few[-2:])
+
+    def run(*args, **options):
+        given = ("--no-fixed", "--traces", "few.gz", *args)
+        return edgespec_cli("bench", "replay", *given, **options)
+
+    return run
+
+
+def test_the_environment_may_set_options_that_a_subcommand_has_not(replay_few):
     env = {"EDGESPEC_MODEL": "toy.gguf", "EDGESPEC_N_PREDICT": "9"}
-    done = edgespec_cli("bench", "replay", "--no-fixed", "--profile", "gpu-flat", env=env)
+    done = replay_few("--profile", "gpu-flat", env=env)
     assert done.exit_code == 0, done.stderr
 
 
@@ -229,12 +243,12 @@ def test_the_picture(tmp_path):
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_replay(edgespec_cli):
-    done = edgespec_cli("bench", "replay", "--json", "--no-fixed", "--profile", "gpu-flat")
+def test_replay(edgespec_cli, replay_few):
+    done = replay_few("--json", "--profile", "gpu-flat")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["policy"] for row in rows} == {"plain", "auto"}
     assert all(set(row) == {"profile", "category", "policy", "speedup"} for row in rows)
-    done = edgespec_cli("bench", "replay", "--no-fixed", "--profile", "gpu-flat")
+    done = replay_few("--profile", "gpu-flat")
     assert done.stdout.startswith("Speedup over plain decoding; mean is the geometric mean.\n")
     assert "gpu-flat auto" in done.stdout
     done = edgespec_cli("bench", "replay", "--profile", "abacus")

@@ -26,6 +26,7 @@ def test_commands(edgespec_cli):
     result = edgespec_cli.chat(
         "/stats", "/help", "again", "/stats", "/spec off", "again", "/spec on", "/spec",
         "/system Be kind.", "system?", "/system", "/system none", "/system", "/reset", "count",
+        args=edgespec_cli.always,
     )  # fmt: skip
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-2:] == ["Be kind.", "1"]

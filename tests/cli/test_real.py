@@ -61,6 +61,7 @@ def test_inspect(real, smollm2):
     assert (data["architecture"], data["vocab_size"]) == ("llama", 49152)
 
 
+@pytest.mark.long("records and replays real weights")
 def test_a_recording_is_replayed(real, smollm2, small_draft, tmp_path):
     models = ("-m", str(smollm2), "-md", str(small_draft), "--no-requantize-draft")
     questions = ("--category", "file_editing", "--per-category", "1", "-n", "24")

@@ -18,6 +18,7 @@ import pytest
 
 from edgespec_cli.answer import CtrlC
 from edgespec_cli.render import Status
+from tests.helpers.selection import first
 
 pty = pytest.importorskip("pty")
 fcntl = pytest.importorskip("fcntl")
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
 
 
 def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
-    chat = terminal("run", "toy.gguf", "-n", "400")  # without a prompt it is a chat
+    chat = terminal("run", "toy.gguf", "-n", "120")  # without a prompt it is a chat
     chat.expect(PROMPT)
     chat.type("slow\r")
     chat.expect("tick tick")
@@ -181,11 +182,13 @@ def test_ctrl_c_in_run_ends_with_130(terminal):
     assert "Traceback" not in run.seen
 
 
-def test_drafted_tokens_are_coloured_unless_no_color(terminal):
-    shown = terminal("run", "-m", "toy.gguf", "--show-drafts", "again")
+@pytest.mark.long("several programs in a terminal")
+def test_drafted_tokens_are_coloured_unless_no_color(terminal, edgespec_cli):
+    command = ("run", "-m", "toy.gguf", "--show-drafts", *edgespec_cli.always, "again")
+    shown = terminal(*command)
     assert shown.finish() == 0
     assert "\x1b[32m" in shown.seen
-    plain = terminal("run", "-m", "toy.gguf", "--show-drafts", "again", NO_COLOR="1")
+    plain = terminal(*command, NO_COLOR="1")
     assert plain.finish() == 0
     assert "\x1b[32m" not in plain.seen
     assert "\x1b[2m" not in plain.seen
@@ -350,7 +353,9 @@ def test_a_call_is_run_if_the_user_says_yes(robot):
     assert robot.finish() == 0
 
 
-@pytest.mark.parametrize("key", ["n", "\r", "x", " ", "\x1b[A"])
+@pytest.mark.parametrize(
+    "key", first(1, ["\r", "n", "x", " ", "\x1b[A"], "more keys in a terminal")
+)
 def test_a_call_is_not_run_for_any_other_key(robot, key):
     robot.type("drive\r")
     robot.expect(QUESTION)
@@ -380,6 +385,7 @@ def test_ctrl_c_at_the_question_ends_the_turn(robot):
     robot.expect("Hi, what can I do")
 
 
+@pytest.mark.long("several rounds in a terminal")
 def test_what_was_run_before_ctrl_c_is_told_with_the_next_message(robot, robot_cli):
     robot.type("both\r")
     robot.expect(QUESTION)
@@ -401,6 +407,7 @@ def test_what_was_run_before_ctrl_c_is_told_with_the_next_message(robot, robot_c
     assert found == ["drove 1 cm", "not run: the user ended the turn"]
 
 
+@pytest.mark.long("several programs in a terminal")
 def test_what_was_typed_before_the_question_is_no_answer_to_it(robot):
     robot.type("slow\r")
     robot.expect("tick tick")
@@ -417,13 +424,16 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(robot):
     robot.expect(PROMPT)
 
 
+MORE = pytest.mark.long("more failures in a terminal; tests/cli/test_tools.py has them in a pipe")
+
+
 @pytest.mark.parametrize(
     ("name", "result"),
     [
-        ("breaks", "breaks failed: ValueError: no battery"),
         ("leaves", r"leaves ended with sys.exit\(\)"),
-        ("odd", r"\{.*2j"),
-        ("much", "xxx"),
+        pytest.param("breaks", "breaks failed: ValueError: no battery", marks=MORE),
+        pytest.param("odd", r"\{.*2j", marks=MORE),
+        pytest.param("much", "xxx", marks=MORE),
     ],
 )
 def test_what_goes_wrong_in_a_function_is_told_to_the_model(robot, name, result):
@@ -452,6 +462,7 @@ def test_ctrl_c_ends_a_function_that_never_returns(robot):
     robot.expect(PROMPT)
 
 
+@pytest.mark.long("eight rounds in a terminal")
 def test_a_model_that_calls_without_end_is_stopped(robot):
     robot.type("more\r")
     for _ in range(8):
@@ -463,6 +474,7 @@ def test_a_model_that_calls_without_end_is_stopped(robot):
     robot.expect("Hi, what can I do")
 
 
+@pytest.mark.long("several programs in a terminal")
 def test_reasoning_is_dim_and_apart(terminal):
     pytest.importorskip("llguidance")
     run = terminal("run", "-m", "tools.gguf", "-q", "think")

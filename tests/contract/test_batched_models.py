@@ -11,6 +11,7 @@ from edgespec.backends.separate import SeparateModels
 from edgespec.loading.models import open_model
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
+from tests.helpers.selection import first, share
 from tests.helpers.serving import Shared, toy
 
 ONNX = {
@@ -18,8 +19,12 @@ ONNX = {
     "onnx, grown cache, mask": {"shared": False, "mask": True},
     "onnx, rows that differ alone": {"alone": 0.5},
 }
-SHARING = ["toys that share prefixes", "llama.cpp"]
-SEPARATE = ["separate toys", "llama.cpp, invariant", *ONNX]
+LLAMA_CPP, INVARIANT = (
+    pytest.param(name, marks=pytest.mark.llama_cpp)
+    for name in ("llama.cpp", "llama.cpp, invariant")
+)
+SHARING = ["toys that share prefixes", LLAMA_CPP]
+SEPARATE = ["separate toys", INVARIANT, *ONNX]
 
 
 class Toys:
@@ -68,6 +73,8 @@ def model(request, tmp_path_factory, opened):
 every = pytest.mark.parametrize("model", [*SHARING, *SEPARATE], indirect=True)
 separate = pytest.mark.parametrize("model", SEPARATE, indirect=True)
 sharing = pytest.mark.parametrize("model", SHARING, indirect=True)
+BRANCHING = [*SHARING, *SEPARATE[:2], "onnx, grown cache, mask"]
+trees = pytest.mark.parametrize("model", BRANCHING, indirect=True)
 
 
 def ids(model, n, factor=7):
@@ -229,9 +236,7 @@ TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4)]
 def branching(model):
     """Return a cache of three slots that takes trees."""
     batched = model.batched(3, 256)
-    if batched.max_leaves == 1:
-        batched.close()
-        pytest.skip("it evaluates chains only")
+    assert batched.max_leaves > 1
     yield batched
     batched.close()
 
@@ -243,8 +248,8 @@ def tree(batched, slot, parents, before, n_most=99):
     return BatchItem(slot, [*before, *nodes], len(parents) + 1, parents), nodes
 
 
-@every
-@pytest.mark.parametrize("parents", TREES)
+@trees
+@pytest.mark.parametrize("parents", first(1, TREES[::-1], "more trees"))
 def test_rows_of_a_tree_are_those_of_its_paths_beside_chains_and_prompts(model, branching, parents):
     text, other = ids(model, 12), ids(model, 20, factor=5)
     branching.decode([BatchItem(0, text[:-2]), BatchItem(1, other[:8])])
@@ -259,8 +264,8 @@ def test_rows_of_a_tree_are_those_of_its_paths_beside_chains_and_prompts(model, 
     assert close(branching, prompt, alone(model, other[:9], 1))
 
 
-@every
-@pytest.mark.parametrize("parents", TREES)
+@trees
+@pytest.mark.parametrize("parents", first(1, TREES[::-1], "more trees"))
 def test_the_path_that_is_kept_goes_on(model, branching, parents):
     text = ids(model, 12)
     for node in range(-1, len(tree(branching, 0, parents, [])[1])):
@@ -277,7 +282,7 @@ def test_the_path_that_is_kept_goes_on(model, branching, parents):
     assert not branching.n_parked
 
 
-@every
+@trees
 def test_a_tree_that_is_left_is_cut_off(model, branching):
     text = ids(model, 12)
     item, _ = tree(branching, 0, TREES[1], text)
@@ -289,7 +294,7 @@ def test_a_tree_that_is_left_is_cut_off(model, branching):
         branching.truncate(0, 0)
 
 
-@every
+@trees
 def test_a_tree_beyond_the_context_appends_nothing(model, branching):
     text = ids(model, 9)
     for start in range(0, branching.n_ctx - 3, 50):
@@ -303,7 +308,7 @@ def test_a_tree_beyond_the_context_appends_nothing(model, branching):
     assert close(branching, found[0], alone(model, text, 2))
 
 
-@pytest.mark.parametrize("model", ["llama.cpp"], indirect=True)
+@pytest.mark.parametrize("model", [LLAMA_CPP], indirect=True)
 def test_a_tree_of_too_many_leaves_appends_nothing(model, branching):
     text = ids(model, 9)
     branching.decode([BatchItem(0, text)])
@@ -336,12 +341,12 @@ def random_item(rng, batched, slot, text, max_rows):
     return BatchItem(slot, [text[-1], *nodes], n + 1, tuple(parents))
 
 
-@pytest.mark.parametrize("model", N_RANDOM, indirect=True)
+@pytest.mark.parametrize("model", [*SHARING, SEPARATE[0]], indirect=True)
 def test_slots_stay_what_their_texts_are_whatever_came(request, model):
     rng, n_steps = random.Random(0), N_RANDOM[request.node.callspec.params["model"]]
     batched, reference = model.batched(4, 256), model.batched(4, 256)
     texts = [[slot + 1] for slot in range(4)]
-    for _ in range(n_steps):
+    for _ in range(share(n_steps, 4)):
         chosen = rng.sample(range(4), rng.randrange(1, 5))
         items = [random_item(rng, batched, slot, texts[slot], 14 // len(chosen)) for slot in chosen]
         found = [outputs.logits.copy() for outputs in batched.decode(items)]

@@ -16,10 +16,11 @@ from edgespec import (
     EngineMissing,
     ToyModel,
 )
-from edgespec.backends.base import GrowingModel, Head, HiddenStates
+from edgespec.backends.base import GrowingModel, HiddenStates
 from edgespec.cache.token_cache import TokenCache
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files, libllama, mtp_files
+from tests.helpers.selection import every, first
 
 N_CTX = 128
 TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]
@@ -74,38 +75,74 @@ def head_folders(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["toy", "toy that cannot truncate", "llama.cpp", *ONNX, *HEADS])
-def model(request, tmp_path):
-    if request.param in HEADS:
-        pytest.importorskip("gguf")
-        folders = pytest.importorskip("tests.helpers.head_folders")
-        onnx = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
-        libllama.require()  # a GGUF is what the head is converted for
-        folder = request.getfixturevalue("head_folders")(request.param)
-        made = onnx.open_head(folder, EngineConfig(n_ctx=2 * N_CTX, n_threads=1), folders.target())
-    elif request.param in ONNX:
-        onnx_models = pytest.importorskip("tests.helpers.onnx_models")
-        from edgespec.backends.onnx import OnnxModel
+LLAMA_CPP = pytest.param("llama.cpp", marks=pytest.mark.llama_cpp)
 
-        path = onnx_models.save(tmp_path, **ONNX[request.param])
-        made = OnnxModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
-    elif request.param == "llama.cpp":
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory, head_folders):
+    """Return a function that opens a model by its name, once: tests begin with an empty one."""
+    found = {}
+
+    def model(name, request):
+        if name not in found or name.startswith("toy"):
+            found[name] = make(name, tmp_path_factory.mktemp("model"), head_folders, request)
+        return found[name]
+
+    yield model
+    for each in found.values():
+        each.close()
+
+
+def make(name, folder, head_folders, request):
+    """Open a model of the contract."""
+    if name.startswith("toy"):
+        return toy(truncate="cannot" not in name)
+    if name == "llama.cpp":
         libllama.require()
         from edgespec.backends.llama_cpp import LlamaCppModel
 
         path = request.getfixturevalue("smollm2")
-        made = LlamaCppModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
-    else:
-        made = toy(truncate="cannot" not in request.param)
-    yield made
-    made.close()
+        return LlamaCppModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
+    onnx = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+    if name in HEADS:
+        pytest.importorskip("gguf")
+        folders = pytest.importorskip("tests.helpers.head_folders")
+        libllama.require()  # a GGUF is what the head is converted for
+        config = EngineConfig(n_ctx=2 * N_CTX, n_threads=1)
+        return onnx.open_head(head_folders(name), config, folders.target())
+    onnx_models = pytest.importorskip("tests.helpers.onnx_models")
+    path = onnx_models.save(folder, **ONNX[name])
+    return onnx.OnnxModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
+
+
+@pytest.fixture(params=["toy", "toy that cannot truncate", LLAMA_CPP, *ONNX, *HEADS])
+def model(request, opened, monkeypatch):
+    found = opened(request.param, request)
+    monkeypatch.setitem(noise, "logits", noise_of(request.param))
+    yield found
+    with contextlib.suppress(ConfigError):
+        if isinstance(found, HiddenStates):
+            found.tap(())
+    found.truncate(0)
+
+
+noise = {"logits": 0.0}  # by which rows of the model under test may differ
+
+
+def noise_of(name):
+    """Return by how much widths of a batch change the rows of an engine."""
+    options = ONNX.get(name, {})
+    if name == "llama.cpp" or "alone" in options:
+        return 0.6
+    return 0.05 if "half" in options else 1e-12 if name.startswith("toy") else 1e-3
 
 
 def close(a, b):
-    """Equal for the toy; for an engine up to the noise between batch widths."""
-    noise = 1e-12 if b.dtype == np.float64 else 0.6
+    """Return whether rows are equal up to the noise of their engine."""
     finite = np.isfinite(b)
-    return np.array_equal(finite, np.isfinite(a)) and np.allclose(a[finite], b[finite], atol=noise)
+    return np.array_equal(finite, np.isfinite(a)) and np.allclose(
+        a[finite], b[finite], rtol=0, atol=noise["logits"]
+    )
 
 
 def test_rows_are_of_the_last_tokens(model):
@@ -220,28 +257,27 @@ def test_token_cache_aligns(model):
     assert cache.align([]) == 0
 
 
+BRANCHING = ["toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "mask" in o or "bias" in o)]
+"""Heads are not among these: their guesses go in with their own states, and never stay, so rows of
+nodes are no rows of a chain that was read (see tests/unit/backends)."""
+GROWING = ["toy", LLAMA_CPP]
+TAPPED = ["toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "hidden_states" in o)]
+branching = pytest.mark.parametrize("model", BRANCHING, indirect=True)
+growing = pytest.mark.parametrize("model", GROWING, indirect=True)
+tapping = pytest.mark.parametrize("model", TAPPED, indirect=True)
 TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4), (-1, 0, 1)]
-
-
-def skip_heads(model):
-    """Skip what is not promised of a head: its guesses go in with its own states, and never stay,
-    so rows of nodes are no rows of a chain that was read (see tests/unit/backends).
-    """
-    if isinstance(model, Head):
-        pytest.skip("a head's guesses are not the chain that it would read")
 
 
 def in_tree(model, parents):
     """Return the tokens of the nodes of a tree, a model behind two pending tokens, and its rows."""
-    skip_heads(model)
-    if model.capabilities.max_leaves == 1:
-        pytest.skip("it evaluates chains only")
+    assert model.capabilities.max_leaves > 1
     nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
     model.decode(TEXT[:-2], 0)
     return nodes, model.decode_tree([*TEXT[-2:], *nodes], parents).logits.copy()
 
 
-@pytest.mark.parametrize("parents", TREES)
+@branching
+@pytest.mark.parametrize("parents", first(2, TREES[::-1], "more trees"))
 def test_rows_of_a_tree_are_those_of_its_paths(model, parents):
     nodes, rows = in_tree(model, parents)
     assert rows.shape == (len(parents) + 1, model.vocab_size)
@@ -253,7 +289,8 @@ def test_rows_of_a_tree_are_those_of_its_paths(model, parents):
         assert close(chain[-1], rows[node + 1])
 
 
-@pytest.mark.parametrize("parents", TREES)
+@branching
+@pytest.mark.parametrize("parents", first(2, TREES[::-1], "more trees"))
 def test_the_path_that_is_kept_goes_on_as_a_chain(model, parents):
     for node in range(-1, len(parents)):
         path = path_to(parents, node)
@@ -267,6 +304,7 @@ def test_the_path_that_is_kept_goes_on_as_a_chain(model, parents):
         assert close(found, expected)
 
 
+@branching
 def test_a_tree_can_be_cut_off_and_drafted_anew(model):
     for path in ((), (0,), (0, 1)) * 3:
         in_tree(model, (-1, 0, 0, -1))
@@ -280,6 +318,7 @@ def test_a_tree_can_be_cut_off_and_drafted_anew(model):
         model.truncate(0)
 
 
+@branching
 def test_a_tree_beyond_the_context_leaves_nothing(model):
     in_tree(model, (-1, -1))
     model.keep(())
@@ -295,9 +334,7 @@ def grown(model, *calls):
     """Return the path and the row of each node of a tree grown behind a text in several calls, each
     a list of parents.
     """
-    skip_heads(model)
-    if not isinstance(model, GrowingModel) or model.capabilities.max_leaves == 1:
-        pytest.skip("it grows no trees")
+    assert isinstance(model, GrowingModel)
     model.decode(TEXT)
     nodes, parents, rows = [], [], []
     for call in calls:
@@ -312,7 +349,8 @@ GROWTHS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("calls", GROWTHS, ids=str)
+@growing
+@pytest.mark.parametrize("calls", every(2, GROWTHS[::-1], "more trees"), ids=str)
 def test_rows_of_a_grown_tree_are_those_of_its_paths(model, calls):
     paths, rows = grown(model, *calls)
     assert model.n_past == len(TEXT) + len(paths)
@@ -322,10 +360,9 @@ def test_rows_of_a_grown_tree_are_those_of_its_paths(model, calls):
         assert close(model.decode(path, 1).logits[0], row)
 
 
-@pytest.mark.parametrize("calls", GROWTHS, ids=str)
-def test_a_path_that_is_kept_of_a_grown_tree_goes_on_as_a_chain(model, calls, request):
-    if "llama.cpp" in request.node.name:
-        pytest.skip("its cells lie in another order, which rounds otherwise: see tests/models")
+@pytest.mark.parametrize("model", ["toy"], indirect=True)  # tests/models has llama.cpp's
+@pytest.mark.parametrize("calls", every(2, GROWTHS[::-1], "more trees"), ids=str)
+def test_a_path_that_is_kept_of_a_grown_tree_goes_on_as_a_chain(model, calls):
     parents = [parent for call in calls for parent in call]
     for node in range(-1, len(parents)):
         model.truncate(0)
@@ -338,6 +375,7 @@ def test_a_path_that_is_kept_of_a_grown_tree_goes_on_as_a_chain(model, calls, re
         assert close(found, model.decode([*line, 2, 1], 2).logits)
 
 
+@growing
 def test_a_grown_tree_can_be_cut_off(model):
     for _ in range(3):
         grown(model, [-1, -1], [0, 1])
@@ -349,6 +387,7 @@ def test_a_grown_tree_can_be_cut_off(model):
         model.truncate(0)
 
 
+@growing
 def test_growing_beyond_the_context_leaves_no_node(model):
     grown(model, [-1, -1])
     model.keep(())
@@ -367,13 +406,11 @@ TAPS = [(0, 2), (2, 1, -1), (1,), (-1,), (2, 2)]
 @pytest.fixture
 def tapped(model):
     """Return a model that gives hidden states, and layers of which it gives them."""
-    if not isinstance(model, HiddenStates) or not model.capabilities.truncate:
-        pytest.skip("it gives no hidden states, or cannot go back to compare them")
     for layers in TAPS:
         with contextlib.suppress(ConfigError):
             model.tap(layers)
             return model, layers
-    pytest.skip("its graph gives none")
+    pytest.fail("it gives no hidden states")
 
 
 def one_by_one(model, tokens):
@@ -393,6 +430,7 @@ def alike(found, expected):
     return abs(found - expected).mean() < 0.05 * abs(expected).mean()
 
 
+@tapping
 def test_every_token_of_a_call_has_hidden_states(tapped):
     model, layers = tapped
     expected = one_by_one(model, TEXT)
@@ -410,10 +448,9 @@ def test_every_token_of_a_call_has_hidden_states(tapped):
     assert alike(hidden[: len(TEXT)], expected)
 
 
+@pytest.mark.parametrize("model", [n for n in TAPPED if n in BRANCHING], indirect=True)
 def test_nodes_of_a_tree_have_the_hidden_states_of_their_paths(tapped):
     model, _ = tapped
-    if model.capabilities.max_leaves == 1:
-        pytest.skip("it evaluates chains only")
     parents, nodes = (-1, 0, -1, 2), [3, 1, 0, 2]
     for before in ([2], TEXT[:1], TEXT):  # the first without a past
         lines = [[*before, *(nodes[i] for i in path_to(parents, node))] for node in range(4)]
@@ -425,6 +462,7 @@ def test_nodes_of_a_tree_have_the_hidden_states_of_their_paths(tapped):
         assert alike(again, one_by_one(model, [*before, 0, 2, 1, 3])[-2:])
 
 
+@tapping
 def test_hidden_states_can_be_turned_off_and_others_taken(tapped):
     model, layers = tapped
     both = one_by_one(model, TEXT[:3])
@@ -440,6 +478,7 @@ def test_hidden_states_can_be_turned_off_and_others_taken(tapped):
     assert alike(model.decode(TEXT[:3]).hidden, both[:, :1])
 
 
+@tapping
 def test_hidden_states_after_an_abort_are_of_that_call(tapped):
     model, layers = tapped
     with pytest.raises(Aborted):
@@ -448,6 +487,8 @@ def test_hidden_states_after_an_abort_are_of_that_call(tapped):
     assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
 
 
-def test_close_twice(model):
+@pytest.mark.parametrize("name", ["toy", LLAMA_CPP, *ONNX, *HEADS])
+def test_close_twice(name, tmp_path, head_folders, request):
+    model = make(name, tmp_path, head_folders, request)
     model.close()
     model.close()

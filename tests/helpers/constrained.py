@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from edgespec import ToyModel, ToyTokenizer
@@ -49,11 +51,16 @@ FORMS = {
 }
 
 
+@functools.cache
 def probs_of(seed, n):
     """Return next-token probabilities that depend on the length and the last two tokens."""
 
     def probs(tokens):
-        rng = np.random.default_rng([seed, len(tokens), *tokens[-2:]])
+        return row(len(tokens), *tokens[-2:])
+
+    @functools.cache
+    def row(*seen):
+        rng = np.random.default_rng([seed, *seen])
         return rng.dirichlet(np.full(n, 0.3))
 
     return probs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 import time
@@ -33,11 +34,16 @@ TOKENIZER = ToyTokenizer(WORDS, eog=[27])
 N = len(WORDS)
 
 
+@functools.cache
 def probs_of(seed, sharp=1.0):
     """Next-token probabilities that depend on the last two tokens and hardly ever end."""
 
     def probs(tokens):
-        rng = np.random.default_rng([seed, *tokens[-2:]])
+        return row(tuple(tokens[-2:]))
+
+    @functools.cache
+    def row(last):
+        rng = np.random.default_rng([seed, *last])
         p = rng.dirichlet(np.full(N, 0.3)) ** sharp
         p[27] = 0.002 * p.sum()
         return p / p.sum()

@@ -12,6 +12,8 @@ from edgespec.loading.assembly import assemble
 from tests.helpers import head_files, tiny_heads, tiny_models
 from tests.helpers.gguf_files import FEED, WIDTH
 
+pytestmark = pytest.mark.llama_cpp
+
 N = 23  # tokens of a round; what follows is never said
 VOCAB, HIDDEN = head_files.VOCAB, head_files.HIDDEN
 N_DRAFTED = 3

@@ -2,47 +2,18 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from edgespec.sampling import acceptance
-from edgespec.types import Distribution
-from tests.helpers.enumeration import gumbel_law, law, total_variation
-
-V = 3
-
-
-def random_rows(seed: int, zeros: bool) -> dict[tuple[int, ...], Distribution]:
-    """Return a distribution for every context of up to 4 tokens; some tokens are impossible."""
-    rng = np.random.default_rng(seed)
-    rows = {}
-    for n in range(5):
-        for context in itertools.product(range(V), repeat=n):
-            probs = rng.dirichlet(np.full(V, 0.7))
-            if zeros and rng.random() < 0.6:
-                probs[rng.integers(V)] = 0
-                probs /= probs.sum()
-            keep = np.flatnonzero(probs) if rng.random() < 0.5 else np.arange(V)
-            rows[context] = Distribution(keep, probs[keep] / probs[keep].sum())
-    return rows
-
-
-def plain_law(p, length):
-    def run(chance):
-        tokens = ()
-        for _ in range(length):
-            tokens += (chance.draw(p[tokens]),)
-        return tokens
-
-    return law(run)
-
-
-def complete(chance, p, tokens, length):
-    """Go on with the target alone from what a step emitted; noise is fresh at each position."""
-    tokens = tuple(tokens)
-    while len(tokens) < length:
-        tokens += (chance.draw(p[tokens]),)
-    return tokens[:length]
+from tests.helpers.enumeration import (
+    V,
+    complete,
+    gumbel_law,
+    law,
+    plain_law,
+    random_rows,
+    total_variation,
+)
 
 
 def drawn_step(rule, p, q, depth, stop_below=0.0):

@@ -7,8 +7,7 @@ import pytest
 
 from edgespec.sampling import acceptance, trees
 from edgespec.types import Distribution
-from tests.helpers.enumeration import law, total_variation
-from tests.lossless.test_rules import V, complete, plain_law, random_rows
+from tests.helpers.enumeration import V, complete, law, plain_law, random_rows, total_variation
 
 RULES = [trees.rejection, trees.traversal]
 SHAPES = {

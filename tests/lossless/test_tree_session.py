@@ -15,7 +15,7 @@ from edgespec.sampling.trees import path_to
 from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
-from tests.lossless.test_session import PARAMS, outcome, probs_of
+from tests.helpers.toy_loops import PARAMS, outcome, probs_of
 
 SHAPES = [(-1, -1), (-1, 0, -1), (-1, 0, 0, -1), (-1, -1, 1)]
 

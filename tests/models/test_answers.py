@@ -13,10 +13,11 @@ from edgespec.decoding.answers.tools import tool_of
 from edgespec.decoding.prompts import ConversationEncoder
 from tests.helpers import libllama
 from tests.helpers.formats import TEMPLATES
+from tests.helpers.selection import first
 
 llama_cpp = libllama.require()
 pytest.importorskip("llguidance")
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.llama_cpp]
 
 
 def chatml(template):
@@ -61,7 +62,10 @@ def asked(engine, name, options, text="Drive forward for twenty centimetres."):
     return constraint, encoder.encode(prompt), form.reader(options, prompt)
 
 
-@pytest.mark.parametrize("name", ["object", "function", "parameters", "keys", "bare", "list"])
+NAMES = ["object", "keys", "function", "parameters", "bare", "list"]
+
+
+@pytest.mark.parametrize("name", first(1, NAMES, "more forms of calls with real weights"))
 def test_required_calls_parse_and_speculation_changes_nothing(engine, name):
     options = AnswerOptions(TOOLS, "required", parallel_tool_calls=False)
     constraint, ids, reader = asked(engine, name, options)
@@ -80,6 +84,7 @@ def test_required_calls_parse_and_speculation_changes_nothing(engine, name):
     assert found.stats.num_accepted_draft_tokens > 5
 
 
+@pytest.mark.long("real weights; tests/server/test_tool_forms.py has toys")
 def test_sampled_answers_with_calls_parse(engine):
     for seed in range(4):
         constraint, ids, reader = asked(engine, "object", AnswerOptions(TOOLS, "required"))
@@ -93,6 +98,7 @@ def test_sampled_answers_with_calls_parse(engine):
         assert all(isinstance(json.loads(call.arguments), dict) for call in reader.calls)
 
 
+@pytest.mark.long("reasons with real weights")
 def test_a_budget_ends_reasoning(engine):
     options = AnswerOptions(TOOLS, "required", reasoning_budget=12)
     constraint, ids, reader = asked(engine, "opened", options)

@@ -10,6 +10,9 @@ import edgespec
 pytest.importorskip("llguidance")
 
 
+pytestmark = pytest.mark.llama_cpp
+
+
 def look(direction: Literal["left", "ahead", "right"]) -> str:
     """Say what the camera sees in a direction."""
     return f"{direction}: a cat"

@@ -10,6 +10,8 @@ from tests.helpers.toy_head import ToyHead
 
 llama_cpp = libllama.require()
 
+pytestmark = pytest.mark.llama_cpp
+
 PROMPT = "Here are five facts about the river Rhine. 1."
 N = 24
 LAYERS = {"smollm2": (2, 15, 27), "gemma": (2, 9, 15)}  # taps, and a callback

@@ -11,6 +11,8 @@ llama_cpp = libllama.require()
 
 from edgespec.backends.llama_cpp import hidden  # noqa: E402
 
+pytestmark = pytest.mark.llama_cpp
+
 TEXT = "The history of the bicycle begins in 1817, when a two-wheeled running machine"
 
 
@@ -69,7 +71,8 @@ def test_a_model_without_taps(gemma):
     model.close()
 
 
-@pytest.mark.parametrize("layers", [(2, 15, 27), (2, 30, FINAL)], ids=str)
+@pytest.mark.parametrize("layers", [(2, 30, FINAL), (2, 15, 27)], ids=str)
+@pytest.mark.long("measures the widths of real weights")
 def test_rows_that_do_not_depend_on_their_number_stay_so(smollm2, layers):
     config = EngineConfig(n_ctx=256, n_batch=64, n_threads=1, batch_invariant=True)
     model = llama_cpp.LlamaCppModel(smollm2, config)

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ANSWER = """
 import json, sys, edgespec
 with edgespec.load(sys.argv[1], None, n_ctx=1024, n_threads=1) as engine:
@@ -29,6 +31,7 @@ def kept(folder):
     return next(values["learned"] for values in found if "learned" in values)
 
 
+@pytest.mark.long("two processes with real weights")
 def test_a_process_begins_where_the_last_one_ended(smollm2, tmp_path):
     before, text = answer(smollm2, tmp_path)
     assert before["suffix"] == []

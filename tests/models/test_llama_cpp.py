@@ -32,8 +32,11 @@ from edgespec.costs.measuring import measure
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.loading.models import open_model
 from tests.helpers import libllama
+from tests.helpers.selection import first, sample, share
 
 llama_cpp = libllama.require()
+
+pytestmark = pytest.mark.llama_cpp
 
 PROMPT = "Repeat after me: one two three four, one two three four, one two"
 
@@ -68,9 +71,9 @@ def assert_equal_to_plain(engine, prompt, n):
 
 
 @pytest.mark.parametrize("drafted", [False, True])
-@pytest.mark.parametrize("text", [
-    PROMPT, "def fibonacci(n):\n", "The history of the bicycle begins", "A B C A B C A B C",
-])  # fmt: skip
+@pytest.mark.parametrize("text", first(1, [
+    PROMPT, "The history of the bicycle begins", "def fibonacci(n):\n", "A B C A B C A B C",
+], "more texts of real weights"))  # fmt: skip
 def test_greedy_equals_plain(request, smollm2_engine, drafted, text):
     engine = request.getfixturevalue("drafted_engine") if drafted else smollm2_engine
     prompt = engine.encode(text)
@@ -78,6 +81,7 @@ def test_greedy_equals_plain(request, smollm2_engine, drafted, text):
     assert done.stats.num_draft_tokens > 0 or not drafted
 
 
+@pytest.mark.long("reads long prompts with real weights")
 def test_rejections_and_full_acceptances_both_happen(drafted_engine):
     done = drafted_engine.generate("The history of the bicycle begins", max_tokens=96)
     histogram = done.stats.acceptance_histogram
@@ -86,7 +90,10 @@ def test_rejections_and_full_acceptances_both_happen(drafted_engine):
     assert histogram[4] > 0
 
 
-@pytest.mark.parametrize("acceptance", ["block", "rejection", "coupled", "deterministic"])
+RULES = ["block", "rejection", "coupled", "deterministic"]
+
+
+@pytest.mark.parametrize("acceptance", first(1, RULES, "more rules with real weights"))
 def test_sampled_text_is_text(smollm2, small_draft, acceptance):
     with edgespec.load(
         smollm2,
@@ -132,6 +139,7 @@ def test_second_turn_prefills_only_what_is_new(smollm2_engine):
     assert second.stats.num_cached_tokens > 40
 
 
+@pytest.mark.long("reads long prompts with real weights")
 def test_prefill_events_and_cancellation_inside_a_chunk(smollm2_engine):
     prompt = [random.Random(1).randrange(1000, 40000) for _ in range(1000)]
     events = [e for e in smollm2_engine.stream(prompt, max_tokens=1) if e.type == "prefill"]
@@ -160,7 +168,7 @@ def victim(smollm2, small_draft):
         yield engine
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(100, 16), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     n_prompt=st.integers(1, 300), n_events=st.integers(0, 12), how=st.sampled_from(
         ["close", "cancel", "cancel from a thread", "time limit"]
@@ -214,10 +222,10 @@ def test_layers_of_a_draft_model_without_a_gpu_are_told(smollm2, caplog):
     assert told != llama_cpp.supports_gpu_offload()
 
 
-@pytest.mark.parametrize("options", [
-    {"flash_attn": "off"}, {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
-    {"n_threads": 1, "n_threads_batch": 2}, {"use_extra_bufts": False}, {"n_batch": 64},
-])  # fmt: skip
+@pytest.mark.parametrize("options", first(2, [
+    {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"}, {"n_batch": 64},
+    {"flash_attn": "off"}, {"n_threads": 1, "n_threads_batch": 2}, {"use_extra_bufts": False},
+], "more settings of real weights"))  # fmt: skip
 def test_engine_options(smollm2, options):
     with edgespec.load(smollm2, None, n_ctx=512, **options) as engine:
         assert "Paris" in engine.generate("The capital of France is", max_tokens=5).text
@@ -256,7 +264,7 @@ def invariant(smollm2):
     model.close()
 
 
-@pytest.mark.parametrize("n_past", [8, 40, 600])
+@pytest.mark.parametrize("n_past", first(1, [40, 8, 600], "more lengths with real weights"))
 def test_batch_invariant_rows_are_those_of_single_tokens(invariant, n_past):
     tokens = [(11 * i + 5) % 1000 for i in range(n_past + invariant.capabilities.max_rows)]
     invariant.truncate(0)
@@ -294,9 +302,9 @@ def test_batch_invariant_text_is_plain_text_with_any_draft(smollm2, small_draft)
         with edgespec.load(
             smollm2, draft, n_ctx=1024, batch_invariant=True, speculative_config=options
         ) as engine:
-            for prompt in prompts:
+            for prompt in sample(prompts, 4):
                 engine.generate(prompt, max_tokens=1)
-                params = {"max_tokens": 64, "ignore_eos": True}
+                params = {"max_tokens": share(64, 2), "ignore_eos": True}
                 plain = engine.generate(prompt, **params, disable_spec_decode=True)
                 done = engine.generate(prompt, **params)
                 assert done.token_ids == plain.token_ids
@@ -311,6 +319,7 @@ def test_two_models_in_one_process_and_freed_memory(smollm2, smollm2_engine):
         assert a.token_ids == b.token_ids
 
 
+@pytest.mark.long("fills a context of real weights; tests/contract has toys")
 def test_context_full(smollm2):
     with edgespec.load(smollm2, None, n_ctx=256) as engine:
         done = engine.generate("Count: 1 2 3", ignore_eos=True)
@@ -328,7 +337,7 @@ def test_detokenised_text_is_the_tokenizers_own(smollm2_engine):
     assert pieces.decode() == text
 
 
-@pytest.mark.parametrize("n_ctx", [1, 8, 40])
+@pytest.mark.parametrize("n_ctx", first(1, [8, 1, 40], "more lengths with real weights"))
 def test_contexts_too_small_for_a_batch(smollm2, n_ctx):
     with edgespec.load(smollm2, None, n_ctx=n_ctx) as engine:
         done = engine.generate(PROMPT, max_tokens=40, ignore_eos=True)
@@ -356,6 +365,23 @@ def test_ctrl_c_while_a_prompt_is_read_reaches_the_program(smollm2_engine, monke
         signal.signal(signal.SIGINT, before)
     again = smollm2_engine.generate(PROMPT, max_tokens=8)
     assert again.token_ids == smollm2_engine.generate(PROMPT, max_tokens=8).token_ids
+
+
+def test_ctrl_c_ends_an_evaluation_half_way(smollm2):
+    """What was appended until then is dropped; an evaluation that went on would keep all of it."""
+    asked = []
+
+    def abort():
+        asked.append(True)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = EngineConfig(n_ctx=512, n_batch=512, n_threads=1)
+    with contextlib.closing(open_model(smollm2, config)) as model:
+        with pytest.raises(KeyboardInterrupt):
+            model.decode([*range(1000, 1400)], abort=abort)
+        assert model.n_past == 0
+        model.decode([1, 2, 3])
 
 
 LOADING = """
@@ -500,6 +526,7 @@ def test_inspect(smollm2, small_draft):
     assert all(f.fits == (f.why == "same vocabulary") for f in fits.values())
 
 
+@pytest.mark.long("real weights; tests/contract/test_drafters.py has toys")
 def test_draft_with_a_short_context_of_its_own(smollm2, small_draft):
     fixed = {"method": "draft_model", "num_speculative_tokens": 4}
     with edgespec.load(smollm2, small_draft, n_ctx=512, draft_options={"n_ctx": 64},

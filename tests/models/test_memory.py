@@ -27,6 +27,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path))
 
 
+@pytest.mark.long("two engines with real weights; tests/unit/loading/test_kept.py has toys")
 def test_an_answer_is_remembered_from_one_process_to_the_next(smollm2, kept):
     with engine(smollm2, draft_memory="disk") as first:
         plain = first.generate(PROMPT, max_tokens=40, disable_spec_decode=True)
@@ -41,6 +42,7 @@ def test_an_answer_is_remembered_from_one_process_to_the_next(smollm2, kept):
     assert twice.stats.num_spec_steps < once.stats.num_spec_steps
 
 
+@pytest.mark.long("real weights; tests/unit/corpus has documents of toys")
 def test_a_document_is_drafted_from(smollm2, kept, tmp_path):
     document = tmp_path / "document.txt"
     with engine(smollm2, draft_memory="off") as plain:

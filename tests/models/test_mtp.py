@@ -6,8 +6,11 @@ import pytest
 
 import edgespec
 from tests.helpers import libllama, tiny_dflash, tiny_gemma4, tiny_models, tiny_mtp
+from tests.helpers.selection import every
 
 llama_cpp = libllama.require()
+
+pytestmark = pytest.mark.llama_cpp
 
 KINDS = [("hy_v3", 1), ("hy_v3", 3), ("mimo2", 2), ("qwen35", 1), ("qwen35moe", 1)]
 TEXTS = ("hello world", "abc", "The quick brown fox")
@@ -29,7 +32,7 @@ def drafted(engine, n=60):
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", every(2, KINDS, "more kinds of MTP layers"), ids=str)
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_text_with_layers_in_the_targets_file_equals_plain(tmp_path, kind, top_k):
     weights = tiny_mtp.guessing_weights(*kind, noise=0.3)

@@ -12,6 +12,8 @@ from tests.helpers import libllama
 libllama.require()
 gguf = pytest.importorskip("gguf")
 
+pytestmark = pytest.mark.llama_cpp
+
 N_EMBD, N_LAYER, N_INNER, N_STATE, N_CONV, N_DT = 64, 2, 128, 16, 4, 4
 
 

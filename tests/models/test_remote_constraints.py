@@ -1,4 +1,4 @@
-"""Forms of answers over `edgespec serve` with real weights: eight devices, a form each."""
+"""Forms of answers over `edgespec serve` with real weights: a device for each form."""
 
 import json
 import re
@@ -47,6 +47,7 @@ def ask(engine, form):
     return [engine.generate(TEXT, **way, **form, max_tokens=100) for way in WAYS]
 
 
+@pytest.mark.long("servers of real weights; tests/server/test_remote_constraints.py has toys")
 def test_texts_are_those_of_one_machine(smollm2):
     options = {"n_ctx": 1024, "batch_invariant": True, "speculative_config": {"method": "none"}}
     with edgespec.load(smollm2, None, **options) as here:

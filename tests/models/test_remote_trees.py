@@ -29,6 +29,7 @@ def answers(smollm2):
         return [[here.generate(text, **way, **COMMON).token_ids for way in WAYS] for text in TEXTS]
 
 
+@pytest.mark.long("servers of real weights; tests/server/test_remote_trees.py has toys")
 def test_text_is_that_of_one_machine(smollm2, answers):
     """Two devices send trees, a third one speaks version 1, all at once."""
     kinds = [("trees", 2), ("trees", 2), ("chains", 1)]

@@ -18,7 +18,7 @@ from edgespec.loading.models import open_model
 from tests.helpers import libllama
 
 llama_cpp = libllama.require()
-pytestmark = libllama.needs_requantising()
+pytestmark = [pytest.mark.llama_cpp, libllama.needs_requantising()]
 
 
 @pytest.fixture(autouse=True)

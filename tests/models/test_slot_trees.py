@@ -10,8 +10,12 @@ from edgespec.backends.base import BatchItem
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.backends.llama_cpp.batched import lib
 from tests.helpers import libllama
+from tests.helpers.selection import first
 
 libllama.require()
+
+
+pytestmark = pytest.mark.llama_cpp
 
 
 def opened(path, n_ctx=1024):
@@ -92,6 +96,7 @@ def test_packing_writes_the_slots_own_text_to_the_last_bit(model, slots, monkeyp
     assert np.array_equal(rows(slots, 0, other[:4]), alone(model, text + other[:4], 4))
 
 
+@pytest.mark.long("a full cache of real weights")
 def test_parked_cells_are_freed_before_a_cache_is_full(model):
     slots, rng = model.batched(2, 256), random.Random(1)
     text = words(rng, 100)
@@ -107,6 +112,7 @@ def test_parked_cells_are_freed_before_a_cache_is_full(model):
     slots.close()
 
 
+@pytest.mark.long("a full cache of real weights")
 def test_what_is_shared_has_no_holes(model):
     slots, rng = model.batched(3, 512), random.Random(2)
     text = words(rng, 60)
@@ -121,7 +127,7 @@ def test_what_is_shared_has_no_holes(model):
     slots.close()
 
 
-@pytest.mark.parametrize("code", [-3, 2])
+@pytest.mark.parametrize("code", first(1, [-3, 2], "more codes"))
 def test_a_failed_evaluation_leaves_nothing_in_any_slot(model, slots, monkeypatch, code):
     rng = random.Random(3)
     texts = [words(rng, 20) for _ in range(3)]

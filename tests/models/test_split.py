@@ -10,6 +10,9 @@ from edgespec.backends import files
 gguf = pytest.importorskip("gguf")
 
 
+pytestmark = pytest.mark.llama_cpp
+
+
 @pytest.fixture
 def split(smollm2, tmp_path):
     """Write SmolLM2 in two parts; return the first."""
@@ -29,6 +32,7 @@ def split(smollm2, tmp_path):
     return tmp_path / "smol-00001-of-00002.gguf"
 
 
+@pytest.mark.long("writes and reads real weights")
 def test_a_split_model_answers_as_the_whole_one(smollm2, split):
     assert len(files.parts(split)) == 2
     texts = []

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 import edgespec
 from edgespec.backends.llama_cpp import tokenizer as llama_cpp_tokenizer
 from edgespec.decoding import prompts, templates
+from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
+
+pytestmark = pytest.mark.llama_cpp
 
 NAMES = ["smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b", "gemma-3-270m"]
 ONNX = "smollm2-135m-onnx-int4"
@@ -22,7 +25,9 @@ ATOMS = st.sampled_from([
 ])  # fmt: skip
 TEXTS = st.lists(ATOMS | st.text(max_size=8), max_size=40).map("".join)
 many = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=share(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

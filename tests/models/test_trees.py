@@ -12,9 +12,13 @@ from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
+from tests.helpers.selection import first, share
 from tests.helpers.trees import random_tree
 
 libllama.require()
+
+
+pytestmark = pytest.mark.llama_cpp
 
 
 @pytest.fixture(params=[("smollm2", 300), ("gemma", 700)], ids=str)
@@ -30,7 +34,7 @@ def model(request):
 
 def test_rows_are_those_of_the_paths_and_later_rows_those_of_plain_decoding(model):
     rng, n_past, kept = random.Random(0), model.n_past, []
-    for _ in range(20):  # rejected branches pile up
+    for _ in range(share(20, 3)):  # rejected branches pile up
         n = min(rng.randrange(2, 32), model.capabilities.max_rows - 1)
         parents = random_tree(rng, n, model.capabilities.max_leaves)
         tokens = [rng.randrange(500, 30000) for _ in range(n + 1)]
@@ -45,6 +49,7 @@ def test_rows_are_those_of_the_paths_and_later_rows_those_of_plain_decoding(mode
             assert np.array_equal(model.decode([token]).logits[0], row)
 
 
+@pytest.mark.long("real weights; tests/models/test_slot_trees.py packs, too")
 def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatch):
     monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 16)
     rng, n_past = random.Random(1), model.n_past
@@ -64,6 +69,7 @@ def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatc
         assert np.array_equal(model.decode(chain, len(chain)).logits[-1], rows[node + 1])
 
 
+@pytest.mark.long("real weights; tests/contract/test_models.py grows trees of toys")
 def test_rows_of_grown_trees_are_those_of_their_paths(model):
     """Its parts are evaluated one after the other, and a path of each tree is kept. Rows behind it
     may differ by rounding: the cells of rejected nodes are filled anew.
@@ -94,7 +100,7 @@ def test_text_with_a_tree_at_every_step_is_plain_text(request, name):
     config = {"method": "runner_ups", "num_speculative_tokens": 7, "draft_p_min": 0.0}
     n_siblings = 0
     with edgespec.load(
-        request.getfixturevalue(name), None, n_ctx=512, batch_invariant=True,
+        request.getfixturevalue(name), None, n_ctx=1024, batch_invariant=True,
         speculative_config=config,
     ) as engine:  # fmt: skip
         for text in ("def fibonacci(n):\n", "One, two, three, one, two,"):
@@ -114,7 +120,9 @@ def test_no_trees_without_flash_attention(smollm2):
     model.close()
 
 
-@pytest.mark.parametrize("name", ["llama_decode", "llama_memory_seq_rm", "llama_memory_seq_cp"])
+@pytest.mark.parametrize("name", first(
+    1, ["llama_memory_seq_cp", "llama_decode", "llama_memory_seq_rm"], "more native calls"
+))  # fmt: skip
 def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
     config = {"method": "recycling", "num_speculative_tokens": 7, "draft_p_min": 0.0}
     call, left, interrupted = getattr(backend.lib, name), 0, []
@@ -129,7 +137,7 @@ def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
         return found
 
     with edgespec.load(
-        smollm2, None, n_ctx=512, batch_invariant=True, speculative_config=config
+        smollm2, None, n_ctx=1024, batch_invariant=True, speculative_config=config
     ) as engine:
         prompt = engine.encode("The history of the")
         plain = engine.generate(prompt, max_tokens=32, disable_spec_decode=True).token_ids
@@ -145,6 +153,7 @@ def test_ctrl_c_in_a_native_call_leaves_nothing(smollm2, monkeypatch, name):
     assert len(interrupted) > 2
 
 
+@pytest.mark.long("more of what Ctrl-C may interrupt")
 def test_cells_of_a_tree_whose_keeping_was_stopped_are_freed(smollm2, monkeypatch):
     model = LlamaCppModel(smollm2, EngineConfig(n_ctx=256, n_threads=1, flash_attn="on"))
     copy = backend.lib.llama_memory_seq_cp
@@ -209,7 +218,11 @@ def plain_rows(smollm2):
     made.close()
 
 
-@pytest.mark.parametrize("name", ["llama_state_seq_get_data_ext", "llama_state_seq_set_data_ext"])
+NAMES = ["llama_state_seq_set_data_ext", "llama_state_seq_get_data_ext"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long("more of what Ctrl-C may interrupt")
 def test_ctrl_c_while_cells_are_packed(plain_rows, monkeypatch, name):
     monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 2)
     model, rows = plain_rows
@@ -240,6 +253,7 @@ def test_ctrl_c_while_a_tree_is_grown_on(plain_rows, monkeypatch):
     assert np.array_equal(found, rows(text + text[:10], [5, 6]))
 
 
+@pytest.mark.long("more of what Ctrl-C may interrupt")
 def test_ctrl_c_while_a_tree_is_entered(plain_rows, monkeypatch):
     """The leaf holds more of the text then than is known."""
     model, rows = plain_rows
@@ -261,13 +275,14 @@ def test_ctrl_c_while_a_tree_is_entered(plain_rows, monkeypatch):
 @pytest.mark.parametrize(
     "sampling", [{}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "coupled"]
 )
+@pytest.mark.long("real weights; tests/lossless has every kind of tree")
 def test_text_with_trees_of_a_draft_model_is_plain_text(smollm2, small_draft, sampling):
     config = {
         "method": "draft_model", "num_speculative_tokens": 7, "draft_p_min": 0.0,
         "options": {"top_k": 3},
     }  # fmt: skip
     with edgespec.load(
-        smollm2, small_draft, n_ctx=512, batch_invariant=True, speculative_config=config
+        smollm2, small_draft, n_ctx=1024, batch_invariant=True, speculative_config=config
     ) as engine:
         prompt = engine.encode("The history of the")
         texts = []

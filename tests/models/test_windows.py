@@ -4,13 +4,16 @@ import contextlib
 
 import pytest
 
+from benchmarks.windows import measure, text_of
 from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.drafters.draft_model import ModelDrafter
-from tests.benchmarks.windows import measure, text_of
 from tests.helpers import libllama
+from tests.helpers.selection import sample
 
 libllama.require()
+
+pytestmark = pytest.mark.llama_cpp
 
 CONFIG = EngineConfig(n_ctx=1024, n_threads=1)
 
@@ -25,6 +28,7 @@ def models(smollm2):
         yield made
 
 
+@pytest.mark.long("reads a long text with three real models")
 def test_a_window_of_a_real_text(models):
     """The draft model is the target: of all of a text it is always right, of a part often."""
     target, *drafts = models
@@ -32,9 +36,9 @@ def test_a_window_of_a_real_text(models):
         name: ModelDrafter(draft, target.vocab_size, window=window)
         for (name, window), draft in zip([("whole", 0), ("window", 128)], drafts, strict=True)
     }
-    options = {"lengths": [300, 600], "depth": 3, "n_tokens": 16, "rounds": 1}
+    options = {"lengths": sample([300, 600], 2), "depth": 3, "n_tokens": 16, "rounds": 1}
     found = measure(target, drafters, text_of([]), **options)
-    for length in (300, 600):
+    for length in found:
         whole, window = found[length]["whole"], found[length]["window"]
         assert whole["draft_acceptance_rate"] > 0.9
         assert 0.2 < window["draft_acceptance_rate"] <= 1

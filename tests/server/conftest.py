@@ -138,7 +138,7 @@ class Running:
         return self.app.state.request_queue
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def running() -> Callable[..., Running]:
     return lambda engine, **settings: Running(
         engine, ServerSettings(**({"model": "toy", "port": 0} | settings))

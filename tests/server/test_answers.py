@@ -14,6 +14,7 @@ from edgespec.decoding.answers.tools import Tool
 from edgespec.server.answers import Answer, AnswerResponseBuilder
 from edgespec.server.responses import Offsets
 from tests.helpers.scripted_chats import TEMPLATE, accumulated, called
+from tests.helpers.selection import share
 
 FORM = AnswerFormat.of(TEMPLATE, {"bos_token": "", "eos_token": ""})
 OPTIONS = AnswerOptions((Tool("look"), Tool("look_up")))
@@ -52,7 +53,7 @@ def without_ids(message):
     return message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=share(300), deadline=None)
 @given(st.data(), words, words, calls, st.sampled_from(["stop", "length"]))
 def test_streams_and_whole_answers_say_the_same_however_they_are_cut(
     data, thought, content, called_ones, reason

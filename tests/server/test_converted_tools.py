@@ -46,24 +46,24 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def chat():
     return ScriptedChat(ANSWERS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url(running, chat):
     with chat.engine() as engine, running(engine) as server:
         yield server.url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def responses(url):
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made:
         yield made.responses
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def messages(url):
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as made:
         yield made.messages

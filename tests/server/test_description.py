@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.helpers.scripted_chats import ScriptedChat
+from tests.helpers.selection import share
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own, and its dependencies'
@@ -46,7 +47,7 @@ def test_no_request_breaks_the_server(url, mode):
         if mode is schemathesis.GenerationMode.NEGATIVE and not asks:
             continue  # there is nothing to get wrong
 
-        attempt(operation, mode, 60 if asks else 3)
+        attempt(operation, mode, share(60, 20) if asks else 3)
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
@@ -57,7 +58,7 @@ def test_no_chat_breaks_a_model_with_tools(running, mode):
     ):
         url = f"{server.url}/openapi.json"
         described = schemathesis.openapi.from_url(url, headers=HEADERS, wait_for_schema=5)
-        attempt(described["/v1/chat/completions"]["POST"], mode, 60)
+        attempt(described["/v1/chat/completions"]["POST"], mode, share(60, 20))
 
 
 def attempt(operation, mode, n):

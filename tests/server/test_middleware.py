@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -109,18 +110,32 @@ def test_websockets_pass_the_same_checks(client_of):
         assert "error" in refused.value.json()
 
 
+def status_of_pieces(app, *sizes):
+    """Return the status of a request whose body comes in pieces, which the test client joins."""
+    statuses = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"x" * pieces.pop(), "more_body": True}
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    pieces = list(sizes)
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    return statuses[0]
+
+
 def test_bodies_have_a_limit_announced_or_not(client_of):
     client = client_of(max_body_bytes=1024)
     headers = {"Content-Type": "application/json"}
     refused = client.post("/v1/completions", content=b"x" * 1025, headers=headers)
     assert refused.status_code == 413
     assert "1024" in refused.json()["error"]["message"]
-
-    def chunks():
-        for _ in range(3):
-            yield b"x" * 512
-
-    assert client.post("/v1/completions", content=chunks(), headers=headers).status_code == 413
+    assert status_of_pieces(client.app, 512, 512, 512) == 413
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
     fits = body + b" " * (1024 - len(body))
     assert client.post("/v1/completions", content=fits, headers=headers).status_code == 200

@@ -12,6 +12,7 @@ import pytest
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.loading.assembly import assemble
 from tests.helpers.scripted_chats import MARKERS, TEMPLATE, ScriptedChat, accumulated, called
+from tests.helpers.selection import first, sample
 
 pytest.importorskip("llguidance")
 
@@ -62,7 +63,7 @@ WORDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=WORDS)
+@pytest.fixture(scope="module", params=first(2, WORDS, "tokens of more bytes"))
 def chat(request):
     scripts = {key: script[0] for key, script in SCRIPTS.items()}
     return ScriptedChat({**scripts, "quoted": QUOTED}, WORDS[request.param])
@@ -153,7 +154,7 @@ def test_each_delta_is_of_one_kind_and_reasoning_comes_first(client, events):
 def test_an_answer_that_is_cut_inside_a_call(client, events):
     whole = client.post(CHAT, json=asked("call")).json()
     n = whole["usage"]["completion_tokens"]
-    for limit in range(1, n - 1, 5):
+    for limit in sample(range(1, n - 1, 5), 3):
         body = asked("call", max_tokens=limit)
         choice = client.post(CHAT, json=body).json()["choices"][0]
         assert choice["finish_reason"] == "length"
@@ -232,6 +233,7 @@ from starlette.testclient import TestClient
 from edgespec.server.app import create_app
 from edgespec.server.settings import ServerSettings
 from tests.helpers.scripted_chats import TEMPLATE, ScriptedChat
+from tests.helpers.selection import first, sample
 SAID = "<think>a</think>b"
 def message(template):
     with ScriptedChat({}).engine(template) as engine:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from edgespec import SamplingParams, protocol
 from tests.helpers.devices import Clock, FakeDevice, sessions_over, settle
+from tests.helpers.selection import share
 from tests.helpers.serving import WORDS
 
 pytest.importorskip("llguidance")
@@ -206,7 +207,7 @@ def test_random_constraints_end_one_session_at_most():
     sessions, well = begun({}, sessions_over(clock=Clock()))
     seen = set()
 
-    @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=share(600), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(["schema", "regex", "grammar", "choices", "answer"]), TEXTS)
     def run(kind, text):
         device = FakeDevice(sessions, version=2)

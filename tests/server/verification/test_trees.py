@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from edgespec import protocol
 from edgespec.sampling.trees import n_leaves
 from tests.helpers.devices import FakeDevice, plain, sessions_over, settle
+from tests.helpers.selection import share
 from tests.helpers.serving import N, Shared, toy
 
 PROMPT = [1, 2, 3]
@@ -110,7 +111,7 @@ def test_a_tree_in_a_full_context():
     assert device.all(protocol.Error)[0].code == protocol.CONTEXT_FULL
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=share(1500), deadline=None)
 @given(st.data())
 def test_whatever_comes_is_refused_or_answered_rightly(data):
     """Parents of every kind, right tokens among the wrong ones."""

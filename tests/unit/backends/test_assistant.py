@@ -22,6 +22,8 @@ from tests.helpers.llama_heads import (
     press,
 )  # fmt: skip
 
+pytestmark = pytest.mark.llama_cpp
+
 
 class Pair:
     """A target and its assistant."""

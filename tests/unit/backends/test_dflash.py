@@ -25,6 +25,8 @@ from tests.helpers.llama_heads import (
     tapped,
 )  # fmt: skip
 
+pytestmark = pytest.mark.llama_cpp
+
 DEPTH = tiny_dflash.BLOCK - 1
 WIDTH = tiny_models.WIDTH
 

@@ -27,6 +27,8 @@ from tests.helpers.llama_heads import (
     tapped,
 )  # fmt: skip
 
+pytestmark = pytest.mark.llama_cpp
+
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):

@@ -14,11 +14,14 @@ from edgespec import Aborted, ConfigError, ContextFull, EngineConfig
 from edgespec.backends.base import FINAL, HiddenStates
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama, tiny_models
+from tests.helpers.selection import every
 
 libllama.require()
 
 from edgespec.backends.llama_cpp import LlamaCppModel, hidden  # noqa: E402
 from edgespec.backends.llama_cpp.library import lib  # noqa: E402
+
+pytestmark = pytest.mark.llama_cpp
 
 N_LAYER = tiny_models.N_LAYER
 TEXT = [3, 200, 17, 5, 5, 90, 250, 41, 8, 77]
@@ -51,7 +54,7 @@ def marked(request, tmp_path):
     model.close()
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=every(2, ARCHITECTURES, "more architectures"))
 def model(request, tmp_path):
     model = open_tiny(tmp_path, request.param)
     yield model

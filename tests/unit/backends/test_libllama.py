@@ -16,6 +16,8 @@ from edgespec.backends.llama_cpp import declarations, search
 from tests.helpers import libllama
 
 backend = libllama.require()
+pytestmark = pytest.mark.llama_cpp
+
 LIBC = ctypes.util.find_library("c")
 
 

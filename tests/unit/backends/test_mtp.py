@@ -22,8 +22,11 @@ from tests.helpers.llama_heads import (
     press,
     states_of,
 )  # fmt: skip
+from tests.helpers.selection import every
 
 hidden = llama_cpp.hidden
+
+pytestmark = pytest.mark.llama_cpp
 
 KINDS = [
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
@@ -71,7 +74,7 @@ def head_of(opened):
         head.close()
 
 
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=every(3, KINDS, "more kinds of heads"), ids=str)
 def head(request, head_of):
     return head_of(request.param)
 

@@ -12,6 +12,8 @@ from tests.helpers.llama_heads import CONFIG, TEXT, OtherEngine, cut, lives, lla
 
 nextn = llama_cpp.nextn
 
+pytestmark = pytest.mark.llama_cpp
+
 LAYER = f"blk.{tiny_models.N_LAYER}."
 
 

@@ -16,6 +16,7 @@ from edgespec.backends.base import Head, HeadBackend
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files as files
 from tests.helpers import mtp_files
+from tests.helpers.selection import every
 
 pytest.importorskip("onnx")
 pytest.importorskip("gguf")
@@ -53,7 +54,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+@pytest.fixture(scope="module", params=every(3, KINDS, "more kinds of heads"))
 def converted(request, tmp_path_factory):
     made = KINDS[request.param]()
     return folders.converted(tmp_path_factory.mktemp("heads"), made), made

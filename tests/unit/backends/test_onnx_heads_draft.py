@@ -16,6 +16,8 @@ backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 folders = pytest.importorskip("tests.helpers.head_folders")
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 
+pytestmark = pytest.mark.llama_cpp
+
 PROMPT = [7, 3, 20, 12, 5, 13, 3]
 CONFIG = EngineConfig(n_ctx=256, n_threads=1, batch_invariant=True)
 HEADS = {

@@ -17,6 +17,8 @@ libllama.require()
 from edgespec.backends.llama_cpp import LlamaCppModel, hidden  # noqa: E402
 from edgespec.backends.llama_cpp.context import ROLLBACK  # noqa: E402
 
+pytestmark = pytest.mark.llama_cpp
+
 CONFIG = EngineConfig(n_ctx=256, n_batch=64, n_threads=1, flash_attn="on")
 TEXT = [3 + (7 * i) % 250 for i in range(40)]
 

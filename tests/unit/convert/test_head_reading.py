@@ -24,8 +24,12 @@ NAMINGS = [
 ]  # fmt: skip
 
 
+def name_of(value):
+    return value if isinstance(value, str) else getattr(value, "__name__", "partial")
+
+
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize(("make", "naming"), NAMINGS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("make", "naming"), NAMINGS, ids=name_of)
 def test_every_naming_becomes_the_same_description(tmp_path, make, naming, dtype):
     made = make()
     head = read_head(files.write(tmp_path, made, naming, dtype))

@@ -17,6 +17,7 @@ from edgespec.decoding.constraints import Constraints
 from edgespec.loading.assembly import assemble
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import constrained
+from tests.helpers.selection import share
 
 pytest.importorskip("llguidance")
 
@@ -181,11 +182,11 @@ def test_rows_may_be_longer_or_shorter_than_the_vocabulary():
         assert {t for t, p in zip(found.ids, found.probs, strict=True) if p > 0} <= allowed
 
 
-def test_ten_thousand_random_drafts_leave_the_state_of_a_fresh_matcher():
+def test_random_drafts_leave_the_state_of_a_fresh_matcher():
     rng = random.Random(0)
     constraint = compiled(schema=COMMAND)
     n_allowed = n_refused = 0
-    while n_allowed + n_refused < 10_000:
+    while n_allowed + n_refused < share(10_000):
         used, emitted = constraint.matcher(), []
         while len(emitted) < 40:
             ahead = _ahead(used, rng)
@@ -205,7 +206,7 @@ def test_ten_thousand_random_drafts_leave_the_state_of_a_fresh_matcher():
             if token == END:
                 assert used.forced() == []
                 break
-    assert min(n_allowed, n_refused) > 1_000
+    assert min(n_allowed, n_refused) > share(1_000)
 
 
 def follows(constraint, ids):

@@ -3,15 +3,16 @@
 import pytest
 
 from tests.helpers import schemas
+from tests.helpers.selection import every
 
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
 pytest.importorskip("llguidance")
 
 OWN = dict(schemas.own())
-SUITE = dict(list(schemas.suite())[::4])  # tests.benchmarks.schemas takes all of them
+SUITE = dict(list(schemas.suite())[::4])  # benchmarks.schemas takes all of them
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", every(4, OWN, "more schemas"))
 def test_answers_under_a_schema_of_ours_are_valid(name):
     found = schemas.answers(OWN[name], 3)
     assert not found.refused
@@ -24,7 +25,7 @@ def test_there_are_a_hundred_of_ours():
     assert len(OWN) == 100
 
 
-@pytest.mark.parametrize("name", SUITE)
+@pytest.mark.parametrize("name", every(4, SUITE, "more schemas"))
 def test_answers_under_schemas_of_the_test_suite_are_valid(name):
     found = schemas.answers(SUITE[name], 3)
     if found.refused:

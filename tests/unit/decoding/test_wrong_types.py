@@ -22,7 +22,7 @@ def made():
         yield found
 
 
-@pytest.mark.parametrize("prompt", NO_PROMPTS, ids=repr)
+@pytest.mark.parametrize("prompt", NO_PROMPTS, ids=lambda prompt: type(prompt).__name__)
 def test_what_is_no_prompt(made, prompt):
     for call in (made.generate, made.stream, made.encode, made.astream):
         with pytest.raises(ConfigError, match=r"prompt.*(text or|are ints)"):

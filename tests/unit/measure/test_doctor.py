@@ -90,6 +90,7 @@ def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
     assert "-md none" in rare.remedy
 
 
+@pytest.mark.long("measures real weights twice; tests/cli/test_tune_doctor.py does so once")
 def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
     from edgespec.costs.profiles import store

@@ -72,6 +72,7 @@ def test_what_cannot_be_loaded_is_left_out(tmp_path, short):
     assert any("left out" in line for line in said)
 
 
+@pytest.mark.long("measures real weights in two formats")
 def test_tune_compares_what_is_there_in_both_formats(tmp_path, monkeypatch, request):
     libllama.require()
     gguf = request.getfixturevalue("smollm2")

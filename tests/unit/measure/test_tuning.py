@@ -20,6 +20,7 @@ from edgespec.measure.results import Tuning
 from edgespec.measure.search import enough_time
 from edgespec.measure.tuning import seconds_per_prompt_token
 from tests.helpers import libllama, tiny_models
+from tests.helpers.selection import first
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 STEEP = Curve((64,), (1, 32), ((0.1, 3.2),))
@@ -200,6 +201,7 @@ def test_what_makes_no_sense_is_not_used(file, options):
     assert tuned_options(file, config) == {}
 
 
+@pytest.mark.long("tunes real weights, three times")
 def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
     from edgespec.costs.profiles import stored
@@ -233,6 +235,7 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     assert tuned_options(smollm2, config)["n_threads"] == 1  # kept: it was not searched
 
 
+@pytest.mark.long("measures real weights")
 def test_nothing_is_kept_that_was_measured_beside_other_programs(
     smollm2, tmp_path, monkeypatch, busy_machine
 ):
@@ -260,7 +263,7 @@ def test_where_others_never_stop_it_is_kept_if_that_is_asked_for(
         assert not engine.idle_work.left  # the costs are known
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", first(1, [True, False], "measures real weights"))
 def test_what_is_chosen_is_what_is_measured(fails, smollm2, small_draft, tmp_path, monkeypatch):
     from edgespec.backends.llama_cpp import LlamaCppModel
 

@@ -9,6 +9,7 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.bench.traces import AFTER_A_MISS, Drafts, Trace
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from tests.helpers.selection import every, share
 
 WRONG = 150
 TEXT = list(range(200, 500))
@@ -66,7 +67,7 @@ def speedup(profile, traces, before=()):
 
 
 def several(kind, *arguments):
-    return [kind(*arguments, seed=seed) for seed in range(8)]
+    return [kind(*arguments, seed=seed) for seed in range(share(8, 2))]
 
 
 @pytest.mark.parametrize(("each", "draft"), [
@@ -93,7 +94,7 @@ def test_a_draft_model_that_was_good(sure, draft):
     )  # the loss budget and what the draft model has won before
 
 
-@pytest.mark.parametrize("matching", [1, 2, 4, 8, 12])
+@pytest.mark.parametrize("matching", every(2, [1, 2, 4, 8, 12], "more lengths"))
 @pytest.mark.parametrize("each", [0.02, 0.1, 0.3, 0.6])
 def test_text_that_repeats_and_then_does_not(each, matching):
     assert speedup(device(each), several(lambda m, seed: teasing(seed, m), matching)) >= 0.97

@@ -24,6 +24,7 @@ from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.sglang import SGLangVerifier
 from tests.helpers.fake_engines import TOKENIZER, VOCAB, FakeEngine
 from tests.helpers.inference_servers import begin, generate, toy, verifier
+from tests.helpers.selection import share
 
 
 def rounds(remote, draft=(97, 98)):
@@ -343,7 +344,7 @@ class Anything:
         pass
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.parametrize("make", [CompletionsVerifier, SGLangVerifier])
 def test_any_json_at_connect_is_an_error_of_ours(make, data):
@@ -351,7 +352,7 @@ def test_any_json_at_connect_is_an_error_of_ours(make, data):
         make(RemoteConfig("openai+http://host"), TOKENIZER, http=Anything(data))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_any_json_as_an_answer_is_an_error_of_ours(remote, temperature, data):

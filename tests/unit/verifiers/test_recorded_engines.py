@@ -1,4 +1,4 @@
-"""Recorded answers of real servers (`tests/benchmarks/real_engines.py`) replayed: the same
+"""Recorded answers of real servers (`benchmarks/real_engines.py`) replayed: the same
 requests must be sent, and the answers must give the server's own text.
 """
 

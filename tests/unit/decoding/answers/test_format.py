@@ -377,8 +377,8 @@ def test_markers_that_a_template_only_cuts_out_of_answers():
 
 
 def test_the_page_of_forms_names_every_model_of_the_catalogue():
+    from benchmarks.answer_forms import PAGE, call_of, code
     from edgespec.hub import catalogue
-    from tests.benchmarks.answer_forms import PAGE, call_of, code
 
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in catalogue.entries() if f"\n| {name} | " not in page] == []

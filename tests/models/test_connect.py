@@ -1,5 +1,6 @@
 """`edgespec.connect` and real weights behind a real server."""
 
+import functools
 import threading
 
 import pytest
@@ -12,12 +13,13 @@ from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import serving
 from tests.helpers import libllama
 from tests.helpers.delaying import Proxy
+from tests.helpers.selection import first, sample, share
 from tests.helpers.serving import Server, free_port
 
 llama_cpp = libllama.require()
 
 PROMPTS = ["Write a short story about a robot.", "Repeat: one two three one two three one", "Hi"]
-GREEDY = {"max_tokens": 40, "ignore_eos": True}
+GREEDY = {"max_tokens": share(40, 2), "ignore_eos": True}
 DRAWN = GREEDY | {"temperature": 0.8, "top_k": 40, "seed": 5}
 
 
@@ -33,11 +35,11 @@ def server(target):
         yield running
 
 
-@pytest.mark.parametrize("options", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("options", first(1, [DRAWN, GREEDY], "greedy text as well"))
 def test_text_is_that_of_this_machine(server, target, small_draft, options):
     config = {"num_speculative_tokens": 4, "draft_p_min": 0.0}
     with edgespec.connect(server.url, small_draft, n_ctx=1024, speculative_config=config) as there:
-        for prompt in PROMPTS:
+        for prompt in sample(PROMPTS, 3):
             done = there.generate(prompt, **options)
             target.generate(prompt, max_tokens=1)
             expected = target.generate(prompt, **options, disable_spec_decode=True)
@@ -64,6 +66,7 @@ def test_forms_of_answers_hold_on_the_server(server, target, small_draft, form):
             there.generate(PROMPTS[1], schema={"not": {}})
 
 
+@pytest.mark.long("measures real weights")
 def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_draft):
     store(target.target.fingerprint(), Curve((64,), (1, 2, 32), ((0.02, 0.021, 0.1),)))
     with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
@@ -77,6 +80,7 @@ def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_dra
         assert there.generate(PROMPTS[0], **GREEDY).stats.speedup
 
 
+@pytest.mark.long("measures real weights")
 def test_a_server_that_does_not_speculate_tells_its_costs(smollm2, monkeypatch, tmp_path):
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     plain = {"method": "none"}
@@ -108,6 +112,7 @@ def test_only_the_vocabulary_of_a_file(server, smollm2):
         assert there.describe()["model"] is there.describe()["draft"] is None
 
 
+@pytest.mark.long("six devices with real weights; tests/server/test_hostile_devices.py has fifty")
 def test_several_at_once_on_one_context(server, target, smollm2):
     """Four sequences and six devices; each text is that of its lone run."""
     prompts = [f"{name} is a city in" for name in ("Oslo", "Lima", "Pune", "Kyiv", "Bari", "Ulm")]
@@ -167,6 +172,7 @@ def test_a_draft_of_another_family(smollm2, qwen_pair):
 # --- bench and doctor ---
 
 
+@pytest.mark.long("measures real weights twice")
 def test_doctor_looks_at_the_server(server, smollm2, small_draft):
     found = {f.subject: f for f in edgespec.diagnose_verifier(server.url, small_draft)}
     assert "smollm2-135m.gguf answers, 1024 tokens" in found["verifier"].text
@@ -196,6 +202,7 @@ def test_doctor_says_what_is_wrong(server, smollm2):
         edgespec.diagnose_verifier(server.url)
 
 
+@pytest.mark.long("measures real weights")
 def test_bench_measures_a_target_far_away(server, smollm2):
     from edgespec.bench import runner, workloads
     from edgespec.bench.summary import summary
@@ -206,22 +213,29 @@ def test_bench_measures_a_target_far_away(server, smollm2):
     assert {row["mode"] for row in summary(answers)} >= {"auto", "plain"}
 
 
-def test_the_command_line(server, small_draft):
+def command(server, small_draft, name, *args, code=0):
     from click.testing import CliRunner
 
     from edgespec_cli.main import cli
 
-    def run(command, *args, code=0):
-        given = [command, "--verifier", server.url, "-md", str(small_draft), *args]
-        result = CliRunner().invoke(cli, given, prog_name="edgespec")
-        assert result.exit_code == code, result.stderr
-        return result
+    given = [name, "--verifier", server.url, "-md", str(small_draft), *args]
+    result = CliRunner().invoke(cli, given, prog_name="edgespec")
+    assert result.exit_code == code, result.stderr
+    return result
 
+
+def test_the_command_line_answers(server, small_draft):
+    run = functools.partial(command, server, small_draft, "run")
+    assert run("-n", "8", "--choice", "hello", "Say hello.").stdout.strip() == "hello"
+    wrong = run("--verifier-model", "other", "Hi", code=1)
+    assert "has 'smollm2-135m.gguf', not 'other'" in wrong.stderr
+    assert "cannot be read" in run("--verifier-key-file", "nowhere", "Hi", code=2).stderr
+
+
+@pytest.mark.long("measures real weights")
+def test_the_command_line_measures(server, small_draft):
+    run = functools.partial(command, server, small_draft)
     assert run("run", "-n", "8", "Say hello.").stdout.strip()
-    assert run("run", "-n", "8", "--choice", "hello", "Say hello.").stdout.strip() == "hello"
     assert "smollm2-135m.gguf answers" in run("doctor", "--json").stdout
     table = run("bench", "--category", "file_editing", "--per-category", "1", "-n", "8")
     assert f"smollm2-135m.gguf at {server.url}" in table.stdout
-    wrong = run("run", "--verifier-model", "other", "Hi", code=1)
-    assert "has 'smollm2-135m.gguf', not 'other'" in wrong.stderr
-    assert "cannot be read" in run("run", "--verifier-key-file", "nowhere", "Hi", code=2).stderr

@@ -1,6 +1,6 @@
 """The frames of the verification protocol, byte by byte.
 
-`python -m tests.unit.protocol.test_wire` writes tests/data/protocol_vectors*.json anew.
+`python -m tests.unit.protocol.test_encoding` writes tests/data/protocol_vectors*.json anew.
 """
 
 import json
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from edgespec import SamplingParams, ToyTokenizer, VerifierFault, protocol
 from edgespec.types import Logprob
+from tests.helpers.selection import share
 
 DATA = Path(__file__).parents[3] / "tests" / "data"
 VECTORS = {1: DATA / "protocol_vectors.json", 2: DATA / "protocol_vectors_2.json"}
@@ -125,13 +126,13 @@ def test_left_over_bytes(frame, version):
             protocol.decode(data, version)
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=share(10_000), deadline=None)
 @given(st.binary(max_size=80), st.sampled_from([*FRAMES]))
 def test_random_messages(data, version):
     check_message(data, version)
 
 
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=share(10_000), deadline=None)
 @given(st.sampled_from([(protocol.encode(f, v), v) for f, v in ALL]), st.data())
 def test_damaged_messages(message, data):
     whole, version = message
@@ -373,7 +374,7 @@ def as_texts():
 def test_the_vectors_in_the_repository(version):
     text = as_texts()[version]
     assert VECTORS[version].read_text("utf-8") == text, (
-        "run: python -m tests.unit.protocol.test_wire"
+        "run: python -m tests.unit.protocol.test_encoding"
     )
     for data in json.loads(text)["refused"]:
         with pytest.raises(VerifierFault):
