@@ -1,10 +1,11 @@
 """Break small rules on purpose, one at a time, and say which tests notice.
 
     python -m benchmarks.mutants quick                  the README's command
-    python -m benchmarks.mutants long --only any-hash   all tests of the folders that could see it
+    python -m benchmarks.mutants long --only any-hash   every test of the folders that could see it
 
 The rules are in mutants.toml. Each is broken in a copy of the working tree, so nothing here
-changes. A mutant is killed if a test fails; the first failure ends its run.
+changes. A mutant is killed if a test fails; the first failure ends its run. `quick` begins with the
+folders that could see the fault, and runs the rest of the command for what they did not notice.
 """
 
 from __future__ import annotations
@@ -67,28 +68,17 @@ def copy(tree: Path, target: Path) -> None:
 
 
 def verdict(
-    mutant: Mutant, tree: Path, python: str, arguments: Sequence[str], pinned: bool
+    mutant: Mutant, tree: Path, python: Sequence[str], arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what pytest says of a broken copy of a tree. pinned: each job has a core."""
+    """Return what pytest says of a broken copy of a tree. python: the command that runs it."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         broken = Path(folder)
         copy(tree, broken)
         mutant.apply(broken)
         environment = os.environ | {"PYTHONPATH": f"{broken}{os.pathsep}{broken / 'cli'}"}
         began = time.monotonic()
-        core = f"{threading.current_thread().name.rpartition('_')[2]}"  # of one job among several
         run = subprocess.run(
-            [
-                *(["taskset", "-c", core] if pinned else []),
-                python,
-                "-m",
-                "pytest",
-                "-x",
-                "--tb=line",
-                "-p",
-                "no:cacheprovider",
-                *arguments,
-            ],
+            [*python, "-m", "pytest", "-x", "--tb=line", "-p", "no:cacheprovider", *arguments],
             cwd=broken,
             env=environment,
             capture_output=True,
@@ -105,22 +95,22 @@ def verdict(
     }
 
 
+def in_folders(mutant: Mutant, tree: Path, python: str, *options: str) -> dict[str, Any]:
+    """Run the folders that could see the fault, on a core of its own beside others."""
+    core = threading.current_thread().name.rpartition("_")[2]
+    pinned = ["taskset", "-c", core, python]
+    return verdict(mutant, tree, pinned, ["-n0", *options, *mutant.tests])
+
+
 @click.command()
 @click.argument("suite", type=click.Choice(["quick", "long"]))
 @click.option("--only", multiple=True, help="Names of mutants; default: all.")
 @click.option("--tree", type=Path, default=HERE.parent, help="What to break and test.")
 @click.option("--python", default=sys.executable, help="The interpreter that runs pytest.")
-@click.option("--option", "options", multiple=True, help="For pytest, as --option=-n0.")
 @click.option("--jobs", default=1, help="Mutants at a time.")
 @click.option("--out", type=Path, help="A JSON file; verdicts that it has are not repeated.")
 def main(
-    suite: str,
-    only: Sequence[str],
-    tree: Path,
-    python: str,
-    options: Sequence[str],
-    jobs: int,
-    out: Path | None,
+    suite: str, only: Sequence[str], tree: Path, python: str, jobs: int, out: Path | None
 ) -> None:
     """Run a suite against every mutant."""
     found = json.loads(out.read_text()) if out and out.exists() else {"verdicts": []}
@@ -128,17 +118,18 @@ def main(
     mutants = [m for m in load() if m.name not in known and (not only or m.name in only)]
 
     def run(mutant: Mutant) -> dict[str, Any]:
-        folders = ["--all", *mutant.tests] if suite == "long" else []
-        return verdict(mutant, tree, python, [*options, *folders], jobs > 1)
+        return in_folders(mutant, tree, python, *(["--all"] if suite == "long" else []))
 
     with ThreadPoolExecutor(jobs) as pool:
-        for each in pool.map(run, mutants):
+        for mutant, each in zip(mutants, pool.map(run, mutants), strict=True):
+            if suite == "quick" and not each["killed"]:
+                each = verdict(mutant, tree, [python], [])
             what = "killed by" if each["killed"] else "SURVIVED:"
             click.echo(f"{each['name']:24} {each['seconds']:5} s  {what} {each['by']}")
             found["verdicts"].append(each)
             if out:
                 command = f"python -m benchmarks.mutants {suite}"
-                out.write_text(json.dumps({**found, "command": command}, indent=1) + "\n")
+                out.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
     killed = sum(each["killed"] for each in found["verdicts"])
     click.echo(f"{killed} of {len(found['verdicts'])} killed")
 

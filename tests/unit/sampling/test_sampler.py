@@ -202,3 +202,11 @@ def test_noise_is_exponential_and_uncorrelated():
 
 def test_fresh_seeds_differ():
     assert SeededRandomness().seed != SeededRandomness().seed
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.4995, 1), (0.5005, 2), (0.7995, 2), (0.8005, 3)])
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_top_p_keeps_the_fewest_tokens_with_that_mass(top_p, kept, top_k):
+    sampler = Sampler(SamplingParams(temperature=1.0, top_p=top_p, top_k=top_k), [], 4)
+    row = np.log(np.array([0.2, 0.5, 1e-9, 0.3]))
+    assert sorted(sampler.distribution(row).ids) == sorted([1, 3, 0][:kept])
