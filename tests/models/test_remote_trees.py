@@ -17,7 +17,7 @@ TEXTS = [
     "one two three one two three one two",
 ]
 WAYS = [{"temperature": 0.0}, {"temperature": 0.8, "seed": 5}]
-COMMON = {"max_tokens": 48, "ignore_eos": True}
+COMMON = {"max_tokens": 24, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

@@ -211,6 +211,7 @@ def test_tune_with_real_weights(smollm2, tmp_path, monkeypatch):
     steps: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr(search, "enough_time", lambda *_: True)
+        patched.setattr(search, "thread_counts", lambda _: [1, 2])  # whatever this process may use
         found = edgespec.tune(smollm2, None, budget_s=4, progress=steps.append, n_ctx=1024)
     assert [c.setting for c in found.choices] == [
         "n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts",
