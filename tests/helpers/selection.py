@@ -71,7 +71,7 @@ class Selection:
     ) -> None:
         """Mark what pairs make superfluous, then leave out what is marked."""
         for cases in _by_function(items):
-            for item in _superfluous(cases):
+            for item in superfluous(cases):
                 item.add_marker(pytest.mark.long(ALL_COMBINATIONS))
         if _everything or self._is_named:
             return
@@ -104,7 +104,7 @@ def _by_function(items: Iterable[pytest.Item]) -> Iterator[list[Any]]:
     return iter(found.values())
 
 
-def _superfluous(cases: Sequence[Any]) -> Iterator[pytest.Item]:
+def superfluous(cases: Sequence[Any]) -> Iterator[pytest.Item]:
     """Return the cases without which every pair of values still occurs: the case that has most
     new pairs is kept, again and again.
     """
