@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -32,7 +31,6 @@ class Progress:
         self._seconds: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()  # by reason
         self._n_cases = self._n_done = 0
-        self._began = time.monotonic()
 
     @property
     def _terminal(self) -> Any:
