@@ -113,8 +113,8 @@ def main(
     suite: str, only: Sequence[str], tree: Path, python: str, jobs: int, out: Path | None
 ) -> None:
     """Run a suite against every mutant."""
-    found = json.loads(out.read_text()) if out and out.exists() else {"verdicts": []}
-    known = {each["name"] for each in found["verdicts"]}
+    results = json.loads(out.read_text()) if out and out.exists() else {"verdicts": []}
+    known = {each["name"] for each in results["verdicts"]}
     mutants = [m for m in load() if m.name not in known and (not only or m.name in only)]
 
     def run(mutant: Mutant) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def main(
                 each = verdict(mutant, tree, [python], [])
             what = "killed by" if each["killed"] else "SURVIVED:"
             click.echo(f"{each['name']:24} {each['seconds']:5} s  {what} {each['by']}")
-            found["verdicts"].append(each)
+            results["verdicts"].append(each)
             if out:
                 command = f"python -m benchmarks.mutants {suite}"
-                out.write_text(json.dumps({"command": command, **found}, indent=1) + "\n")
-    killed = sum(each["killed"] for each in found["verdicts"])
-    click.echo(f"{killed} of {len(found['verdicts'])} killed")
+                out.write_text(json.dumps({"command": command, **results}, indent=1) + "\n")
+    killed = sum(each["killed"] for each in results["verdicts"])
+    click.echo(f"{killed} of {len(results['verdicts'])} killed")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def _table(rows: list[dict[str, Any]], key: Callable[[str], str], most: int) -> 
             | {name: row.get(name, 0) for name in COUNTED}
         )
     ordered = sorted(sums.items(), key=lambda item: -item[1]["seconds"])[:most]
-    return [{"name": n} | {k: round(v, 1) for k, v in found.items()} for n, found in ordered]
+    return [{"name": n} | {k: round(v, 1) for k, v in total.items()} for n, total in ordered]
 
 
 @click.command()

@@ -81,15 +81,15 @@ LLAMA_CPP = pytest.param("llama.cpp", marks=pytest.mark.llama_cpp)
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory, head_folders):
     """Return a function that opens a model by its name, once: tests begin with an empty one."""
-    found = {}
+    models = {}
 
     def model(name, request):
-        if name not in found or name.startswith("toy"):
-            found[name] = make(name, tmp_path_factory.mktemp("model"), head_folders, request)
-        return found[name]
+        if name not in models or name.startswith("toy"):
+            models[name] = make(name, tmp_path_factory.mktemp("model"), head_folders, request)
+        return models[name]
 
     yield model
-    for each in found.values():
+    for each in models.values():
         each.close()
 
 

@@ -96,12 +96,12 @@ def _reason(item: pytest.Item) -> str:
 
 def _by_function(items: Iterable[pytest.Item]) -> Iterator[list[Any]]:
     """Return the cases of each function with three parameters or more that is not long anyway."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    functions: dict[str, list[Any]] = defaultdict(list)
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if len(parameters) >= 3 and not item.get_closest_marker("long"):
-            found[item.nodeid.partition("[")[0]].append(item)
-    return iter(found.values())
+            functions[item.nodeid.partition("[")[0]].append(item)
+    return iter(functions.values())
 
 
 def superfluous(cases: Sequence[Any]) -> Iterator[pytest.Item]:
