@@ -96,7 +96,7 @@ def verdict(
 
 
 def in_folders(mutant: Mutant, tree: Path, python: str, *options: str) -> dict[str, Any]:
-    """Run the folders that could see the fault, on a core of its own beside others."""
+    """Run the folders that could see the fault, in one process pinned to a core."""
     core = threading.current_thread().name.rpartition("_")[2]
     pinned = ["taskset", "-c", core, python]
     return verdict(mutant, tree, pinned, ["-n0", *options, *mutant.tests])

@@ -31,8 +31,8 @@ def pytest_configure(config):
 
 
 def use_own_core(number):
-    """Give a process that runs tests beside others a core of its own: engines of several would
-    wait for each other at every step.
+    """Pin one of several test processes to a core: engines that share cores wait for each other at
+    every step.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if len(cores) > 1:

@@ -329,6 +329,8 @@ def test_compiling_keeps_nobody_waiting(server):
     compile_now, held = constraints.described, []
 
     def described(description):
+        if not description:  # the other device's, which has no form
+            return compile_now(description)
         held.append(description)
         assert may.wait(20)
         return compile_now(description)
