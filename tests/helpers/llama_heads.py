@@ -1,6 +1,7 @@
 """Heads on llama.cpp under test: what those of all kinds need."""
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -63,6 +64,39 @@ def opening(folder, write):
             head.close()
 
 
+class Pair:
+    """A target and a head for it, which knows the states of what the target has evaluated."""
+
+    def __init__(self, target_path, head_path, config=EXACT):
+        self.target = llama_cpp.LlamaCppModel(target_path, config)
+        self.head = llama_cpp.open_head(head_path, config, self.target)
+        self.target.tap(self.head.layers)
+
+    def begin(self, text):
+        """Let the target evaluate a text but for its last token; return the head, which has read
+        nothing.
+        """
+        self.target.truncate(0)
+        self.head.truncate(0)
+        self.head.features.truncate(0)
+        self.evaluate(text[:-1])
+        return self.head
+
+    def evaluate(self, tokens):
+        """Let the target evaluate more tokens."""
+        n_past = self.target.n_past
+        self.head.features.append(n_past, self.target.decode(tokens).hidden)
+
+    def renew(self):
+        """Open the head anew."""
+        self.head.close()
+        self.head = llama_cpp.open_head(self.head.path, self.head.config, self.target)
+
+    def close(self):
+        self.head.close()
+        self.target.close()
+
+
 def states_of(target, tokens):
     """Return the hidden states of a text."""
     target.truncate(0)
@@ -86,18 +120,20 @@ def near(found, expected, most=1e-4):
     return True
 
 
-def press(monkeypatch, name="llama_decode", n=0):
-    """Let Ctrl-C be pressed within the n-th call of a native function, 0: within each."""
-    call, calls = getattr(lib, name), []
+def stop(monkeypatch, code=None, name="llama_decode", n=1):
+    """Let the n-th call of a native function fail with a code, or Ctrl-C be pressed within it."""
+    call, numbers = getattr(lib, name), itertools.count(1)
 
-    def pressed(*args):
-        calls.append(name)
-        code = call(*args)
-        if len(calls) == n or not n:
+    def stopped(*args):
+        is_the_one = next(numbers) == n
+        if is_the_one and code:
+            return code
+        result = call(*args)
+        if is_the_one:
             signal.raise_signal(signal.SIGINT)
-        return code
+        return result
 
-    monkeypatch.setattr(lib, name, pressed)
+    monkeypatch.setattr(lib, name, stopped)
 
 
 def cut(path, part):
@@ -117,3 +153,25 @@ def lives(program):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "lives\n"
+
+
+def refuses_all(folder, module, heads):
+    """Assert that no head opens with what a test module calls REFUSED, and none ends the process.
+
+    heads: the helper that writes them.
+    """
+    lives(f"""
+        from pathlib import Path
+        from edgespec import ConfigError, ModelError
+        from tests.helpers import {heads}
+        from tests.helpers.llama_heads import EXACT, TEXT, OtherEngine, llama_cpp
+        from tests.unit.backends.{module} import REFUSED
+        for case, (metadata, weights, _) in REFUSED.items():
+            path = {heads}.write(Path({str(folder)!r}) / "head.gguf", weights, **metadata)
+            try:
+                llama_cpp.open_head(path, EXACT, OtherEngine()).decode(TEXT)
+                print("opened", case)
+            except (ConfigError, ModelError):
+                pass
+        print("lives")
+    """)

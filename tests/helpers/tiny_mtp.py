@@ -9,6 +9,10 @@ import numpy as np
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
 from .tiny_models import EPSILON, HEAD, N_LAYER, VOCABULARY, metadata
 
+KINDS = [  # architectures, and how many MTP layers
+    ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
+    ("qwen3next", 1), ("glm4moe", 1),
+]  # fmt: skip
 HYBRID = ("qwen35", "qwen35moe", "qwen3next")  # every other layer has a recurrent state
 BASE = 10000.0  # of the rotation
 _STATE, _GROUPS, _VALUES = 16, 1, 2  # of the recurrent layers of qwen35: size, keys, values

@@ -3,27 +3,22 @@
 import numpy as np
 import pytest
 
-from edgespec import Aborted, ConfigError, ContextFull, ModelError, TruncatedModel
-from edgespec.backends.base import Head, HeadBackend
-from edgespec.sampling.trees import path_to
+from edgespec import ConfigError, DecodeError, ModelError
 from tests.helpers import tiny_heads, tiny_models
 from tests.helpers.gguf_files import ARRAY, INT32, STRING, TOKENS, UINT32
 from tests.helpers.llama_heads import (
     CONFIG,
-    EXACT,
     LONG,
     N_CTX,
     TEXT,
-    OtherEngine,
-    cut,
     features_of,
-    lib,
     lives,
     llama_cpp,
     near,
     opening,
-    press,
+    refuses_all,
     states_of,
+    stop,
     tapped,
 )  # fmt: skip
 
@@ -68,14 +63,9 @@ def read(reference, tokens, states, start=0, known=0):
     return np.array(rows), own
 
 
-def test_the_contract(head):
-    assert isinstance(head, Head)
-    assert isinstance(llama_cpp, HeadBackend)
+def test_its_facts(head):
     assert (head.kind, head.layers, head.max_depth) == ("eagle3", tiny_heads.LAYERS, 0)
-    assert head.vocab_size == len(TOKENS)
     assert head.n_ctx == N_CTX
-    assert head.tokenizer.vocab_size == len(TOKENS)
-    assert head.fingerprint()["file"][0] == head.path.name
 
 
 @pytest.mark.parametrize("changed", [{}, tiny_heads.NORMED_FIRST], ids=["plain", "normed first"])
@@ -114,18 +104,6 @@ def test_a_head_may_draft_all_tokens(opened, states):
     assert near(head.decode(TEXT, len(TEXT)).logits, expected)
 
 
-def test_one_by_one_equals_at_once(head):
-    at_once = head.decode(LONG, 10).logits.copy()
-    head.truncate(0)
-    rows = [head.decode([token]).logits[0].copy() for token in LONG]
-    assert near(np.array(rows[-10:]), at_once)
-
-
-def test_no_rows_wanted(head):
-    assert head.decode(TEXT, 0).logits.shape == (0, head.vocab_size)
-    assert head.grow([5], [-1]).logits.shape == (1, head.vocab_size)
-
-
 @pytest.mark.parametrize("start", [1, 37])
 def test_a_cache_may_begin_later_in_the_text(opened, states, start):
     head = opened()
@@ -151,166 +129,20 @@ def test_without_any_states_all_are_zeros(opened):
     assert near(head.decode(TEXT).logits[0], expected[-1])
 
 
-def drafted(head, k):
-    """Grow a chain of the best tokens."""
-    tokens, parent = [], -1
-    row = head.decode(TEXT).logits[0]
-    for i in range(k):
-        tokens.append(int(row.argmax()))
-        row = head.grow([tokens[-1]], [parent]).logits[0]
-        parent = i
-    return tokens
-
-
-@pytest.mark.parametrize("accepted", range(5))
-def test_after_accepting_a_of_k_it_is_a_fresh_head(opened, target, accepted):
-    """Fed with the target's states of what was accepted, nothing of its own states left."""
-    target.truncate(0)
-    head = opened()
-    head.features = features_of(target.decode(TEXT).hidden)
-    tokens = drafted(head, 4)
-    head.keep(())
-    assert head.n_past == len(TEXT)
-    more = [*tokens[:accepted], 99]  # accepted, and the target's own
-    head.features.append(len(TEXT), target.decode(more).hidden)
-    found = head.decode(more, len(more)).logits.copy()
-    grown = head.grow([4, 9], [-1, -1]).logits.copy() if head.capabilities.max_leaves > 1 else None
-    fresh = opened()
-    fresh.features = head.features
-    expected = fresh.decode([*TEXT, *more], len(more)).logits
-    assert near(found, expected)
-    if grown is not None:
-        assert near(grown, fresh.grow([4, 9], [-1, -1]).logits)
-    target.truncate(0)
-
-
-GROWTHS = [
-    ([-1],), ([-1, -1],), ([-1], [0], [1], [0, 0]), ([-1, -1], [0, 1], [1, -1], [4, 4, 2]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("calls", GROWTHS, ids=str)
-def test_nodes_have_the_rows_of_their_paths_as_chains(opened, states, calls):
-    head = opened(config=CONFIG)
-    head.features = features_of(states)
-    for _ in range(2):  # the second behind a tree that was forgotten
-        head.truncate(0)
-        head.decode(TEXT)
-        nodes, parents, rows = [], [], []
-        for call in calls:
-            tokens = [11 + 3 * (len(nodes) + i) for i in range(len(call))]
-            nodes, parents = [*nodes, *tokens], [*parents, *call]
-            rows += list(head.grow(tokens, call).logits.copy())
-        assert head.n_past == len(TEXT) + len(nodes)
-        head.keep(())
-        for node, row in enumerate(rows):
-            for i, j in enumerate(path_to(parents, node)):
-                found = head.grow([nodes[j]], [i - 1]).logits[0]
-            assert near(found, row, 2e-3)
-            head.keep(())
-
-
-def test_a_tree_at_once(opened, states):
-    head = opened(config=CONFIG)
-    head.features = features_of(states)
-    parents = (-1, 0, 1, 1, 0, -1, 5)
-    nodes = [20 + i for i in range(len(parents))]
-    rows = head.decode_tree([*TEXT, *nodes], parents).logits
-    assert rows.shape == (len(parents) + 1, head.vocab_size)
-    head.keep(())
-    assert head.n_past == len(TEXT)
-    for node in range(len(parents)):
-        for i, j in enumerate(path_to(parents, node)):
-            found = head.grow([nodes[j]], [i - 1]).logits[0]
-        assert near(found, rows[node + 1], 2e-3)
-        head.keep(())
-    with pytest.raises(ValueError, match="needs a token before it"):
-        head.decode_tree([5], (-1,))
-
-
-def test_nodes_do_not_stay(head):
-    head.decode(TEXT)
-    head.grow([5], [-1])
-    with pytest.raises(ValueError, match=r"do not stay; keep \(\) instead of \(0,\)"):
-        head.keep((0,))
-    head.keep(())
-    assert head.n_past == len(TEXT)
-    head.keep(())
-    assert head.n_past == len(TEXT)
-
-
-def test_truncated_and_gone_on(head):
-    expected = head.decode(LONG[:60], 5).logits.copy()
-    head.grow([5], [-1])
-    head.truncate(50)
-    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
-        head.grow([5], [-1])
-    assert near(head.decode(LONG[50:60], 5).logits, expected)
-    state = head.checkpoint()
-    head.decode([1, 2])
-    head.restore(state)
-    assert head.n_past == 60
-
-
-def test_context_full_appends_nothing(head):
-    head.decode(LONG, 0)
-    with pytest.raises(ContextFull):
-        head.decode(LONG)
-    assert head.n_past == len(LONG)
-    head.decode(LONG[: N_CTX - len(LONG) - 1])
-    head.grow([5], [-1])
-    with pytest.raises(ContextFull):
-        head.grow([5], [0])
-    assert head.n_past == N_CTX - 1
-    head.grow([5], [-1])
-
-
-def test_an_abort_leaves_a_usable_head(head):
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [(-3, DecodeError, "llama_encode failed with code -3"), (None, KeyboardInterrupt, "^$")],
+)
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_encoder_that_stops_leaves_a_usable_head(head, code, error, message, n, monkeypatch):
     expected = head.decode(LONG, 3).logits.copy()
-    for n_calls in (0, 1, 3, 30):
-        head.truncate(0)
-        calls = iter([None] * n_calls)
-        with pytest.raises(Aborted):
-            head.decode(LONG, abort=lambda calls=calls: next(calls, "cancelled"))
-        assert head.n_past < len(LONG)
-        assert near(head.decode(LONG[head.n_past :], 3).logits, expected)
-
-
-@pytest.mark.parametrize("name", ["llama_encode", "llama_decode"])
-def test_ctrl_c_leaves_a_usable_head(head, name, monkeypatch):
-    expected = head.decode(LONG, 3).logits.copy()
-    row = head.grow([9], [-1]).logits[0].copy()
     head.truncate(0)
-    press(monkeypatch, name, 3)
-    with pytest.raises(KeyboardInterrupt):
+    stop(monkeypatch, code, "llama_encode", n)
+    with pytest.raises(error, match=message):
         head.decode(LONG)
     monkeypatch.undo()
-    assert head.n_past < len(LONG)
+    assert head.n_past == (0 if n == 1 else 64)
     assert near(head.decode(LONG[head.n_past :], 3).logits, expected)
-    assert near(head.grow([9], [-1]).logits[0], row)
-
-
-def test_ctrl_c_while_growing_leaves_no_node(head, monkeypatch):
-    head.decode(TEXT)
-    expected = head.grow([9], [-1]).logits[0].copy()
-    press(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        head.grow([3], [0])
-    monkeypatch.undo()
-    assert head.n_past == len(TEXT)
-    assert near(head.grow([9], [-1]).logits[0], expected)
-
-
-@pytest.mark.parametrize("name", ["llama_encode", "llama_decode"])
-def test_a_failure_of_the_engine_leaves_a_usable_head(head, name, monkeypatch):
-    expected = head.decode(LONG, 3).logits.copy()
-    head.truncate(0)
-    monkeypatch.setattr(lib, name, lambda *_: -3)
-    with pytest.raises(Exception, match=f"{name} failed with code -3"):
-        head.decode(LONG)
-    monkeypatch.undo()
-    assert head.n_past == 0
-    assert near(head.decode(LONG, 3).logits, expected)
 
 
 def borrowing(*names):
@@ -355,11 +187,8 @@ def layers(*numbers):
     return {"target_layers": (ARRAY, (INT32, list(numbers)))}
 
 
-def changed_weights(**changed):
-    weights = tiny_heads.head_weights()
-    for name, value in changed.items():
-        weights[name.replace("__", ".")] = value
-    return weights
+def more(**changed):
+    return tiny_heads.head_weights() | {n.replace("__", "."): v for n, v in changed.items()}
 
 
 DRAFTED = tiny_heads.head_weights()["d2t"]
@@ -388,11 +217,11 @@ REFUSED = {
     ),
     "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 of them rotated"),
     "another embedding": (
-        {}, {"token_embd__weight": np.zeros((100, 32), np.float32)}, r"embeddings are \(32, 100\)"
+        {}, more(token_embd__weight=np.zeros((100, 32), np.float32)), r"embeddings are \(32, 100\)"
     ),
-    "tokens beyond": ({}, {"d2t": DRAFTED + 200}, "d2t has tokens from .* expected 0 to 258"),
-    "offsets": ({}, {"d2t": DRAFTED - np.arange(64)}, "d2t has tokens twice"),
-    "float d2t": ({}, {"d2t": DRAFTED.astype(np.float32)}, "d2t is of type 0"),
+    "tokens beyond": ({}, more(d2t=DRAFTED + 200), "d2t has tokens from .* expected 0 to 258"),
+    "offsets": ({}, more(d2t=DRAFTED - np.arange(64)), "d2t has tokens twice"),
+    "float d2t": ({}, more(d2t=DRAFTED.astype(np.float32)), "d2t is of type 0"),
     "another kind": (
         {"general.architecture": (STRING, b"dspark")}, None, "of the architecture 'dspark'"
     ),
@@ -403,7 +232,7 @@ REFUSED = {
 def test_what_does_not_fit_is_refused(opened, case):
     metadata, weights, message = REFUSED[case]
     with pytest.raises((ConfigError, ModelError), match=message):
-        opened(None, changed_weights(**(weights or {})), **metadata)
+        opened(None, weights, **metadata)
 
 
 def test_weights_of_another_engines_target_are_refused(opened):
@@ -416,14 +245,6 @@ def test_weights_of_another_engines_target_are_refused(opened):
 def test_a_vocabulary_of_its_own_needs_an_output_of_its_own(opened, target):
     with pytest.raises(ModelError, match="drafts 64 tokens with the target's output weights"):
         opened(target, borrowing("output.weight"))
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_a_truncated_file_is_refused(tmp_path, part):
-    path = tiny_heads.write(tmp_path / "head.gguf")
-    cut(path, part)
-    with pytest.raises(TruncatedModel):
-        llama_cpp.open_head(path, EXACT, OtherEngine())
 
 
 @pytest.mark.parametrize("name", ["fc.weight", "blk.0.attn_norm_2.weight", "blk.0.ffn_up.weight"])
@@ -440,22 +261,7 @@ def test_a_library_without_the_functions_is_said(opened, monkeypatch):
 
 def test_nothing_ends_the_process(tmp_path):
     """Some of these files would, if they came to the engine."""
-    program = f"""
-        from pathlib import Path
-        from edgespec import ConfigError, ModelError
-        from tests.unit.backends import test_heads as t
-        for case, (metadata, weights, _) in t.REFUSED.items():
-            weights = t.changed_weights(**(weights or {{}}))
-            path = t.tiny_heads.write(Path({str(tmp_path)!r}) / "head.gguf", weights, **metadata)
-            try:
-                head = t.llama_cpp.open_head(path, t.EXACT, t.OtherEngine())
-                head.decode(t.TEXT)
-                print("opened", case)
-            except (ConfigError, ModelError):
-                pass
-        print("lives")
-    """
-    lives(program)
+    refuses_all(tmp_path, "test_heads", "tiny_heads")
 
 
 @pytest.mark.parametrize("end", ["", "del target, head", "head.close(); target.close()"])
