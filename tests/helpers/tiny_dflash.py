@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from .gguf_files import ARRAY, FEED, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .tiny_models import EPSILON, HEAD, VOCABULARY, metadata
+from .tiny_models import HEAD, VOCABULARY, metadata, normed, with_changes
 
 LAYERS = (1, 3, 4, 5)  # of the target
 N_LAYER, BLOCK, MASK = 2, 5, 17
@@ -14,15 +14,13 @@ BASE = 10000.0  # of the rotation
 
 
 def dflash_metadata(**changed: Field | None) -> dict[str, Field]:
-    """Return the metadata of a head, some of it changed (None: left out)."""
-    found: dict[str, Field | None] = dict(metadata("dflash", N_LAYER))
+    """Return the metadata of a head, some of it changed as in `with_changes`."""
+    found = metadata("dflash", N_LAYER)
     found["dflash.attention.head_count_kv"] = (UINT32, KEY_HEADS)
     found["dflash.target_layers"] = (ARRAY, (INT32, list(LAYERS)))
     found["dflash.block_size"] = (UINT32, BLOCK)
     found["tokenizer.ggml.mask_token_id"] = (UINT32, MASK)
-    for key, content in changed.items():  # "__" stands for "." in keys of the architecture's own
-        found[key if "." in key else f"dflash.{key.replace('__', '.')}"] = content
-    return {key: content for key, content in found.items() if content is not None}
+    return with_changes(found, changed)
 
 
 def dflash_weights(seed: int = 1) -> dict[str, np.ndarray]:
@@ -55,10 +53,6 @@ def write(
     return path
 
 
-def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
-
-
 def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Rotate the halves of each head, [n, heads, HEAD], by angles that grow with positions."""
     angles = positions[:, None, None] * BASE ** (-np.arange(0, HEAD, 2) / HEAD)
@@ -87,19 +81,19 @@ class Reference:
         target's states [n, layers, width] at these positions.
         """
         w = self._w
-        known = _normed(states.reshape(-1, len(LAYERS) * WIDTH) @ w["fc"].T, w["enc.output_norm"])
+        known = normed(states.reshape(-1, len(LAYERS) * WIDTH) @ w["fc"].T, w["enc.output_norm"])
         block = position + np.arange(BLOCK)
         x = self._embeddings[[token, *[MASK] * (BLOCK - 1)]]
         for i in range(N_LAYER):
             layer = {
                 n.removeprefix(f"blk.{i}."): v for n, v in w.items() if n.startswith(f"blk.{i}.")
             }
-            normed = _normed(x, layer["attn_norm"])
-            query = (normed @ layer["attn_q"].T).reshape(BLOCK, HEADS, HEAD)
-            query = _rotated(_normed(query, layer["attn_q_norm"]), block)
-            both, at = np.concatenate([known, normed]), np.concatenate([positions, block])
+            inner = normed(x, layer["attn_norm"])
+            query = (inner @ layer["attn_q"].T).reshape(BLOCK, HEADS, HEAD)
+            query = _rotated(normed(query, layer["attn_q_norm"]), block)
+            both, at = np.concatenate([known, inner]), np.concatenate([positions, block])
             key = (both @ layer["attn_k"].T).reshape(len(both), KEY_HEADS, HEAD)
-            key = _rotated(_normed(key, layer["attn_k_norm"]), at)
+            key = _rotated(normed(key, layer["attn_k_norm"]), at)
             value = (both @ layer["attn_v"].T).reshape(len(both), KEY_HEADS, HEAD)
             key, value = (np.repeat(a, HEADS // KEY_HEADS, 1) for a in (key, value))
             scores = np.einsum("ihd,jhd->hij", query, key) / HEAD**0.5
@@ -112,7 +106,7 @@ class Reference:
                 + np.einsum("hij,jhd->ihd", probs, value).reshape(BLOCK, -1)
                 @ layer["attn_output"].T
             )
-            inner = _normed(x, layer["ffn_norm"])
+            inner = normed(x, layer["ffn_norm"])
             gate = inner @ layer["ffn_gate"].T
             x = x + (gate / (1 + np.exp(-gate)) * (inner @ layer["ffn_up"].T)) @ layer["ffn_down"].T
-        return _normed(x, w["output_norm"]) @ self._output.T
+        return normed(x, w["output_norm"]) @ self._output.T

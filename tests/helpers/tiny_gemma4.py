@@ -6,7 +6,7 @@ import numpy as np
 
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, UINT32, WIDTH, Field, gguf_bytes
 from .heads import Linear, attention, rotated
-from .tiny_models import EPSILON, VOCABULARY, metadata
+from .tiny_models import EPSILON, VOCABULARY, metadata, with_changes
 
 PATTERN = [True, True, False, True, True, False]  # layers with a sliding window
 OWN_PATTERN = [True, True, False]  # the assistant's
@@ -119,12 +119,7 @@ def write_assistant(folder: Path, weights: dict | None = None, **changed: Field 
 
 
 def _write(path: Path, found: dict, weights: dict, changed: dict[str, Field | None]) -> Path:
-    kind = found["general.architecture"][1].decode()
-    for key, content in changed.items():
-        name = key if "." in key else f"{kind}.{key.replace('__', '.')}"
-        found[name] = content
-    kept = {key: content for key, content in found.items() if content is not None}
-    path.write_bytes(gguf_bytes(kept, weights))
+    path.write_bytes(gguf_bytes(with_changes(found, changed), weights))
     return path
 
 

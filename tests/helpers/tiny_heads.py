@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from .gguf_files import ARRAY, BOOL, INT32, UINT32, Field, gguf_bytes
-from .tiny_models import EPSILON, FEED, HEADS, VOCABULARY, WIDTH, metadata
+from .tiny_models import FEED, HEADS, VOCABULARY, WIDTH, metadata, normed, with_changes
 
 HEAD = WIDTH // HEADS
 KEY_HEADS = 2
@@ -15,14 +15,12 @@ BASE = 10000.0  # of the rotation
 
 
 def head_metadata(**changed: Field | None) -> dict[str, Field]:
-    """Return the metadata of a head, some of it changed (None: left out)."""
-    found: dict[str, Field | None] = dict(metadata("eagle3", 1))
+    """Return the metadata of a head, some of it changed as in `with_changes`."""
+    found = metadata("eagle3", 1)
     found["eagle3.attention.head_count_kv"] = (UINT32, KEY_HEADS)
     found["eagle3.target_layers"] = (ARRAY, (INT32, list(LAYERS)))
     found["eagle3.target_hidden_size"] = (UINT32, WIDTH)
-    for key, content in changed.items():  # "__" stands for "." in keys of the architecture's own
-        found[key if "." in key else f"eagle3.{key.replace('__', '.')}"] = content
-    return {key: content for key, content in found.items() if content is not None}
+    return with_changes(found, changed)
 
 
 def head_weights(seed: int = 1) -> dict[str, np.ndarray]:
@@ -64,10 +62,6 @@ def write(
 NORMED_FIRST = {"norm_before_residual": (BOOL, True)}
 
 
-def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
-
-
 def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Rotate pairs of neighbours in each head, [n, heads, HEAD], by angles that grow with
     positions.
@@ -100,15 +94,15 @@ class Reference:
     def step(self, token: int, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Append a token; return its row over the target's vocabulary, and the head's own state."""
         layer = {name.removeprefix("blk.0."): value for name, value in self._w.items()}
-        embedded = _normed(self._embeddings[token], layer["attn_norm.weight"])
-        normed = _normed(state, layer["attn_norm_2.weight"])
-        both = np.concatenate([embedded, normed])
-        own = (normed if self._normed_first else state) + self._attention(both, layer)
-        inner = _normed(own, layer["ffn_norm.weight"])
+        embedded = normed(self._embeddings[token], layer["attn_norm.weight"])
+        own = normed(state, layer["attn_norm_2.weight"])
+        both = np.concatenate([embedded, own])
+        own = (own if self._normed_first else state) + self._attention(both, layer)
+        inner = normed(own, layer["ffn_norm.weight"])
         gate = layer["ffn_gate.weight"] @ inner
         up = layer["ffn_up.weight"] @ inner
         own = own + layer["ffn_down.weight"] @ (gate / (1 + np.exp(-gate)) * up)
-        logits = self._output @ _normed(own, self._w["output_norm.weight"])
+        logits = self._output @ normed(own, self._w["output_norm.weight"])
         if self._drafted is None:
             return logits, own
         row = np.full(VOCABULARY, -np.inf)

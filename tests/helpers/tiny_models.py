@@ -50,6 +50,24 @@ def metadata(architecture: str, n_layer: int = N_LAYER, n_ctx: int = 512) -> dic
     return found
 
 
+def normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the RMS norm of vectors."""
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
+
+
+def with_changes(found: dict[str, Field], changed: dict[str, Field | None]) -> dict[str, Field]:
+    """Return metadata, some of it changed (None: left out).
+
+    "__" stands for "." in keys of the architecture's own, which go without its name.
+    """
+    architecture = found["general.architecture"][1].decode()
+    named = {
+        key if "." in key else f"{architecture}.{key.replace('__', '.')}": content
+        for key, content in changed.items()
+    }
+    return {key: content for key, content in (found | named).items() if content is not None}
+
+
 def _layer(architecture: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the weights of one layer."""
     shapes: dict[str, tuple[int, ...]] = {

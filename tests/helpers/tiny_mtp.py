@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .tiny_models import EPSILON, HEAD, N_LAYER, VOCABULARY, metadata
+from .tiny_models import HEAD, N_LAYER, VOCABULARY, metadata, normed, with_changes
 
 KINDS = [  # architectures, and how many MTP layers
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
@@ -184,22 +184,16 @@ def write(
     weights: dict[str, np.ndarray] | None = None, **changed: Field | None,
 ) -> Path:  # fmt: skip
     """Write a target and return its path. alone: only its MTP layers, as a sidecar has them.
-    changed: metadata of the architecture's own, "__" for ".".
+    changed: metadata, as in `with_changes`.
     """
-    found: dict[str, Field | None] = dict(mtp_metadata(architecture, n_mtp))
-    for key, content in changed.items():
-        found[f"{architecture}.{key.replace('__', '.')}"] = content
+    found = with_changes(mtp_metadata(architecture, n_mtp), changed)
     made = mtp_weights(architecture, n_mtp) if weights is None else weights
     if alone:
         trunk = tuple(f"blk.{i}." for i in range(N_LAYER))
         made = {name: value for name, value in made.items() if not name.startswith(trunk)}
     path = folder / f"{'mtp-' if alone else ''}{architecture}-{n_mtp}.gguf"
-    path.write_bytes(gguf_bytes({k: v for k, v in found.items() if v is not None}, made))
+    path.write_bytes(gguf_bytes(found, made))
     return path
-
-
-def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * weight
 
 
 def _rotated(x: np.ndarray, position: int) -> np.ndarray:
@@ -244,12 +238,12 @@ class Reference:
     def step(self, token: int, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Append a token; return its row and the layer's own state."""
         w = self._layer
-        both = [_normed(self._embeddings[token], w["nextn.enorm"])]
-        x = w["nextn.eh_proj"] @ np.concatenate([*both, _normed(state, w["nextn.hnorm"])])
-        x = x + self._attention(_normed(x, w["attn_norm"]))
+        both = [normed(self._embeddings[token], w["nextn.enorm"])]
+        x = w["nextn.eh_proj"] @ np.concatenate([*both, normed(state, w["nextn.hnorm"])])
+        x = x + self._attention(normed(x, w["attn_norm"]))
         norm = "ffn_norm" if "ffn_norm" in w else "post_attention_norm"
-        x = x + self._feed_forward(_normed(x, w[norm]))
-        last = _normed(x, w["nextn.shared_head_norm"])
+        x = x + self._feed_forward(normed(x, w[norm]))
+        last = normed(x, w["nextn.shared_head_norm"])
         return self._output @ last, x if self._architecture == "mimo2" else last
 
     def truncate(self, n: int) -> None:
@@ -265,7 +259,7 @@ class Reference:
         query, gate = self._parted(query)
         key = key.reshape(HEADS, HEAD)
         if "attn_q_norm" in w:
-            query, key = _normed(query, w["attn_q_norm"]), _normed(key, w["attn_k_norm"])
+            query, key = normed(query, w["attn_q_norm"]), normed(key, w["attn_k_norm"])
         self.keys.append(_rotated(key, position))
         self.values.append(value.reshape(HEADS, HEAD))
         scores = np.einsum("hd,nhd->hn", _rotated(query, position), np.array(self.keys))
