@@ -48,13 +48,16 @@ def tapped(folder, layers, config):
 
 
 @contextlib.contextmanager
-def opening(folder, write):
-    """Give a function that writes and opens heads, which are closed at the end."""
+def opening(folder, write, states):
+    """Give a function that writes and opens heads, which know these states and are closed at the
+    end.
+    """
     made = []
 
     def opened(target=None, weights=None, config=EXACT, **changed):
         path = write(folder / f"head-{len(made)}.gguf", weights, **changed)
         made.append(llama_cpp.open_head(path, config, target or OtherEngine()))
+        made[-1].features = features_of(states)
         return made[-1]
 
     try:

@@ -40,16 +40,14 @@ def states(target):
 
 
 @pytest.fixture
-def opened(tmp_path):
-    with opening(tmp_path, tiny_dflash.write) as found:
-        yield found
+def opened(tmp_path, states):
+    with opening(tmp_path, tiny_dflash.write, states) as opened:
+        yield opened
 
 
 @pytest.fixture
-def head(opened, states):
-    made = opened()
-    made.features = features_of(states)
-    return made
+def head(opened):
+    return opened()
 
 
 def block(states, n, token, start=0, known=0, reference=None):
@@ -89,7 +87,6 @@ def test_rows_are_those_of_numpy(head, states, n):
 @pytest.mark.parametrize("n", [1, 5, 40, 150])
 def test_windows_are_those_of_numpy(opened, states, n):
     head = opened(**windowed([True, False]))
-    head.features = features_of(states)
     reference = tiny_dflash.Reference(tiny_dflash.dflash_weights(), windows=(9, 0))
     expected = block(states, n, LONG[n - 1], reference=reference)
     for _ in range(2):
@@ -101,7 +98,6 @@ def test_windows_are_those_of_numpy(opened, states, n):
 
 def test_heads_for_targets_of_pictures_have_the_positions_of_text(opened, states):
     head = opened(rope__dimension_sections=(ARRAY, (INT32, [4, 0, 0, 0])))
-    head.features = features_of(states)
     assert near(rows_of(head, LONG), block(states, len(LONG), LONG[-1]))
 
 
@@ -112,15 +108,13 @@ def test_a_cache_may_begin_later_in_the_text(head, states, start):
 
 
 @pytest.mark.parametrize("known", [1, 30, 88, 89, 130])
-def test_states_that_are_missing_at_first_take_no_cells(opened, states, known):
-    head = opened()
+def test_states_that_are_missing_at_first_take_no_cells(head, states, known):
     head.features = features_of(states[known:], known)
     assert near(rows_of(head, LONG[:90]), block(states, 90, LONG[89], known=min(known, 89)))
     assert head.n_past == 90
 
 
-def test_states_that_are_missing_later_are_zeros(opened, states):
-    head = opened()
+def test_states_that_are_missing_later_are_zeros(head, states):
     head.features = features_of(states[:40])
     head.decode(LONG[:60])
     gone = states.copy()
@@ -177,7 +171,6 @@ def test_weights_of_the_target_are_used_where_a_head_has_none(opened, target, st
     names = {"token_embd.weight": "embeddings", "output.weight": "output"}
     for lacking in (names, ["token_embd.weight"]):
         head = opened(target, without(*lacking))
-        head.features = features_of(states)
         given = {names[name]: found[name] for name in lacking}
         weights = {"token_embd.weight": np.zeros(1), "output.weight": np.zeros(1)}
         reference = tiny_dflash.Reference(weights | without(*lacking), **given)

@@ -38,16 +38,14 @@ def states(target):
 
 
 @pytest.fixture
-def opened(tmp_path):
-    with opening(tmp_path, tiny_heads.write) as found:
-        yield found
+def opened(tmp_path, states):
+    with opening(tmp_path, tiny_heads.write, states) as opened:
+        yield opened
 
 
 @pytest.fixture
-def head(opened, states):
-    made = opened()
-    made.features = features_of(states)
-    return made
+def head(opened):
+    return opened()
 
 
 def read(reference, tokens, states, start=0, known=0):
@@ -72,7 +70,6 @@ def test_its_facts(head):
 @pytest.mark.parametrize("n", [1, 5, 40, 150])
 def test_rows_are_those_of_numpy(opened, states, changed, n):
     head = opened(**changed)
-    head.features = features_of(states)
     reference = tiny_heads.Reference(tiny_heads.head_weights(), bool(changed))
     expected, own = read(reference, LONG[:n], states)
     wanted = min(n, 20)
@@ -99,31 +96,28 @@ def test_a_head_may_draft_all_tokens(opened, states):
         np.random.default_rng(5).normal(size=(len(TOKENS), tiny_models.WIDTH)).astype(np.float32)
     )
     head = opened(weights=weights)
-    head.features = features_of(states)
     expected, _ = read(tiny_heads.Reference(weights), TEXT, states)
     assert near(head.decode(TEXT, len(TEXT)).logits, expected)
 
 
 @pytest.mark.parametrize("start", [1, 37])
-def test_a_cache_may_begin_later_in_the_text(opened, states, start):
-    head = opened()
-    head.features, head.start = features_of(states), start
+def test_a_cache_may_begin_later_in_the_text(head, states, start):
+    head.start = start
     reference = tiny_heads.Reference(tiny_heads.head_weights())
     expected, _ = read(reference, LONG[start : start + 50], states, start)
     assert near(head.decode(LONG[start : start + 50], 10).logits, expected[-10:])
 
 
 @pytest.mark.parametrize("known", [0, 1, 30, 99, 100, 130])
-def test_states_that_are_missing_are_zeros(opened, states, known):
-    head = opened()
+def test_states_that_are_missing_are_zeros(head, states, known):
     head.features = features_of(states[known:], known)
     reference = tiny_heads.Reference(tiny_heads.head_weights())
     expected, _ = read(reference, LONG[:100], states, known=known)
     assert near(head.decode(LONG[:100], 10).logits, expected[-10:])
 
 
-def test_without_any_states_all_are_zeros(opened):
-    head = opened()
+def test_without_any_states_all_are_zeros(head):
+    head.features.truncate(0)
     reference = tiny_heads.Reference(tiny_heads.head_weights())
     expected, _ = read(reference, TEXT, None, known=1000)
     assert near(head.decode(TEXT).logits[0], expected[-1])
@@ -164,7 +158,6 @@ def test_weights_of_the_target_are_used_where_a_head_has_none(opened, target, st
     ):
         weights = borrowing(*names)
         head = opened(target, weights)
-        head.features = features_of(states)
         reference = tiny_heads.Reference({"output.weight": np.zeros(1)} | weights, **given)
         expected, _ = read(reference, TEXT, states)
         assert near(head.decode(TEXT, 5).logits, expected[-5:])
