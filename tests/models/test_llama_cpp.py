@@ -168,7 +168,7 @@ def victim(smollm2, small_draft):
         yield engine
 
 
-@settings(max_examples=share(50), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(50, 16), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     n_prompt=st.integers(1, 300), n_events=st.integers(0, 12), how=st.sampled_from(
         ["close", "cancel", "cancel from a thread", "time limit"]
