@@ -180,19 +180,23 @@ class ToyTokenizer:
         self._eog = frozenset(eog)
         self.vocab_size = len(vocab)
         self.chat_template = chat_template
+        self._by_first_byte: dict[int, list[int]] = {}  # the ids of entries, the longest first
+        for i in sorted(range(len(vocab)), key=lambda i: -len(self._vocab[i])):
+            if self._vocab[i]:
+                self._by_first_byte.setdefault(self._vocab[i][0], []).append(i)
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Return the token ids of `text`. Raises ConfigError where no entry fits."""
-        data, ids = text.encode(), []
-        while data:
-            fits = [i for i, entry in enumerate(self._vocab) if entry and data.startswith(entry)]
-            if not fits:
-                raise ConfigError(f"the toy vocabulary has no entry for {data[:16]!r}")
-            best = max(fits, key=lambda i: len(self._vocab[i]))
+        data, at, ids = text.encode(), 0, []
+        while at < len(data):
+            candidates = self._by_first_byte.get(data[at], [])
+            best = next((i for i in candidates if data.startswith(self._vocab[i], at)), None)
+            if best is None:
+                raise ConfigError(f"the toy vocabulary has no entry for {data[at : at + 16]!r}")
             ids.append(best)
-            data = data[len(self._vocab[best]) :]
+            at += len(self._vocab[best])
         return ids
 
     def encode_pieces(

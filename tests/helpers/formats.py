@@ -3,6 +3,8 @@
 Each is a few lines of Jinja that write what the model named beside it writes.
 """
 
+import re
+
 from edgespec.backends.toy import ToyTokenizer
 
 _HEAD = (
@@ -131,6 +133,15 @@ _WORDS = (
     '": ',
 )
 _LETTERS = [bytes([n]) for n in range(256)]
+_IDS = {word: len(_LETTERS) + i for i, word in enumerate((*_WORDS, *CONTROL))}
+
+
+def _pattern(words):
+    """Return a pattern that splits a text at words, the longest that fits first."""
+    return re.compile("(" + "|".join(map(re.escape, sorted(words, key=len, reverse=True))) + ")")
+
+
+_PLAIN_WORDS, _ALL_WORDS = _pattern(_WORDS), _pattern((*_WORDS, *CONTROL))
 END = len(_LETTERS) + len(_WORDS) + CONTROL.index("<|end|>")
 
 
@@ -145,17 +156,10 @@ class FormTokenizer(ToyTokenizer):
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Return the token ids of `text`, the longest word that fits first."""
-        entries = [*_WORDS, *(CONTROL if parse_special else ())]
-        ids, at = [], 0
-        while at < len(text):
-            found = max(
-                (each for each in entries if text.startswith(each, at)), key=len, default=""
-            )
-            if found:
-                ids.append(len(_LETTERS) + (*_WORDS, *CONTROL).index(found))
-            else:
-                ids += text[at].encode()
-            at += len(found) or 1
+        entries = _ALL_WORDS if parse_special else _PLAIN_WORDS
+        ids = []
+        for part in entries.split(text):
+            ids += [_IDS[part]] if entries.fullmatch(part) else part.encode()
         return ids
 
     def has_control(self, text: str) -> bool:

@@ -195,9 +195,12 @@ def test_no_reasoning_is_none():
     assert matcher.allows(ord("x"), spelled)
 
 
+N_TOKENS = FormTokenizer().vocab_size
+
+
 def random_probs(length):
     rng = np.random.default_rng(length[-1] + 1000 * len(length))
-    row = rng.dirichlet(np.full(FormTokenizer().vocab_size, 0.1))
+    row = rng.dirichlet(np.full(N_TOKENS, 0.1))
     words = range(256, END)
     row[list(words)] += 0.02
     return row / row.sum()

@@ -19,7 +19,8 @@ from tests.helpers.formats import END, TEMPLATES, FormTokenizer
 
 pytest.importorskip("llguidance")
 
-CONSTRAINTS = Constraints(FormTokenizer())
+TOKENIZER = FormTokenizer()
+CONSTRAINTS = Constraints(TOKENIZER)
 FORM = AnswerFormat.of(TEMPLATES["parameters"], {})
 CLOSING = "\n</parameter>\n"
 
@@ -181,8 +182,8 @@ CONTROLLED = AnswerFormat(
     None,
     ToolMarkers("<tool_call>", "\n", "</tool_call>", pairs=PairMarkers("[CALL_ID]", "=", "[ARGS]")),
 )
-ARGS = FormTokenizer().encode("[ARGS]")[0]
-BEGUN = [*FormTokenizer().encode("<tool_call>go\n[CALL_ID]a=")]
+ARGS = TOKENIZER.encode("[ARGS]")[0]
+BEGUN = [*TOKENIZER.encode("<tool_call>go\n[CALL_ID]a=")]
 
 
 def test_lengths_are_followed_where_the_marker_is_a_control_token():
@@ -297,7 +298,7 @@ def test_random_calls_follow_the_schema(template):
         while len(ids) < 500 and not matcher.has_ended:
             allowed = np.flatnonzero(matcher.mask())
             if not begun and rng.random() < 0.3:
-                begun = FormTokenizer().encode(rng.choice(markers))
+                begun = TOKENIZER.encode(rng.choice(markers))
             wanted = begun.pop(0) if begun else END
             if wanted not in allowed:
                 wanted, begun = int(rng.choice(list(allowed))), []
@@ -305,7 +306,7 @@ def test_random_calls_follow_the_schema(template):
             matcher.accept(ids[-1:])
         if matcher.has_ended:
             reader = form.reader(options, "")
-            pieces = (made.shown.get(token) or FormTokenizer().piece(token) for token in ids)
+            pieces = (made.shown.get(token) or TOKENIZER.piece(token) for token in ids)
             reader.feed(b"".join(pieces).decode("utf-8", "replace"))
             reader.end()
             (call,) = reader.calls
