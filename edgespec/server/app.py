@@ -105,7 +105,7 @@ class _Operations:
     def __init__(self, queue: RequestQueue, metrics: Metrics, settings: ServerSettings) -> None:
         self._queue = queue
         self._metrics = metrics
-        self._document = openapi.document(settings)
+        self._settings = settings
         self.ready = False
 
     def routes(self) -> list[Route]:
@@ -125,9 +125,13 @@ class _Operations:
         """Answer `/metrics`: metrics for Prometheus."""
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def description(self, request: Request) -> Response:
-        """Answer `/openapi.json`: the OpenAPI description."""
+    def description(self, request: Request) -> Response:
+        """Answer `/openapi.json`: the OpenAPI description. It runs in a thread: it takes a while."""
         return JSONResponse(self._document)
+
+    @functools.cached_property
+    def _document(self) -> dict[str, Any]:
+        return openapi.document(self._settings)
 
 
 def _middleware(
