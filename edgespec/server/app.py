@@ -126,7 +126,7 @@ class _Operations:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     def description(self, request: Request) -> Response:
-        """Answer `/openapi.json`: the OpenAPI description. It runs in a thread: it takes a while."""
+        """Answer `/openapi.json`: the OpenAPI description. Making it takes a thread a while."""
         return JSONResponse(self._document)
 
     @functools.cached_property
