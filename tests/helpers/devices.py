@@ -39,17 +39,24 @@ class FakeDevice:
         return self.sessions.receive(self.session, self.hear, data)
 
     def begin(self, ids, keep=0, checksum=0, n_prompt=None, options=None, **params):
+        """Send BEGIN, and return this device."""
         self.context = list(ids) if not keep else self.context[:keep] + list(ids)
         total = keep + len(ids)
         self.say(protocol.Begin(
             1, keep, checksum, n_prompt or total, SamplingParams(**params), 7, tuple(ids),
             options or {},
         ))  # fmt: skip
+        return self
 
     def verify(self, round_, ids=(), ahead=0, parents=()):
         n = len(self.context)
         checksum = protocol.Context(self.context).checksum(n)
         self.say(protocol.Verify(round_, n, checksum, ahead, tuple(ids), tuple(parents)))
+
+    def ask(self, *args, **options):
+        """Send VERIFY, and step until nothing is left to do."""
+        self.verify(*args, **options)
+        settle(self.sessions)
 
     def all(self, kind):
         return [frame for frame in self.got if isinstance(frame, kind)]

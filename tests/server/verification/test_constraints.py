@@ -20,12 +20,12 @@ ANSWER = {
 
 
 def begun(options, sessions=None, **begin):
-    """Return sessions and a device that has sent BEGIN with these options."""
-    sessions = sessions or sessions_over()
-    device = FakeDevice(sessions, version=2)
-    device.begin(PROMPT, options=options, **begin)
-    settle(sessions)
-    return sessions, device
+    """Return a device that has sent BEGIN with these options."""
+    device = FakeDevice(sessions or sessions_over(), version=2).begin(
+        PROMPT, options=options, **begin
+    )
+    settle(device.sessions)
+    return device
 
 
 def answer(device):
@@ -42,14 +42,13 @@ def error(device):
 
 
 def test_the_target_stops_where_the_answer_is_complete():
-    sessions, device = begun({"choices": '["abc"]'})
-    device.verify(0, ahead=20)
-    settle(sessions)
+    device = begun({"choices": '["abc"]'})
+    device.ask(0, ahead=20)
     assert device.text() == [A, B, C, END]
     device.say(protocol.More(30))
-    settle(sessions)
+    settle(device.sessions)
     assert len(device.text()) == 4
-    assert sessions.n_waiting == 0
+    assert device.sessions.n_waiting == 0
 
 
 @pytest.mark.parametrize(("ids", "parents", "accepted"), [
@@ -61,74 +60,63 @@ def test_the_target_stops_where_the_answer_is_complete():
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0}])
 def test_a_draft_that_goes_on_behind_the_end(ids, parents, accepted, params):
     """Whatever the target would say there is not said, and its cache is right afterwards."""
-    sessions, device = begun({"choices": '["ab"]'}, **params)
-    device.verify(0, ids, parents=parents)
-    settle(sessions)
+    device = begun({"choices": '["ab"]'}, **params)
+    device.ask(0, ids, parents=parents)
     assert (answer(device).accepted, answer(device).token) == (accepted, END)
     checksum = protocol.Context(PROMPT).checksum(3)
     device.begin([], keep=3, checksum=checksum, n_prompt=3, options={"choices": '["abc"]'})
-    device.verify(1, ahead=3)
-    settle(sessions)
+    device.ask(1, ahead=3)
     assert device.text()[-4:] == [A, B, C, END]
 
 
 def test_an_end_that_the_device_has_not_seen_is_dropped():
-    sessions, device = begun({"regex": "a+"}, logit_bias={END: 50.0})
-    device.verify(0, ahead=9)
-    settle(sessions)
+    device = begun({"regex": "a+"}, logit_bias={END: 50.0})
+    device.ask(0, ahead=9)
     assert device.text() == [A, END]
     device.context += [A]
-    device.verify(10, [A, A])
-    settle(sessions)
+    device.ask(10, [A, A])
     assert answer(device) == protocol.Answer(10, 0, END, answer(device).server_us)
 
 
 def test_a_device_to_which_the_end_is_none():
-    sessions, device = begun({"choices": '["a"]'})
-    device.verify(0, ahead=4)
-    settle(sessions)
+    device = begun({"choices": '["a"]'})
+    device.ask(0, ahead=4)
     device.context += device.text()
-    device.verify(5)
-    settle(sessions)
+    device.ask(5)
     assert error(device).code == protocol.UNSUPPORTED
     assert "token 27 has ended the answer" in error(device).message
 
 
 def test_an_answer_that_goes_on_after_a_connection_was_lost():
-    sessions, device = begun({"regex": "ab*c"})
-    device.verify(0, [A, B])
-    settle(sessions)
+    device = begun({"regex": "ab*c"})
+    device.ask(0, [A, B])
     assert answer(device).accepted >= 1
     again = FakeDevice(sessions_over(), version=2)
     again.begin([*PROMPT, A, B, B, C], n_prompt=3, options={"regex": "ab*c"})
-    again.verify(0)
-    settle(again.sessions)
+    again.ask(0)
     assert again.text() == [END]
 
 
 def test_output_that_does_not_follow():
-    sessions, device = begun({"regex": "ab*c"})
-    device.verify(0)
-    settle(sessions)
+    device = begun({"regex": "ab*c"})
+    device.ask(0)
     for output in ([B], [A, C, A], [A, END], [A, C, END, A]):
-        again = FakeDevice(sessions, version=2)
+        again = FakeDevice(device.sessions, version=2)
         again.begin([*PROMPT, *output], n_prompt=3, options={"regex": "ab*c"})
-        again.verify(0)
-        settle(sessions)
+        again.ask(0)
         assert error(again).code == protocol.PROTOCOL
         assert "do not follow the constraint" in error(again).message
         assert not again.text()
 
 
 def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
-    sessions, device = begun({"regex": "ab*c"})
+    device = begun({"regex": "ab*c"})
     device.begin([*PROMPT, B], n_prompt=3, options={"regex": "ab*c"})
-    settle(sessions)
+    settle(device.sessions)
     assert error(device).code == protocol.PROTOCOL
-    again = FakeDevice(sessions, device.session.token, version=2)
+    again = FakeDevice(device.sessions, device.session.token, version=2)
     again.context = [*PROMPT, B]
-    again.verify(0)
-    settle(sessions)
+    again.ask(0)
     assert not again.text()
     assert again.all(protocol.Need)
 
@@ -146,35 +134,29 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
     ({"answer": "start: nothing"}, protocol.CONSTRAINT, "answer cannot be followed"),
 ])  # fmt: skip
 def test_options_that_are_refused(options, code, said):
-    sessions, device = begun(options)
+    device = begun(options)
     assert (error(device).code, said in error(device).message) == (code, True), error(device)
-    other = FakeDevice(sessions, version=2)
-    other.begin(PROMPT, options={"choices": '["b"]'})
-    other.verify(0, ahead=1)
-    settle(sessions)
+    other = FakeDevice(device.sessions, version=2).begin(PROMPT, options={"choices": '["b"]'})
+    other.ask(0, ahead=1)
     assert other.text() == [B, END]
 
 
 def test_reasoning_ends_where_its_budget_does():
     """Behind the opening two tokens are free, then come the one that closes and the rest."""
     for most in (0, 2, 5):
-        sessions, device = begun(ANSWER | {"reasoning_budget": most}, logit_bias={25: 50.0})
-        device.verify(0, [A, 25, 25, 25], ahead=9)
-        settle(sessions)
+        device = begun(ANSWER | {"reasoning_budget": most}, logit_bias={25: 50.0})
+        device.ask(0, [A, 25, 25, 25], ahead=9)
         drafted = [A, 25, 25, 25][: answer_of(device, 0).accepted]
         text = [*drafted, *device.text()]
         assert text == [A, *[25] * most, B, C, END]
 
 
 def test_a_constraint_holds_for_one_context():
-    sessions, device = begun({"choices": '["b"]'})
+    device = begun({"choices": '["b"]'})
     device.begin(PROMPT)
-    device.verify(0, ahead=5)
-    settle(sessions)
-    plain = FakeDevice(sessions, version=2)
-    plain.begin(PROMPT)
-    plain.verify(0, ahead=5)
-    settle(sessions)
+    device.ask(0, ahead=5)
+    plain = FakeDevice(device.sessions, version=2).begin(PROMPT)
+    plain.ask(0, ahead=5)
     assert device.text() == plain.text()
     assert len(device.text()) == 6
 
@@ -204,23 +186,20 @@ TEXTS = st.one_of(
 
 
 def test_random_constraints_end_one_session_at_most():
-    sessions, well = begun({}, sessions_over(clock=Clock()))
+    well = begun({}, sessions_over(clock=Clock()))
     seen = set()
 
     @settings(max_examples=share(600), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(["schema", "regex", "grammar", "choices", "answer"]), TEXTS)
     def run(kind, text):
-        device = FakeDevice(sessions, version=2)
-        device.begin(PROMPT, options={kind: text})
-        device.verify(0, [A, B, END], ahead=3)
-        settle(sessions)
+        device = FakeDevice(well.sessions, version=2).begin(PROMPT, options={kind: text})
+        device.ask(0, [A, B, END], ahead=3)
         for refused in device.all(protocol.Error):
             assert refused.code in (protocol.CONSTRAINT, protocol.UNSUPPORTED), refused
         seen.update(type(frame).__name__ for frame in device.got)
-        sessions.leave(device.session, device.hear, forget=True)
+        well.sessions.leave(device.session, device.hear, forget=True)
 
     run()
     assert {"Answer", "Error"} <= seen
-    well.verify(0, ahead=3)
-    settle(sessions)
+    well.ask(0, ahead=3)
     assert len(well.text()) == 4

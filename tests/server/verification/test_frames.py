@@ -7,10 +7,8 @@ from tests.helpers.serving import N
 
 def test_the_target_goes_on_by_itself_as_far_as_it_may():
     sessions = sessions_over()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3])
-    device.verify(0, ahead=5)
-    settle(sessions)
+    device = FakeDevice(sessions).begin([1, 2, 3])
+    device.ask(0, ahead=5)
     assert device.text() == plain([1, 2, 3], 6)
     assert [a.round for a in device.all(protocol.Answer)] == [0, 1, 2, 3, 4, 5]
     device.say(protocol.More(8))  # too late, and taken up all the same
@@ -25,26 +23,19 @@ def test_the_target_goes_on_by_itself_as_far_as_it_may():
 
 
 def test_a_draft_drops_what_the_target_went_on_with():
-    sessions = sessions_over()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3], presence_penalty=0.5)
-    device.verify(0, ahead=6)
-    settle(sessions)
+    device = FakeDevice(sessions_over()).begin([1, 2, 3], presence_penalty=0.5)
+    device.ask(0, ahead=6)
     first = device.text()
     device.context += first[:2]
-    device.verify(7, first[2:5])
-    settle(sessions)
+    device.ask(7, first[2:5])
     last = device.all(protocol.Answer)[-1]
     assert (last.round, last.accepted) == (7, 3)
     assert last.token == first[5], "penalties count what was kept, not what was dropped"
 
 
 def test_where_an_answer_ends_is_the_devices_to_see():
-    sessions = sessions_over()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3], logit_bias={27: 100.0})
-    device.verify(0, ahead=4)
-    settle(sessions)
+    device = FakeDevice(sessions_over()).begin([1, 2, 3], logit_bias={27: 100.0})
+    device.ask(0, ahead=4)
     assert device.text() == [27] * 5
 
 
@@ -54,8 +45,7 @@ def test_a_round_near_the_end_of_numbers_harms_nobody():
     other.begin([1, 2, 3])
     device.begin([1, 2, 3])
     device.verify(2**64 - 1, ahead=1)
-    other.verify(0, ahead=2)
-    settle(sessions)
+    other.ask(0, ahead=2)
     assert "round 18446744073709551615" in device.all(protocol.Error)[0].message
     assert other.text() == plain([1, 2, 3], 3)
 
@@ -74,16 +64,12 @@ def test_rows_that_are_no_numbers_end_one_session_only():
 
 def test_a_prompt_longer_than_this_server_takes():
     sessions = sessions_over(max_prompt_tokens=10)
-    device = FakeDevice(sessions)
-    device.begin([1] * 11)
+    device = FakeDevice(sessions).begin([1] * 11)
     settle(sessions)
     assert device.all(protocol.Error)[0].code == protocol.CONTEXT_FULL
 
 
 def test_what_was_said_is_no_prompt_when_a_session_is_resumed():
-    sessions = sessions_over(max_prompt_tokens=10)
-    device = FakeDevice(sessions)
-    device.begin([1] * 30, n_prompt=10)
-    device.verify(0)
-    settle(sessions)
+    device = FakeDevice(sessions_over(max_prompt_tokens=10)).begin([1] * 30, n_prompt=10)
+    device.ask(0)
     assert device.text() == plain([1] * 30, 1)

@@ -13,10 +13,8 @@ def test_a_frame_too_large_for_any_context():
 
 def test_resumed_over_another_connection():
     sessions = sessions_over()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3])
-    device.verify(0, ahead=3)
-    settle(sessions)
+    device = FakeDevice(sessions).begin([1, 2, 3])
+    device.ask(0, ahead=3)
     said = device.text()
     sessions.leave(device.session, device.hear)
     again = FakeDevice(sessions, device.session.token)
@@ -24,8 +22,7 @@ def test_resumed_over_another_connection():
     again.context = [1, 2, 3]
     again.begin(said, keep=3, checksum=protocol.Context([1, 2, 3]).checksum(3), n_prompt=3)
     read = sessions.counts.prompt_tokens
-    again.verify(4)
-    settle(sessions)
+    again.ask(4)
     assert again.text() == plain([1, 2, 3], 5)[4:]
     assert sessions.counts.prompt_tokens == read, "the cache was kept"
     assert not device.say(protocol.Cancel()), "the first connection has no say any more"
@@ -33,8 +30,7 @@ def test_resumed_over_another_connection():
 
 def test_taken_over_while_the_first_connection_still_stands():
     sessions = sessions_over()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3])
+    device = FakeDevice(sessions).begin([1, 2, 3])
     device.verify(0, ahead=20)
     sessions.step()
     FakeDevice(sessions, device.session.token)

@@ -30,8 +30,7 @@ def test_a_bug_that_one_session_meets_is_not_the_others_loss(monkeypatch):
 def test_nobody_learns_what_others_prompts_begin_with():
     sessions = sessions_over()
     for owner in ("one", "two"):
-        device = FakeDevice(sessions, owner=owner)
-        device.begin([5] * 100)
+        device = FakeDevice(sessions, owner=owner).begin([5] * 100)
         settle(sessions)
     assert device.all(protocol.Progress)[0].n_done == 0
     assert sessions.counts.shared_tokens == 0
@@ -41,24 +40,20 @@ def test_a_prompt_is_read_once_for_all_that_begin_with_it():
     sessions = sessions_over()
     prompt = [i % 20 for i in range(150)]
     for i in range(3):
-        device = FakeDevice(sessions)
-        device.begin([*prompt, i])
+        device = FakeDevice(sessions).begin([*prompt, i])
         settle(sessions)
     assert sessions.counts.shared_tokens == 2 * 150
     assert sessions.counts.prompt_tokens == 150 + 0 + 0
     assert device.all(protocol.Progress)[-1].n_done == 151
-    device.verify(0)
-    settle(sessions)
+    device.ask(0)
     assert device.text() == plain([*prompt, 2], 1)
 
 
 def test_nothing_is_shared_where_it_would_cost():
     sessions = Sessions(SeparateModels([toy(1), toy(1)]), TOKENIZER)
     for _ in range(2):
-        device = FakeDevice(sessions)
-        device.begin([5] * 100)
-        device.verify(0, ahead=3)
-        settle(sessions)
+        device = FakeDevice(sessions).begin([5] * 100)
+        device.ask(0, ahead=3)
         assert device.text() == plain([5] * 100, 4)
     assert sessions.counts.shared_tokens == 0
 
@@ -71,13 +66,11 @@ def test_the_session_that_is_idle_longest_loses_its_cache_and_gets_it_back():
         clock.now += 1
         devices.append(FakeDevice(sessions))
         devices[i].begin([i + 1, 2, 3])
-        devices[i].verify(0, ahead=2)
-        settle(sessions)
+        devices[i].ask(0, ahead=2)
     assert sessions.counts.evictions == 1
     assert devices[0].session.slot is None
     devices[0].context += devices[0].text()
-    devices[0].verify(3, ahead=2)
-    settle(sessions)
+    devices[0].ask(3, ahead=2)
     assert devices[0].text() == plain([1, 2, 3], 6)
 
 
@@ -87,17 +80,14 @@ def test_a_full_cache_drops_others_or_says_busy():
     one.begin([1] * 60)
     settle(sessions)
     two.begin([2] * 70)
-    two.verify(0, ahead=3)
-    settle(sessions)
+    two.ask(0, ahead=3)
     assert two.text() == plain([2] * 70, 4)
     assert one.session.slot is None
-    three = FakeDevice(sessions)
-    three.begin([3] * 120)
+    three = FakeDevice(sessions).begin([3] * 120)
     settle(sessions)
     assert three.all(protocol.Busy)[0].retry_ms > 0
     two.context += two.text()
-    two.verify(4)
-    settle(sessions)
+    two.ask(4)
     assert two.text() == plain([2] * 70, 5)
 
 
@@ -147,15 +137,13 @@ def test_more_devices_than_slots_all_have_their_turn():
 def test_an_engine_that_fails_once():
     model = Shared([toy() for _ in range(4)])
     sessions = sessions_over(model)
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3])
+    device = FakeDevice(sessions).begin([1, 2, 3])
     settle(sessions)
     device.verify(0)
     model.failures.append(DecodeError("the engine is ill"))
     settle(sessions)
     assert device.all(protocol.Busy)
-    device.verify(0)
-    settle(sessions)
+    device.ask(0)
     assert device.text() == plain([1, 2, 3], 1)
 
 
@@ -165,8 +153,7 @@ def test_a_bug_does_not_end_the_thread(failure):
     model.failures.append(failure)
     sessions = sessions_over(model)
     sessions.start()
-    device = FakeDevice(sessions)
-    device.begin([1, 2, 3])
+    device = FakeDevice(sessions).begin([1, 2, 3])
     device.wait_for(protocol.Busy)
     device.verify(0)
     device.wait_for(protocol.Answer)
@@ -197,8 +184,7 @@ def test_what_a_slot_has_lost_is_read_again():
         device = FakeDevice(sessions)
         prompt = [*[5] * 100, end]
         device.begin(prompt)
-        device.verify(0, ahead=3)
-        settle(sessions)
+        device.ask(0, ahead=3)
         assert device.text() == plain(prompt, 4)
     assert sessions.counts.shared_tokens == 0
 
@@ -217,10 +203,8 @@ def test_a_slot_that_is_lost_as_its_prefix_is_shared_is_read_again():
     prompts = [[*[5] * 100, end] for end in (1, 2)]
     for device, prompt in zip((first, other), prompts, strict=True):
         device.begin(prompt)
-        device.verify(0, ahead=3)
-        settle(sessions)
+        device.ask(0, ahead=3)
     first.context += first.text()
-    first.verify(4, ahead=3)
-    settle(sessions)
+    first.ask(4, ahead=3)
     assert first.text() == plain(prompts[0], 8)
     assert other.text() == plain(prompts[1], 4)

@@ -15,8 +15,7 @@ RIGHT = plain(PROMPT, 12)
 
 
 def begun(sessions, **params):
-    device = FakeDevice(sessions, version=2)
-    device.begin(PROMPT, **params)
+    device = FakeDevice(sessions, version=2).begin(PROMPT, **params)
     return device
 
 
@@ -27,8 +26,7 @@ def last(device):
 
 def test_the_target_goes_on_behind_the_accepted_path():
     device = begun(sessions_over())
-    device.verify(0, [9, RIGHT[0], 9, RIGHT[1], 9], parents=[-1, -1, 1, 1, 3], ahead=3)
-    settle(device.sessions)
+    device.ask(0, [9, RIGHT[0], 9, RIGHT[1], 9], parents=[-1, -1, 1, 1, 3], ahead=3)
     answers = device.all(protocol.Answer)
     assert [(a.round, a.accepted, a.token) for a in answers] == [
         (0, 4, RIGHT[2]), (1, 0, RIGHT[3]), (2, 0, RIGHT[4]), (3, 0, RIGHT[5]),
@@ -39,8 +37,7 @@ def test_nothing_of_a_tree_is_read_again():
     model = Shared([toy()])
     device = begun(sessions_over(model))
     settle(device.sessions)
-    device.verify(0, [9, RIGHT[0], RIGHT[1], 9], parents=[-1, -1, 1, 2])
-    settle(device.sessions)
+    device.ask(0, [9, RIGHT[0], RIGHT[1], 9], parents=[-1, -1, 1, 2])
     before = device.session.n_cached
     assert before == len(PROMPT) + 2, "all but the last token"
     device.context += RIGHT[:3]
@@ -53,11 +50,9 @@ def test_penalties_count_the_path_and_nothing_else():
     params = {"presence_penalty": 2.0, "frequency_penalty": 1.0}
     sessions = sessions_over()
     chain, branching = begun(sessions, **params), begun(sessions, **params)
-    chain.verify(0, ahead=5)
-    settle(sessions)
+    chain.ask(0, ahead=5)
     said = chain.text()
-    branching.verify(0, [9, 9, said[0], 8, said[1]], parents=[-1, 0, -1, 2, 2], ahead=3)
-    settle(sessions)
+    branching.ask(0, [9, 9, said[0], 8, said[1]], parents=[-1, 0, -1, 2, 2], ahead=3)
     assert branching.all(protocol.Answer)[0].accepted == 5
     assert branching.text() == said[2:6]
 
@@ -69,8 +64,7 @@ def test_chains_and_trees_of_several_devices_at_once():
     settle(sessions)
     devices[0].verify(0, [9, RIGHT[0]], parents=[-1, -1])
     devices[1].verify(0, RIGHT[:2])
-    devices[2].verify(0, [RIGHT[0], 9, RIGHT[1]], parents=[-1, 0, 0])
-    settle(sessions)
+    devices[2].ask(0, [RIGHT[0], 9, RIGHT[1]], parents=[-1, 0, 0])
     assert [d.all(protocol.Answer)[0].accepted for d in devices] == [2, 2, 3]
     assert [d.text() for d in devices] == [[RIGHT[1]], [RIGHT[2]], [RIGHT[2]]]
 
@@ -90,24 +84,20 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_tree(answered):
     again.context = list(PROMPT)
     if not answered:
         again.begin([], keep=3, checksum=protocol.Context(PROMPT).checksum(3))
-    again.verify(0, **draft)
-    settle(sessions)
+    again.ask(0, **draft)
     assert [(a.accepted, a.token) for a in again.all(protocol.Answer)] == [(3, RIGHT[2])]
     assert sessions.counts.verifications == 1
     again.context += RIGHT[:3]
-    again.verify(1)
-    settle(sessions)
+    again.ask(1)
     assert again.text() == RIGHT[2:4]
 
 
 def test_a_tree_in_a_full_context():
-    sessions = sessions_over(Shared([toy(n_ctx=8)]))
-    device = begun(sessions)
+    device = begun(sessions_over(Shared([toy(n_ctx=8)])))
     device.verify(0, [9] * 5, parents=[-1] * 5)
     assert last(device).token == RIGHT[0]
     device.context.append(RIGHT[0])
-    device.verify(1, [9] * 5, parents=[-1] * 5)
-    settle(sessions)
+    device.ask(1, [9] * 5, parents=[-1] * 5)
     assert device.all(protocol.Error)[0].code == protocol.CONTEXT_FULL
 
 
@@ -119,8 +109,7 @@ def test_whatever_comes_is_refused_or_answered_rightly(data):
     n = data.draw(st.integers(0, 8))
     ids = data.draw(st.lists(st.sampled_from([*RIGHT[:3], 9]), min_size=n, max_size=n))
     parents = data.draw(st.lists(st.integers(-1, 4), min_size=n // 2, max_size=n))
-    device.verify(0, ids, parents=parents)
-    settle(device.sessions)
+    device.ask(0, ids, parents=parents)
     well = not parents or (len(parents) == len(ids) and in_order(parents))
     found = device.all(protocol.Answer)
     assert len(found) == well
@@ -146,6 +135,5 @@ def on_path(parents, node):
 
 def test_more_leaves_than_rows_are_refused():
     device = begun(sessions_over(Shared([toy(max_rows=4)])))
-    device.verify(0, [N - 1] * 4, parents=[-1] * 4)
-    settle(device.sessions)
+    device.ask(0, [N - 1] * 4, parents=[-1] * 4)
     assert "a draft of 4 tokens" in device.all(protocol.Error)[0].message
