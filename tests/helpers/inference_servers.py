@@ -1,9 +1,8 @@
 """Verifiers over the fake inference servers, with fast retries."""
 
-from edgespec import (
-    SamplingParams,
-    ToyModel,
-)
+import contextlib
+
+from edgespec import SamplingParams, ToyModel
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
@@ -13,7 +12,7 @@ from edgespec.sampling.randomness import SeededRandomness
 from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.http import Http
 from edgespec.verifiers.sglang import SGLangVerifier
-from tests.helpers.fake_engines import TOKENIZER, VOCAB, toy_probs
+from tests.helpers.fake_engines import TOKENIZER, VOCAB, FakeEngine, toy_probs
 
 KINDS = ["vllm", "llamacpp", "sglang", "generic"]
 PROMPT = TOKENIZER.encode("abab")
@@ -31,6 +30,15 @@ def verifier(kind, url, *, timeout_s=5.0, api_key=None, model="", n_ctx=None, **
     remote = RemoteConfig(f"openai+{url}", model=model, n_ctx=n_ctx or 0)
     make = SGLangVerifier if kind == "sglang" else CompletionsVerifier
     return make(remote, TOKENIZER, http=http, **options)
+
+
+@contextlib.contextmanager
+def connected(kind, **options):
+    """Yield a fake server, which has forgotten how it was connected, and a verifier for it."""
+    engine = FakeEngine(kind)
+    with engine.serving() as url, contextlib.closing(verifier(kind, url, **options)) as target:
+        engine.seen.clear()
+        yield engine, target
 
 
 def begin(target, prompt=PROMPT, abort=None, **params):

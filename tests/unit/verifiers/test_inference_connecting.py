@@ -2,12 +2,7 @@
 
 import pytest
 
-from edgespec import (
-    ConfigError,
-    ToyTokenizer,
-    VerifierRefused,
-    VocabularyMismatch,
-)
+from edgespec import ConfigError, ToyTokenizer, VerifierRefused, VocabularyMismatch
 from edgespec.config import RemoteConfig
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.verifiers import connect

@@ -23,28 +23,28 @@ from edgespec.verifiers.completions import CompletionsVerifier
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.sglang import SGLangVerifier
 from tests.helpers.fake_engines import TOKENIZER, VOCAB, FakeEngine
-from tests.helpers.inference_servers import begin, generate, toy, verifier
+from tests.helpers.inference_servers import begin, connected, generate, toy, verifier
 from tests.helpers.selection import share
 
 
-def rounds(remote, draft=(97, 98)):
+def rounds(remote, **params):
     _, target = remote
-    begin(target)
-    return target.verify(Draft(draft))
+    begin(target, **params)
+    return target.verify(Draft((97, 98)))
 
 
-def answered(path):
-    return path in ("/v1/completions", "/generate")
+def faulty(remote, after, **params):
+    """Check that what `after` makes of the answers is refused."""
+    remote[0].after = after
+    with pytest.raises(VerifierFault):
+        rounds(remote, **params)
 
 
 def test_reordered_choices_are_put_in_order():
-    engine = FakeEngine("vllm")
-    with engine.serving() as url:
-        target = verifier("vllm", url, greedy="fan-out")
+    with connected("vllm", greedy="fan-out") as (engine, target):
         expected = rounds((engine, target))
         engine.after = lambda path, answer: answer | {"choices": answer["choices"][::-1]}
         assert rounds((engine, target)).tokens == expected.tokens
-        target.close()
 
 
 STATUSES = [
@@ -128,14 +128,11 @@ def test_a_server_that_is_not_there():
 
 
 def test_a_server_that_does_not_answer_in_time():
-    engine = FakeEngine("vllm")
-    with engine.serving() as url:
-        target = verifier("vllm", url, timeout_s=0.2)
+    with connected("vllm", timeout_s=0.2) as (engine, target):
         engine.before = lambda path, body: "hang"
         with pytest.raises(VerifierUnavailable, match=r"within 0\.2 s"):
             rounds((engine, target))
         assert engine.hung_up.wait(5)
-        target.close()
 
 
 def test_abort_while_the_server_works_closes_the_connection(remote):
@@ -186,16 +183,6 @@ def test_a_body_that_never_ends(vllm, monkeypatch):
         rounds(vllm)
 
 
-def choices(change):
-    """Return a change to the list of choices of a fan-out."""
-
-    def after(path, answer):
-        change(answer["choices"])
-        return answer
-
-    return after
-
-
 BAD_CHOICES = {
     "too few": lambda found: found.pop(),
     "too many": lambda found: found.append(dict(found[0])),
@@ -218,22 +205,12 @@ BAD_CHOICES = {
 
 @pytest.mark.parametrize("name", BAD_CHOICES)
 def test_bad_choices(name):
-    engine = FakeEngine("vllm")
-    with engine.serving() as url:
-        target = verifier("vllm", url, greedy="fan-out")
-        engine.after = choices(BAD_CHOICES[name])
-        with pytest.raises(VerifierFault):
-            rounds((engine, target))
-        target.close()
-
-
-def prompt_logprobs(change):
     def after(path, answer):
-        rows = answer["choices"][0]["prompt_logprobs"]
-        answer["choices"][0]["prompt_logprobs"] = change(rows)
+        BAD_CHOICES[name](answer["choices"])
         return answer
 
-    return after
+    with connected("vllm", greedy="fan-out") as made:
+        faulty(made, after)
 
 
 BAD_ROWS = {
@@ -254,10 +231,12 @@ BAD_ROWS = {
 
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_bad_prompt_logprobs(vllm, name):
-    engine, _ = vllm
-    engine.after = prompt_logprobs(BAD_ROWS[name])
-    with pytest.raises(VerifierFault):
-        rounds(vllm)
+    def after(path, answer):
+        first = answer["choices"][0]
+        first["prompt_logprobs"] = BAD_ROWS[name](first["prompt_logprobs"])
+        return answer
+
+    faulty(vllm, after)
 
 
 BAD_META = {
@@ -275,18 +254,12 @@ BAD_META = {
 
 @pytest.mark.parametrize("name", BAD_META)
 def test_bad_rows_of_sglang(name):
-    engine = FakeEngine("sglang")
-    with engine.serving() as url:
-        target = verifier("sglang", url)
+    def after(path, answer):
+        BAD_META[name](answer["meta_info"])
+        return answer
 
-        def after(path, answer):
-            BAD_META[name](answer["meta_info"])
-            return answer
-
-        engine.after = after
-        with pytest.raises(VerifierFault):
-            rounds((engine, target))
-        target.close()
+    with connected("sglang") as made:
+        faulty(made, after)
 
 
 @pytest.mark.parametrize("change", [
@@ -297,14 +270,8 @@ def test_bad_rows_of_sglang(name):
     lambda answers: [a | {"meta_info": {"prompt_tokens": 1}} for a in answers],
 ])  # fmt: skip
 def test_bad_batches_of_sglang(change):
-    engine = FakeEngine("sglang")
-    with engine.serving() as url:
-        target = verifier("sglang", url)
-        engine.after = lambda path, answer: change(answer)
-        begin(target, temperature=1.0)
-        with pytest.raises(VerifierFault):
-            target.verify(Draft((97, 98)))
-        target.close()
+    with connected("sglang") as made:
+        faulty(made, lambda path, answer: change(answer), temperature=1.0)
 
 
 NAMES = [

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgespec import (
-    ContextFull,
-    SamplingParams,
-    ToyModel,
-    VerifierRefused,
-)
+from edgespec import ContextFull, SamplingParams, ToyModel, VerifierRefused
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
@@ -22,7 +17,7 @@ from edgespec.types import Draft, Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
 from tests.helpers.fake_engines import TOKENIZER, VOCAB, FakeEngine, toy_probs
-from tests.helpers.inference_servers import PROMPT, begin, generate, toy, verifier
+from tests.helpers.inference_servers import PROMPT, begin, connected, generate, toy, verifier
 
 # --- text ---------------------------------------------------------------------------------
 
@@ -53,9 +48,9 @@ def test_short_prompts_take_prompt_logprobs_and_long_ones_fan_out(vllm):
 
 @pytest.mark.parametrize("greedy", ["fan-out", "prompt_logprobs"])
 def test_both_greedy_recipes_of_vllm(greedy):
-    with FakeEngine("vllm").serving() as url:
+    with connected("vllm", greedy=greedy) as (_, target):
         options = {"prompt": PROMPT * 6, "max_tokens": 20, "ignore_eos": True}
-        drafted = generate(verifier("vllm", url, greedy=greedy), [SuffixDrafter(1)], **options)
+        drafted = generate(target, [SuffixDrafter(1)], **options)
         assert drafted.token_ids == generate(LocalVerifier(toy()), **options).token_ids
 
 
@@ -189,13 +184,11 @@ def test_temperatures_that_vllm_replaces_are_refused(vllm):
 
 
 def test_samplers_that_a_server_is_not_known_to_have_are_refused():
-    with FakeEngine("generic").serving() as url:
-        target = verifier("generic", url)
+    with connected("generic") as (_, target):
         for params in ({"top_k": 5}, {"min_p": 0.1}):
             with pytest.raises(VerifierRefused, match="top_k and min_p"):
                 begin(target, temperature=1.0, **params)
             begin(target, **params)  # moot without temperature
-        target.close()
 
 
 def test_prompts_and_drafts_end_where_the_context_does(remote):
