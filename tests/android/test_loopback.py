@@ -217,9 +217,7 @@ def test_the_server_is_killed_in_the_middle_of_an_answer(classes, server, expect
 @pytest.mark.long("compares a server of real weights with a local run")
 def test_a_connection_that_is_cut_again_and_again(classes, server, expected):
     """The server keeps the session, so the text is the same."""
-    proxy = Proxy(server.port)
-    url = f"ws://127.0.0.1:{proxy.port}"
-    with device(classes, url, "--key", KEY) as process:
+    with Proxy(server.port) as proxy, device(classes, proxy.url, "--key", KEY) as process:
         for i in range(6):
             ask(process, QUESTIONS[i])
             lines = []
@@ -230,7 +228,6 @@ def test_a_connection_that_is_cut_again_and_again(classes, server, expected):
             assert not [line for line in lines if "error" in line or "note" in line]
             said = "".join(line.get("text", "") for line in lines)
             assert said == expected["greedy"][i], QUESTIONS[i]
-    proxy.close()
 
 
 @pytest.mark.long("compares a server of real weights with a local run")

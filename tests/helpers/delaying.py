@@ -81,6 +81,17 @@ class Proxy:
 
         self._loop.call_soon_threadsafe(abort)
 
+    @property
+    def url(self) -> str:
+        """Return the URL for devices."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Listen no more."""
 

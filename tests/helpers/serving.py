@@ -132,6 +132,10 @@ class Server:
         self._server.should_exit = True
         self._thread.join(10)
 
+    def restart(self):
+        self.stop()
+        self.start()
+
     def __enter__(self):
         return self
 
@@ -167,6 +171,17 @@ def closing(*engines):
     finally:
         for one in engines:
             one.close()
+
+
+def disturbed(there, act, after, prompt, **options):
+    """Return the tokens of an answer, and call `act` after each number of tokens in `after`."""
+    shown = []
+    for event in there.stream(prompt, **options):
+        if event.type == "token":
+            shown.append(event.token)
+            if len(shown) in after:
+                act()
+    return tuple(shown)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`edgespec.connect` and real weights behind a real server."""
 
 import functools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -98,12 +98,13 @@ def test_auto_drafts_ahead(server, smollm2):
     """Sources as `connect` puts them together, the policy made to want drafts. The draft model is
     the target itself: most guesses come true.
     """
-    proxy = Proxy(server.port, 0.05)
-    with edgespec.connect(f"ws://127.0.0.1:{proxy.port}", smollm2, n_ctx=1024) as there:
+    with (
+        Proxy(server.port, 0.05) as proxy,
+        edgespec.connect(proxy.url, smollm2, n_ctx=1024) as there,
+    ):
         there._session._policy = FixedDepth(2)
         sources = there.generate(PROMPTS[0], **GREEDY).stats.drafts_by_source
         assert any(name.startswith("ahead") for name in sources), sources
-    proxy.close()
 
 
 def test_only_the_vocabulary_of_a_file(server, smollm2):
@@ -117,20 +118,14 @@ def test_several_at_once_on_one_context(server, target, smollm2):
     """Four sequences and six devices; each text is that of its lone run."""
     prompts = [f"{name} is a city in" for name in ("Oslo", "Lima", "Pune", "Kyiv", "Bari", "Ulm")]
     expected = [target.generate(p, **DRAWN, disable_spec_decode=True).token_ids for p in prompts]
-    found = {}
 
-    def run(i):
-        with edgespec.connect(
-            edgespec.RemoteConfig(server.url, tokenizer=smollm2, timeout_s=60)
-        ) as there:
-            found[i] = there.generate(prompts[i], **DRAWN).token_ids
+    def run(prompt):
+        remote = edgespec.RemoteConfig(server.url, tokenizer=smollm2, timeout_s=60)
+        with edgespec.connect(remote) as there:
+            return there.generate(prompt, **DRAWN).token_ids
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert [found[i] for i in range(len(prompts))] == expected
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(run, prompts)) == expected
 
 
 def test_a_local_target_takes_over(target, smollm2):

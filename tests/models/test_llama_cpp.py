@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -434,17 +435,13 @@ def test_our_reader_sees_what_the_engine_sees(request, model):
 
 def test_pieces_for_two_threads(smollm2_engine):
     tokenizer = smollm2_engine.tokenizer
-    tokens = range(tokenizer.vocab_size)
-    found = [[], []]
-    threads = [
-        threading.Thread(target=lambda to=to: to.extend(map(tokenizer._native_piece, tokens)))
-        for to in found
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1] == [tokenizer._native_piece(token) for token in tokens]
+
+    def pieces(_):
+        return [tokenizer._native_piece(token) for token in range(tokenizer.vocab_size)]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(pieces, range(2))
+    assert first == second == pieces(0)
 
 
 # Bad files.

@@ -2,7 +2,7 @@
 
 import json
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,25 +52,20 @@ def test_texts_are_those_of_one_machine(smollm2):
     options = {"n_ctx": 1024, "batch_invariant": True, "speculative_config": {"method": "none"}}
     with edgespec.load(smollm2, None, **options) as here:
         expected = [[done.token_ids for done in ask(here, form)] for form in FORMS]
-    found = {}
 
-    def run(i, device):
+    def run(device, form):
         with device:
-            found[i] = ask(device, FORMS[i])
+            return ask(device, form)
 
     with serving(smollm2, "--batch-invariant", "-np", "4", "-c", "1024") as server:
         devices = [connected(server.url, smollm2, KINDS[i % 3]) for i in range(len(FORMS))]
-        threads = [threading.Thread(target=run, args=each) for each in enumerate(devices)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-    assert len(found) == len(FORMS)
-    for i, answers in found.items():
-        assert [done.token_ids for done in answers] == expected[i]
+        with ThreadPoolExecutor(len(devices)) as pool:
+            found = list(pool.map(run, devices, FORMS))
+    assert [[done.token_ids for done in answers] for answers in found] == expected
+    for form, answers in zip(FORMS, found, strict=True):
         for done in answers:
             assert done.finish_reason == "stop"
-            follows(FORMS[i], done.text)
+            follows(form, done.text)
 
 
 @pytest.mark.parametrize(

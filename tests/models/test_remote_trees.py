@@ -1,6 +1,6 @@
 """Devices that draft trees over `edgespec serve` with real weights, some of them old."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,11 +33,10 @@ def answers(smollm2):
 def test_text_is_that_of_one_machine(smollm2, answers):
     """Two devices send trees, a third one speaks version 1, all at once."""
     kinds = [("trees", 2), ("trees", 2), ("chains", 1)]
-    found = {}
 
-    def run(i, device):
+    def run(device):
         with device:
-            found[i] = [[device.generate(text, **way, **COMMON) for way in WAYS] for text in TEXTS]
+            return [[device.generate(text, **way, **COMMON) for way in WAYS] for text in TEXTS]
 
     options = ("--batch-invariant", "-np", "4", "-c", "1024")
     with serving(smollm2, *options) as server:
@@ -45,17 +44,11 @@ def test_text_is_that_of_one_machine(smollm2, answers):
         leaves = [device._session._verifier.max_leaves for device in devices]
         assert leaves[0] > 8
         assert leaves[2] == 1, "version 1 knows of chains only"
-        threads = [
-            threading.Thread(target=run, args=(i, device)) for i, device in enumerate(devices)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-    for i, of_device in found.items():
+        with ThreadPoolExecutor(len(devices)) as pool:
+            found = list(pool.map(run, devices))
+    for i, of_device in enumerate(found):
         assert [[done.token_ids for done in row] for row in of_device] == answers
         stats = [done.stats for row in of_device for done in row]
         branched = sum(s.drafted_per_position[0] > s.num_draft_steps for s in stats)
         assert branched == (len(stats) if i < 2 else 0)
         assert sum(s.num_accepted_draft_tokens for s in stats) > 0
-    assert len(found) == 3

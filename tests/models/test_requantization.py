@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -121,12 +121,8 @@ def test_a_damaged_copy_is_left_for_the_file(smollm2, measured, caplog):
 
 
 def test_two_at_a_time_make_one_copy(smollm2, measured):
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(fastest(smollm2))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(fastest, [smollm2] * 2))
     assert found[0] == found[1] != smollm2
     assert found[0].exists()
     assert len(measured["asked"]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 from starlette.testclient import TestClient
 
 import edgespec
+from edgespec import protocol
 from edgespec.server.app import Server, bind, create_app
 from edgespec.server.settings import ServerSettings
+from edgespec.server.verification import websocket
+from tests.helpers import serving
 
 END = 256
 TURN = b"<|im_start|>assistant\n"
@@ -143,6 +147,20 @@ def running() -> Callable[..., Running]:
     return lambda engine, **settings: Running(
         engine, ServerSettings(**({"model": "toy", "port": 0} | settings))
     )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[serving.Server]:
+    """Return a verification server over toy models."""
+    with serving.Server() as made:
+        yield made
+
+
+@pytest.fixture
+def version_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers know version 1 of the protocol only."""
+    names = vars(protocol) | {"SUBPROTOCOLS": {"edgespec.verify.v1": 1}}
+    monkeypatch.setattr(websocket, "protocol", types.SimpleNamespace(**names))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Devices that misbehave, and many at once, against a real server on loopback."""
 
 import contextlib
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,12 +29,6 @@ from tests.helpers.serving import (
 
 PROMPT = "the cat sat on the mat"
 GREEDY = {"max_tokens": 60}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as running:
-        yield running
 
 
 def begin(ids=(1, 2, 3)):
@@ -139,28 +133,23 @@ def test_a_flood(server):
 
 def test_fifty_at_once_each_with_its_own_text():
     """More sessions than the target has sequences: caches come and go."""
-    expected, found = {}, {}
-    texts = [f"{WORDS[i % 26]}{WORDS[i // 2 % 26]} said {WORDS[i % 7]}" for i in range(50)]
+
+    def ask(engine, i):
+        text = f"{WORDS[i % 26]}{WORDS[i // 2 % 26]} said {WORDS[i % 7]}"
+        drawn = {"temperature": 0.8, "seed": i} if i % 2 else {}
+        return engine.generate(text, max_tokens=24, ignore_eos=True, **drawn).token_ids
+
     here = local(drafts=False)
-    for i, text in enumerate(texts):
-        options = {"max_tokens": 24, "ignore_eos": True} | (
-            {"temperature": 0.8, "seed": i} if i % 2 else {}
-        )
-        expected[i] = (text, options, here.generate(text, **options).token_ids)
+    expected = [ask(here, i) for i in range(50)]
 
     with Server(lambda: served(n=12)) as server:
 
         def run(i):
-            text, options, _ = expected[i]
             with closing(device(server.url, drafts=i % 3 > 0, timeout_s=30)) as there:
-                found[i] = there.generate(text, **options).token_ids
+                return ask(there, i)
 
-        threads = [threading.Thread(target=run, args=(i,)) for i in expected]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-        assert {i: ids for i, (_, _, ids) in expected.items()} == found
+        with ThreadPoolExecutor(50) as pool:
+            assert list(pool.map(run, range(50))) == expected
         counts = server.sessions.counts
         assert counts.evictions > 0
         assert counts.evaluated_sequences > counts.evaluations, "nothing was evaluated together"

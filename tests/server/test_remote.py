@@ -23,6 +23,7 @@ from edgespec.drafters.base import DrafterContext
 from edgespec.loading.assembly import speculate
 from edgespec.protocol import decode, encode
 from edgespec.verifiers.remote import RemoteVerifier
+from tests.helpers.branching import tree_device
 from tests.helpers.delaying import Proxy
 from tests.helpers.serving import (
     TOKENIZER,
@@ -31,6 +32,7 @@ from tests.helpers.serving import (
     Server,
     closing,
     device,
+    disturbed,
     introduce,
     local,
     plainly,
@@ -44,12 +46,6 @@ PENALTIES = {
     "max_tokens": 60, "temperature": 0.7, "seed": 3, "top_p": 0.9, "repetition_penalty": 1.3,
     "presence_penalty": 0.4, "frequency_penalty": 0.2, "logit_bias": {4: -5.0},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as running:
-        yield running
 
 
 @pytest.mark.parametrize(
@@ -68,10 +64,8 @@ def test_text_is_that_of_one_machine(server, options, drafts, draft_seed):
 
 
 def test_what_was_guessed_ahead_is_used(server):
-    proxy = Proxy(server.port, 0.01)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}")) as there:
+    with Proxy(server.port, 0.01) as proxy, closing(device(proxy.url)) as there:
         done = there.generate(PROMPTS[0], max_tokens=100, ignore_eos=True)
-    proxy.close()
     sources = done.stats.drafts_by_source
     assert sources["ahead"]["accepted"] == sources["ahead"]["drafted"] > 0
 
@@ -85,29 +79,26 @@ class Believed(Costs):
 
 def test_auto_drafts_on_from_what_was_guessed_ahead(server):
     """Sources and policy as `connect` puts them together, with costs that make drafts pay."""
-    proxy = Proxy(server.port, 0.01)
-    verifier = RemoteVerifier(RemoteConfig(f"ws://127.0.0.1:{proxy.port}"), TOKENIZER)
     config = SpeculativeConfig("suffix,draft_model", draft_memory="off")
     context = DrafterContext(config, N, draft_model=toy(), remote_leaves=8)
     curves = [Curve((1,), (1, 99), ((seconds, seconds),)) for seconds in (0.03, 1e-9)]
     made, sources = speculate(context, lambda: Believed(Profile(*curves))), set()
-    with closing(Engine(made.session(verifier), TOKENIZER)) as there:
-        for prompt in PROMPTS:
-            done = there.generate(prompt, **DRAWN)
-            assert done.token_ids == local(drafts=False).generate(prompt, **DRAWN).token_ids
-            sources |= set(done.stats.drafts_by_source)
-    proxy.close()
+    with Proxy(server.port, 0.01) as proxy:
+        verifier = RemoteVerifier(RemoteConfig(proxy.url), TOKENIZER)
+        with closing(Engine(made.session(verifier), TOKENIZER)) as there:
+            for prompt in PROMPTS:
+                done = there.generate(prompt, **DRAWN)
+                assert done.token_ids == local(drafts=False).generate(prompt, **DRAWN).token_ids
+                sources |= set(done.stats.drafts_by_source)
     assert any(name.startswith("ahead") for name in sources), sources
 
 
 def test_plain_steps_are_not_asked_for_one_by_one(server):
-    proxy = Proxy(server.port)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}", drafts=False)) as there:
+    with Proxy(server.port) as proxy, closing(device(proxy.url, drafts=False)) as there:
         there.generate("a", max_tokens=2)
         before = proxy.bytes_up
         there.generate(PROMPTS[0], max_tokens=100, ignore_eos=True)
         assert proxy.bytes_up - before < 400
-    proxy.close()
 
 
 def test_a_conversation_sends_only_what_is_new(server):
@@ -122,9 +113,10 @@ def test_a_conversation_sends_only_what_is_new(server):
         assert verifier.bytes_sent - before < 150
 
 
-def test_log_probabilities(server):
+@pytest.mark.parametrize("make", [device, tree_device])
+def test_log_probabilities(server, make):
     here = local(drafts=False)
-    with closing(device(server.url)) as there:
+    with closing(make(server.url)) as there:
         a = there.generate(PROMPTS[0], **DRAWN, logprobs=3).logprobs
         b = here.generate(PROMPTS[0], **DRAWN, logprobs=3).logprobs
     assert [[t for t, _ in one.top] for one in a] == [[t for t, _ in one.top] for one in b]
@@ -170,45 +162,36 @@ def test_a_seed_is_needed_to_draw(server):
 @pytest.mark.parametrize("options", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("after", range(0, 40, 3))
 def test_cut_between_any_two_messages(server, options, after):
-    proxy = Proxy(server.port)
     options = options | {"max_tokens": 120, "ignore_eos": True}
     expected = local(drafts=False).generate(PROMPTS[0], **options)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}")) as there:
+    with Proxy(server.port) as proxy, closing(device(proxy.url)) as there:
         proxy.cut_after = after
         done = there.generate(PROMPTS[0], **options)
         assert done.token_ids == expected.token_ids
         assert proxy.cut_after is None, "the answer took fewer messages"
-    proxy.close()
 
 
 def test_cut_while_plain_tokens_come(server):
-    proxy = Proxy(server.port)
-    expected = local(drafts=False).generate(PROMPTS[0], max_tokens=100, ignore_eos=True)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}", drafts=False)) as there:
-        shown = []
-        for event in there.stream(PROMPTS[0], max_tokens=100, ignore_eos=True):
-            if event.type == "token":
-                shown.append(event.token)
-                if len(shown) in (7, 40, 90):
-                    proxy.cut()
-        assert tuple(shown) == expected.token_ids
-    proxy.close()
+    options = {"max_tokens": 100, "ignore_eos": True}
+    expected = local(drafts=False).generate(PROMPTS[0], **options)
+    with Proxy(server.port) as proxy, closing(device(proxy.url, drafts=False)) as there:
+        shown = disturbed(there, proxy.cut, [7, 40, 90], PROMPTS[0], **options)
+        assert shown == expected.token_ids
 
 
 @pytest.mark.parametrize("drafts", [False, True])
 def test_a_server_that_is_killed_and_comes_back(drafts):
     expected = local(drafts=False).generate(PROMPTS[0], **DRAWN)
     with Server() as server, closing(device(server.url, drafts=drafts)) as there:
-        shown, restarting = [], None
-        for event in there.stream(PROMPTS[0], **DRAWN):
-            if event.type == "token":
-                shown.append(event.token)
-                if len(shown) > 10 and restarting is None:
-                    server.stop()
-                    restarting = threading.Thread(target=server.start)
-                    restarting.start()
-        restarting.join()
-        assert tuple(shown) == expected.token_ids
+        starting = threading.Thread(target=server.start)
+
+        def restart():
+            server.stop()
+            starting.start()
+
+        shown = disturbed(there, restart, [11], PROMPTS[0], **DRAWN)
+        starting.join()
+        assert shown == expected.token_ids
 
 
 def test_a_server_that_stays_away_and_a_chat_that_goes_on():
@@ -235,8 +218,7 @@ def test_no_address(url):
 
 
 def test_cancelled_while_waiting(server):
-    proxy = Proxy(server.port)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}")) as there:
+    with Proxy(server.port) as proxy, closing(device(proxy.url)) as there:
         there.generate("a", max_tokens=2)
         proxy.delay_s = 2.0
         threading.Timer(0.2, there.cancel).start()
@@ -245,7 +227,6 @@ def test_cancelled_while_waiting(server):
         proxy.delay_s = 0.0
         expected = local(drafts=False).generate(PROMPTS[0], **GREEDY)
         assert there.generate(PROMPTS[0], **GREEDY).token_ids == expected.token_ids
-    proxy.close()
 
 
 def test_time_limit_while_the_server_is_away():
@@ -256,12 +237,10 @@ def test_time_limit_while_the_server_is_away():
 
 
 def test_a_server_that_says_nothing(server):
-    proxy = Proxy(server.port)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}", timeout_s=0.3)) as there:
+    with Proxy(server.port) as proxy, closing(device(proxy.url, timeout_s=0.3)) as there:
         proxy.delay_s = 100.0
         with pytest.raises(VerifierUnavailable, match=r"not answered|no verification server"):
             there.generate("a", **GREEDY)
-    proxy.close()
 
 
 # --- who may ---
@@ -292,8 +271,6 @@ def test_wrong_model(server):
 
 
 def test_wrong_vocabularies(server):
-    from edgespec.verifiers.remote import RemoteVerifier
-
     other = ToyTokenizer([*WORDS[:-1], "!"], eog=[27])
     with pytest.raises(VerifierRefused, match="vocabulary is not the target's"):
         RemoteVerifier(RemoteConfig(server.url), other)

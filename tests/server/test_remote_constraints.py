@@ -5,13 +5,14 @@ drafted and whatever the connection does.
 import re
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edgespec import ConfigError, SamplingParams, VerifierFault, VerifierRefused, protocol
+from edgespec import ConfigError, SamplingParams, VerifierFault, VerifierRefused
 from edgespec.config import RemoteConfig
 from edgespec.decoding.constraints import Constraints, GrammarMatcher
-from edgespec.server.verification import frames, websocket
+from edgespec.server.verification import frames
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
@@ -28,7 +29,7 @@ from tests.helpers.constrained import (
     toy,
 )
 from tests.helpers.delaying import Proxy
-from tests.helpers.serving import Server, closing, until
+from tests.helpers.serving import Server, closing, disturbed, until
 
 pytest.importorskip("llguidance")
 
@@ -83,10 +84,8 @@ def test_forced_tokens_are_drafted_on_the_device(server):
 
 
 def test_what_was_guessed_ahead_follows_the_form(server):
-    proxy = Proxy(server.port, 0.01)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}")) as there:
+    with Proxy(server.port, 0.01) as proxy, closing(device(proxy.url)) as there:
         done = there.generate(PROMPTS[0], **GREEDY, **FORMS["regex"])
-    proxy.close()
     assert done.token_ids == local().generate(PROMPTS[0], **GREEDY, **FORMS["regex"]).token_ids
     assert any(name.startswith("ahead") for name in done.stats.drafts_by_source)
 
@@ -157,28 +156,23 @@ def test_forms_follow_one_another_in_one_session(server):
 
 def test_eight_devices_each_with_a_schema_of_its_own(server):
     """More forms than slots that are used together; each answer is that of its lone run."""
-    given, expected, found = {}, {}, {}
-    for i in range(8):
+
+    def given(i):
         names = [f"move{i}", "turn_left"][: 1 + i % 2]
         properties = SCHEMA["properties"] | {"action": {"enum": names}}
-        given[i] = {"schema": SCHEMA | {"properties": properties}} | (DRAWN if i % 3 else GREEDY)
-        expected[i] = local().generate(PROMPTS[i % 3], **given[i])
+        return {"schema": SCHEMA | {"properties": properties}} | (DRAWN if i % 3 else GREEDY)
 
     def run(i):
-        with closing(
-            device(server.url, ["chains", "trees", "none"][i % 3], 2 - i % 2, 60)
-        ) as there:
-            found[i] = [there.generate(PROMPTS[i % 3], **given[i]) for _ in range(3)]
+        kind = ["chains", "trees", "none"][i % 3]
+        with closing(device(server.url, kind, 2 - i % 2, 60)) as there:
+            return [there.generate(PROMPTS[i % 3], **given(i)) for _ in range(3)]
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in given]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    for i, done in found.items():
-        assert {one.token_ids for one in done} == {expected[i].token_ids}
-        check(done[0], given[i])
-    assert len(found) == 8
+    expected = [local().generate(PROMPTS[i % 3], **given(i)).token_ids for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(run, range(8)))
+    for i, done in enumerate(found):
+        assert {one.token_ids for one in done} == {expected[i]}
+        check(done[0], given(i))
 
 
 # --- connections that break ---
@@ -187,26 +181,13 @@ def test_eight_devices_each_with_a_schema_of_its_own(server):
 @pytest.mark.parametrize("kind", ["none", "chains", "trees"])
 @pytest.mark.parametrize("after", range(0, 24, 3))
 def test_cut_between_any_two_messages(server, kind, after):
-    proxy, options = Proxy(server.port), DRAWN | FORMS["schema"]
+    options = DRAWN | FORMS["schema"]
     expected = local().generate(PROMPTS[0], **options)
-    with closing(device(f"ws://127.0.0.1:{proxy.port}", kind, 2)) as there:
+    with Proxy(server.port) as proxy, closing(device(proxy.url, kind, 2)) as there:
         proxy.cut_after = after
         done = there.generate(PROMPTS[0], **options)
         assert done.token_ids == expected.token_ids
         check(done, options)
-    proxy.close()
-
-
-def restarted(there, server, options, after=8):
-    """Return the tokens of an answer in whose midst the server was restarted."""
-    shown = []
-    for event in there.stream(PROMPTS[0], **options):
-        if event.type == "token":
-            shown.append(event.token)
-            if len(shown) == after:
-                server.stop()
-                server.start()
-    return tuple(shown)
 
 
 @pytest.mark.parametrize("kind", ["none", "chains"])
@@ -214,7 +195,7 @@ def test_a_server_that_knows_nothing_any_more(kind):
     options = DRAWN | FORMS["schema"]
     expected = local().generate(PROMPTS[0], **options).token_ids
     with Server(served) as server, closing(device(server.url, kind, 2)) as there:
-        assert restarted(there, server, options) == expected
+        assert disturbed(there, server.restart, [8], PROMPTS[0], **options) == expected
 
 
 def test_a_local_target_goes_on_under_the_same_form():
@@ -294,9 +275,7 @@ def test_what_is_too_long_for_a_frame(asked):
     assert asked(elsewhere("choices", '["ab"]'.ljust(65535))).text == "ab"
 
 
-def test_a_server_of_version_1(asked, monkeypatch):
-    names = vars(protocol) | {"SUBPROTOCOLS": {"edgespec.verify.v1": 1}}
-    monkeypatch.setattr(websocket, "protocol", types.SimpleNamespace(**names))
+def test_a_server_of_version_1(asked, version_1):
     with Server(served) as old:
         with pytest.raises(VerifierRefused, match="speaks version 1 of the protocol, which has no"):
             asked(elsewhere("schema", "{}"), old.url)

@@ -1,7 +1,6 @@
 """Devices that draft trees, against a real server on loopback."""
 
-import threading
-import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,7 +8,6 @@ from edgespec import protocol
 from edgespec.config import RemoteConfig
 from edgespec.protocol import decode, encode
 from edgespec.sampling.trees import n_leaves
-from edgespec.server.verification import websocket
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
@@ -22,6 +20,7 @@ from tests.helpers.serving import (
     Server,
     closing,
     device,
+    disturbed,
     local,
     raw,
     served,
@@ -38,12 +37,6 @@ PENALTIES = DRAWN | {
 ALL = {"greedy": GREEDY, "drawn": DRAWN, "penalties": PENALTIES}
 
 
-@pytest.fixture(scope="module")
-def server():
-    with Server() as running:
-        yield running
-
-
 @pytest.mark.parametrize("options", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_text_is_that_of_one_machine(server, options, seed):
@@ -57,51 +50,34 @@ def test_text_is_that_of_one_machine(server, options, seed):
             assert seed == 2 or done.stats.mean_acceptance_length > 1.5
 
 
-def test_log_probabilities(server):
-    here = local(drafts=False)
-    with closing(tree_device(server.url)) as there:
-        a = there.generate(PROMPTS[0], **DRAWN, logprobs=3).logprobs
-    b = here.generate(PROMPTS[0], **DRAWN, logprobs=3).logprobs
-    assert [[t for t, _ in one.top] for one in a] == [[t for t, _ in one.top] for one in b]
-    assert [one.logprob for one in a] == pytest.approx([one.logprob for one in b], rel=1e-5)
-
-
 @pytest.mark.parametrize("options", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("after", range(0, 16, 2))
 def test_cut_between_any_two_messages(server, options, after):
-    proxy = Proxy(server.port)
     expected = local(drafts=False).generate(PROMPTS[0], **options)
-    with closing(tree_device(f"ws://127.0.0.1:{proxy.port}")) as there:
+    with Proxy(server.port) as proxy, closing(tree_device(proxy.url)) as there:
         proxy.cut_after = after
         assert there.generate(PROMPTS[0], **options).token_ids == expected.token_ids
         assert proxy.cut_after is None, "the answer took fewer messages"
-    proxy.close()
 
 
 def test_old_and_new_devices_at_once(server):
     here = local(drafts=False)
-    expected = {i: here.generate(PROMPTS[0], **DRAWN | {"seed": i}).token_ids for i in range(6)}
-    found = {}
+    expected = [here.generate(PROMPTS[0], **DRAWN | {"seed": i}).token_ids for i in range(6)]
 
     def run(i):
         make = device if i % 2 else tree_device
         with closing(make(server.url, timeout_s=30)) as there:
-            found[i] = there.generate(PROMPTS[0], **DRAWN | {"seed": i}).token_ids
+            return there.generate(PROMPTS[0], **DRAWN | {"seed": i}).token_ids
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in expected]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == expected
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(run, range(6))) == expected
 
 
 # --- targets that take fewer leaves than were promised ---
 
 
-def test_a_server_of_version_1_gets_chains(monkeypatch):
-    names = vars(protocol) | {"SUBPROTOCOLS": {"edgespec.verify.v1": 1}}
-    monkeypatch.setattr(websocket, "protocol", types.SimpleNamespace(**names))
+@pytest.mark.usefixtures("version_1")
+def test_a_server_of_version_1_gets_chains():
     expected = local(drafts=False).generate(PROMPTS[0], **DRAWN)
     with Server() as old, closing(tree_device(old.url, max_leaves=8)) as there:
         assert there._session._verifier.max_leaves == 1
@@ -114,7 +90,8 @@ def test_a_server_that_comes_back_and_takes_chains_only():
     with Server(lambda: served(max_leaves=leaves.pop())) as server:
         verifier = remote(server)
         assert verifier.max_leaves == 8
-        assert stopping(branching(verifier), 11, server, again=True) == expected.token_ids
+        there = branching(verifier)
+        assert disturbed(there, server.restart, [11], PROMPTS[0], **DRAWN) == expected.token_ids
         assert verifier.max_leaves == 1
         verifier.close()
 
@@ -127,7 +104,7 @@ def test_a_stand_in_that_takes_trees_or_not(truncate):
     both = Fallback(lambda: remote(server, timeout_s=0.2), stand_in)
     with closing(branching(both)) as there:
         assert there.generate(PROMPTS[0], **DRAWN).token_ids == expected.token_ids
-        assert stopping(there, 11, server) == expected.token_ids
+        assert disturbed(there, server.stop, [11], PROMPTS[0], **DRAWN) == expected.token_ids
         assert both.is_local
         assert there.generate(PROMPTS[0], **DRAWN).token_ids == expected.token_ids
         assert max(stand_in.leaves) == (8 if truncate else 1)
@@ -145,19 +122,6 @@ class Listening(LocalVerifier):
 
 def remote(server, timeout_s=5.0):
     return RemoteVerifier(RemoteConfig(server.url, timeout_s=timeout_s), TOKENIZER)
-
-
-def stopping(there, n, server, again=False):
-    """Return the tokens of an answer during which, after n, the server was stopped."""
-    shown = []
-    for event in there.stream(PROMPTS[0], **DRAWN):
-        if event.type == "token":
-            shown.append(event.token)
-            if len(shown) == n:
-                server.stop()
-                if again:
-                    server.start()
-    return tuple(shown)
 
 
 # --- messages ---

@@ -1,34 +1,15 @@
 """Devices and servers of both versions of the protocol, on loopback."""
 
-import types
-
 import pytest
 from websockets.sync.client import connect
 
 from edgespec import protocol
 from edgespec.protocol import decode, encode
-from edgespec.server.verification import websocket
 from tests.helpers.serving import TOKENIZER, N, Server, closing, device, introduce, local, plainly
 
 PROMPT = "the cat sat on the mat"
 DRAWN = {"max_tokens": 40, "temperature": 0.9, "seed": 11}
 HASH = protocol.vocabulary_hash(TOKENIZER, N)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as running:
-        yield running
-
-
-@pytest.fixture
-def old_server(monkeypatch):
-    """Let a server know version 1 only."""
-    known = {"edgespec.verify.v1": 1}
-    names = types.SimpleNamespace(**vars(protocol) | {"SUBPROTOCOLS": known})
-    monkeypatch.setattr(websocket, "protocol", names)
-    with Server() as running:
-        yield running
 
 
 @pytest.mark.parametrize(("offered", "spoken"), [
@@ -44,11 +25,12 @@ def test_the_newest_version_of_both_is_spoken(server, offered, spoken):
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": 40}, DRAWN], ids=["greedy", "drawn"])
-def test_a_server_of_version_1(old_server, options):
+@pytest.mark.usefixtures("version_1")
+def test_a_server_of_version_1(options):
     expected = local(drafts=False).generate(PROMPT, **options)
-    with closing(device(old_server.url)) as there:
+    with Server() as old, closing(device(old.url)) as there:
         assert there.generate(PROMPT, **options).token_ids == expected.token_ids
-    assert old_server.sessions.counts.refused == 0
+        assert old.sessions.counts.refused == 0
 
 
 def test_a_device_of_version_1_gets_the_frames_of_version_1(server):
