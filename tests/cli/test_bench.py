@@ -84,10 +84,12 @@ def test_formats(bench):
     (("--category", "poetry"), "no questions of category 'poetry'; known: mt_bench, qa"),
     (("--temps", "hot"), "'hot' is not a list of temperatures such as 0,0.8"),
     (("--questions", "nowhere"), "cannot read questions from nowhere: No such file"),
+    (("--plot", "no/such/out.png"), "no/such/out.png cannot be written"),
+    (("-r", "0"), "'--repeats'"),
 ])  # fmt: skip
-def test_bad_input(bench, args, said):
+def test_what_is_wrong_is_said_before_anything_is_measured(bench, args, said):
     done = bench(*args)
-    assert done.exit_code == 2
+    assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
 
 
@@ -121,13 +123,6 @@ def test_the_environment_may_set_options_that_a_subcommand_has_not(replay_few):
     assert done.exit_code == 0, done.stderr
 
 
-def test_a_file_that_holds_no_questions(bench, edgespec_cli):
-    (edgespec_cli.folder / "bad.jsonl").write_text('{"text": 1}')
-    done = bench("--questions", "bad.jsonl")
-    assert done.exit_code == 2
-    assert "every line is an object with question_id, category and turns" in done.stderr
-
-
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="it is there")
 def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_measured(bench):
     done = bench("--plot", "out.png", "--category", "qa")
@@ -136,55 +131,39 @@ def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_measured(be
     assert not done.stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--plot", "no/such/out.png"], "no/such/out.png cannot be written"),
-        (["-r", "0"], "'--repeats'"),
-        (["--category", "weird"], "no questions of category 'weird'"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_measured(bench, args, says):
-    done = bench(*args)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert says in done.stderr
-
-
-@pytest.mark.parametrize("lines", ["", '{"question_id": 1, "category": "qa", "turns": []}'])
-def test_files_without_questions(edgespec_cli, lines):
+@pytest.mark.parametrize(("lines", "said"), [
+    ("", "questions"), ('{"question_id": 1, "category": "qa", "turns": []}', "questions"),
+    ('{"text": 1}', "every line is an object with question_id, category and turns"),
+])  # fmt: skip
+def test_files_without_questions(bench, edgespec_cli, lines, said):
     (edgespec_cli.folder / "empty.jsonl").write_text(lines)
-    for args in (["--no-edge"], ["--no-edge", "--questions", "empty.jsonl"]):
-        done = edgespec_cli("bench", "-m", str(edgespec_cli.model), *args)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert "questions" in done.stderr
+    done = bench("--questions", "empty.jsonl")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
-def test_categories_of_ones_own(edgespec_cli):
+def test_no_file_of_questions(edgespec_cli):
+    done = edgespec_cli("bench", "-m", str(edgespec_cli.model), "--no-edge")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "questions" in done.stderr
+
+
+def test_categories_of_ones_own(bench, edgespec_cli):
     question = {"question_id": 1, "category": "my robot", "turns": ["hello"]}
     (edgespec_cli.folder / "own.jsonl").write_text(json.dumps(question))
-    done = edgespec_cli(
-        "bench",
-        "-m",
-        str(edgespec_cli.model),
-        "--questions",
-        "own.jsonl",
-        "--no-edge",
-        "-o",
-        "json",
-    )
-    assert ("my robot", "auto") in rows_of(done)
+    assert ("my robot", "auto") in rows_of(bench("--questions", "own.jsonl", "-o", "json"))
 
 
-def test_a_turn_that_does_not_fit_is_said(edgespec_cli):
+def test_a_turn_that_does_not_fit_is_said(bench, edgespec_cli):
     question = {"question_id": 7, "category": "qa", "turns": ["hello", "x" * 600]}
     (edgespec_cli.folder / "long.jsonl").write_text(json.dumps(question))
-    command = ["bench", "-m", str(edgespec_cli.model), "--questions", "long.jsonl", "--no-edge"]
-    done = edgespec_cli(*command, "-c", "512", "-o", "json")
+    given = ("--questions", "long.jsonl", "-c", "512")
+    done = bench(*given, "-o", "json")
     assert rows_of(done)["qa", "plain"]["answers"] == 1
     assert "question 7 ends before turn 2" in done.stderr
     question["turns"].reverse()
     (edgespec_cli.folder / "long.jsonl").write_text(json.dumps(question))
-    done = edgespec_cli(*command, "-c", "512")
+    done = bench(*given)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "no question fits" in done.stderr
 

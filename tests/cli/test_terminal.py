@@ -25,6 +25,8 @@ fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
 
 PATIENCE_S = 60
+QUESTION = r"run it\? \(y runs it, any other key does not\) "
+PROMPT = r"(?s)\x1b\[\?2004h.*?>.*?\x1b\[\?25h"  # the cursor is shown where one types
 
 
 class Terminal:
@@ -47,6 +49,27 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def say(self, text: str) -> None:
+        """Type a line at the prompt."""
+        self.expect(PROMPT)
+        self.type(text + "\r")
+
+    def reply(self, key: str) -> None:
+        """Press a key at the question whether a call is to be run."""
+        self.expect(QUESTION)
+        self.type(key)
+
+    def goes_on(self) -> None:
+        """Check that the chat answers another message."""
+        self.say("hello")
+        self.expect("Hi, what can I do")
+
+    def leave(self) -> None:
+        """End the chat at its prompt."""
+        self.expect(PROMPT)
+        self.type("\x04")
+        assert self.finish() == 0
 
     def expect(self, pattern: str) -> str:
         """Wait for `pattern`; the text up to its end, which is then not looked at again."""
@@ -113,21 +136,15 @@ def terminal(program, environment):
         yield start
 
 
-PROMPT = r"(?s)\x1b\[\?2004h.*?>.*?\x1b\[\?25h"  # the cursor is shown where one types
-
-
 def test_a_chat_in_a_terminal(terminal, edgespec_cli):
     chat = terminal("chat", "-m", "toy.gguf")
     chat.expect("/help lists the commands")
-    chat.expect(PROMPT)
-    chat.type("hello\r")
+    chat.say("hello")
     chat.expect("Hi, what can I do\\?\r\n")
     assert "\x1b[2m" in chat.expect("first token")
-    chat.expect(PROMPT)
-    chat.type("first line\x1b\rsecond line\r")
+    chat.say("first line\x1b\rsecond line")
     chat.expect("two lines\r\n")
-    chat.expect(PROMPT)
-    chat.type("escape\r")
+    chat.say("escape")
     chat.expect("red ␛\\[31m bell ␇ csi �2J end")
     chat.expect(PROMPT)
     chat.type("\x03")
@@ -143,24 +160,19 @@ def test_a_chat_in_a_terminal(terminal, edgespec_cli):
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
     chat = terminal("chat", "-m", "toy.gguf")
-    chat.expect(PROMPT)
-    chat.type("slow\r")
+    chat.say("slow")
     chat.expect("tick tick")
     chat.type("\x03")
     chat.expect("cancelled")
-    chat.expect(PROMPT)
-    chat.type("count\r")
+    chat.say("count")
     chat.expect("2\r\n")  # the half answer is in the history
-    chat.expect(PROMPT)
-    chat.type("\x04")
-    assert chat.finish() == 0
+    chat.leave()
     assert "Traceback" not in chat.seen
 
 
 def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
     chat = terminal("run", "toy.gguf", "-n", "120")  # without a prompt it is a chat
-    chat.expect(PROMPT)
-    chat.type("slow\r")
+    chat.say("slow")
     chat.expect("tick tick")
     chat.type("cou")
     assert "cou" not in chat.expect("tick [^>]*first token")
@@ -168,9 +180,7 @@ def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
     chat.expect("cou")
     chat.type("nt\r")
     chat.expect("2\r\n")
-    chat.expect(PROMPT)
-    chat.type("\x04")
-    assert chat.finish() == 0
+    chat.leave()
 
 
 def test_ctrl_c_in_run_ends_with_130(terminal):
@@ -223,12 +233,8 @@ def test_a_short_prompt_shows_progress_only_if_it_takes_long(monkeypatch):
 def test_a_history_that_cannot_be_written_is_only_a_line_in_the_log(terminal, edgespec_cli):
     (edgespec_cli.folder / "state").write_text("a file where a folder should be")
     chat = terminal("-v", "chat", "-m", "toy.gguf")
-    chat.expect(PROMPT)
-    chat.type("hello\r")
-    chat.expect("Hi, what can I do")
-    chat.expect(PROMPT)
-    chat.type("\x04")
-    assert chat.finish() == 0
+    chat.goes_on()
+    chat.leave()
 
 
 def test_interrupted_json_ends_with_done_and_130(program, environment):
@@ -330,27 +336,20 @@ def robot(robot_cli, terminal):
     """Return a chat in a terminal that offers the functions of a file."""
     pytest.importorskip("llguidance")
     chat = terminal("chat", "-m", "tools.gguf", "-c", "8000")
-    chat.expect(PROMPT)
-    chat.type("/tools robot.py\r")
+    chat.say("/tools robot.py")
     chat.expect("more\\(\\)")
     chat.expect(PROMPT)
     return chat
 
 
-QUESTION = r"run it\? \(y runs it, any other key does not\) "
-
-
 def test_a_call_is_run_if_the_user_says_yes(robot):
     robot.type("drive\r")
     robot.expect(r"call: drive\(centimetres=5\)")
-    robot.expect(QUESTION)
-    robot.type("y")
+    robot.reply("y")
     robot.expect("yes\r\nbrrm ␛\\[31m\r\n")
     robot.expect("result: drove 5 cm")
     robot.expect("result: drove 5 cm\r\n")  # what the model says
-    robot.expect(PROMPT)
-    robot.type("\x04")
-    assert robot.finish() == 0
+    robot.leave()
 
 
 @pytest.mark.parametrize(
@@ -358,27 +357,22 @@ def test_a_call_is_run_if_the_user_says_yes(robot):
 )
 def test_a_call_is_not_run_for_any_other_key(robot, key):
     robot.type("drive\r")
-    robot.expect(QUESTION)
-    robot.type(key)
+    robot.reply(key)
     robot.expect("no\r\n")
     assert "brrm" not in robot.expect("result: drive was not run: it was not allowed\r\n")
-    robot.expect(PROMPT)
-    robot.type("hello\r")
-    robot.expect("Hi, what can I do")
+    robot.goes_on()
 
 
 def test_y_and_enter_run_a_call(robot):
     robot.type("drive\r")
-    robot.expect(QUESTION)
-    robot.type("y\r")
+    robot.reply("y\r")
     robot.expect("yes\r\nbrrm")
     robot.expect(PROMPT)
 
 
 def test_ctrl_c_at_the_question_ends_the_turn(robot):
     robot.type("drive\r")
-    robot.expect(QUESTION)
-    robot.type("\x03")
+    robot.reply("\x03")
     assert "result" not in robot.expect("no\r\n")
     assert "result" not in robot.expect(PROMPT)
     robot.type("hello\r")
@@ -388,16 +382,11 @@ def test_ctrl_c_at_the_question_ends_the_turn(robot):
 @pytest.mark.long("several rounds in a terminal")
 def test_what_was_run_before_ctrl_c_is_told_with_the_next_message(robot, robot_cli):
     robot.type("both\r")
-    robot.expect(QUESTION)
-    robot.type("y")
+    robot.reply("y")
     robot.expect("yes\r\nbrrm")
-    robot.expect(QUESTION)
-    robot.type("\x03")
-    robot.expect(PROMPT)
-    robot.type("hello\r")
-    robot.expect("Hi, what can I do")
-    robot.expect(PROMPT)
-    robot.type("/save c.json\r")
+    robot.reply("\x03")
+    robot.goes_on()
+    robot.say("/save c.json")
     robot.expect(PROMPT)
     messages = json.loads((robot_cli.folder / "c.json").read_text())["messages"]
     assert [m["role"] for m in messages] == [
@@ -412,14 +401,11 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(robot):
     robot.type("slow\r")
     robot.expect("tick tick")
     robot.type("\x03")
-    robot.expect(PROMPT)
-    robot.type("both\r")
+    robot.say("both")
     robot.type("y")
-    robot.expect(QUESTION)
-    robot.type("n")
+    robot.reply("n")
     assert "yes" not in robot.expect("no\r\n")
-    robot.expect(QUESTION)
-    robot.type("y")
+    robot.reply("y")
     robot.expect("yes\r\nbrrm")
     robot.expect(PROMPT)
 
@@ -438,23 +424,17 @@ MORE = pytest.mark.long("more failures in a terminal; tests/cli/test_tools.py ha
 )
 def test_what_goes_wrong_in_a_function_is_told_to_the_model(robot, name, result):
     robot.type(name + "\r")
-    robot.expect(QUESTION)
-    robot.type("y")
+    robot.reply("y")
     robot.expect("result: " + result)
     robot.expect("result: ")  # the model's answer to it
-    robot.expect(PROMPT)
-    robot.type("hello\r")
-    robot.expect("Hi, what can I do")
-    robot.expect(PROMPT)
-    robot.type("\x04")
-    assert robot.finish() == 0
+    robot.goes_on()
+    robot.leave()
     assert "Traceback" not in robot.seen
 
 
 def test_ctrl_c_ends_a_function_that_never_returns(robot):
     robot.type("forever\r")
-    robot.expect(QUESTION)
-    robot.type("y")
+    robot.reply("y")
     robot.expect("for ever\r\n")
     robot.type("\x03")
     robot.expect("result: forever was interrupted by the user")
@@ -466,12 +446,9 @@ def test_ctrl_c_ends_a_function_that_never_returns(robot):
 def test_a_model_that_calls_without_end_is_stopped(robot):
     robot.type("more\r")
     for _ in range(8):
-        robot.expect(QUESTION)
-        robot.type("y")
+        robot.reply("y")
     robot.expect("8 answers in a row made calls")
-    robot.expect(PROMPT)
-    robot.type("hello\r")
-    robot.expect("Hi, what can I do")
+    robot.goes_on()
 
 
 @pytest.mark.long("several programs in a terminal")

@@ -70,6 +70,14 @@ def model(request, tmp_path_factory, opened):
     return opened[name]
 
 
+@pytest.fixture
+def batched(model):
+    """Return caches of three slots over the weights of a model."""
+    made = model.batched(3, 256)
+    yield made
+    made.close()
+
+
 every = pytest.mark.parametrize("model", [*SHARING, *SEPARATE], indirect=True)
 separate = pytest.mark.parametrize("model", SEPARATE, indirect=True)
 sharing = pytest.mark.parametrize("model", SHARING, indirect=True)
@@ -107,8 +115,7 @@ def alone(model, tokens, n_logits):
 
 
 @every
-def test_each_slot_gives_the_rows_of_a_lone_model(model):
-    batched = model.batched(3, 256)
+def test_each_slot_gives_the_rows_of_a_lone_model(model, batched):
     texts = [[i + 1, 2, 3, 4, i + 2] for i in range(3)]
     rows = rows_of(batched, *(BatchItem(i, text, 2) for i, text in enumerate(texts)))
     batched.truncate(1, 3)
@@ -126,8 +133,7 @@ def test_each_slot_gives_the_rows_of_a_lone_model(model):
 
 
 @every
-def test_outputs_come_in_the_order_of_their_items(model):
-    batched = model.batched(3, 256)
+def test_outputs_come_in_the_order_of_their_items(model, batched):
     texts = [ids(model, n, factor=n) for n in (9, 7, 8)]
     last, none, first = rows_of(
         batched, BatchItem(2, texts[2], 2), BatchItem(0, texts[0]), BatchItem(1, texts[1], 1)
@@ -135,12 +141,11 @@ def test_outputs_come_in_the_order_of_their_items(model):
     assert none.shape == (0, batched.vocab_size)
     for found, text in ((last, texts[2]), (first, texts[1])):
         assert close(batched, found, alone(model, text, len(found)))
-    batched.close()
 
 
 @every
-def test_slots_go_on_where_they_ended_or_were_cut(model):
-    batched, text = model.batched(3, 256), ids(model, 12)
+def test_slots_go_on_where_they_ended_or_were_cut(model, batched):
+    text = ids(model, 12)
     batched.decode([BatchItem(slot, text[:6]) for slot in range(3)])
     batched.truncate(0, 99)  # nothing is there
     batched.truncate(1, 4)
@@ -151,23 +156,20 @@ def test_slots_go_on_where_they_ended_or_were_cut(model):
     expected = text, [*text[:4], 5, 7], [9, 8, 7]
     for found, tokens in zip(rows, expected, strict=True):
         assert close(batched, found, alone(model, tokens, len(found)))
-    batched.close()
 
 
 @every
-def test_rows_stay_until_the_next_call(model):
-    batched = model.batched(2, 256)
+def test_rows_stay_until_the_next_call(model, batched):
     found = batched.decode([BatchItem(slot, ids(model, 6), 2) for slot in range(2)])
     copies = [outputs.logits.copy() for outputs in found]
     batched.truncate(0, 3)
     for outputs, copy in zip(found, copies, strict=True):
         assert np.array_equal(outputs.logits, copy)
-    batched.close()
 
 
 @every
-def test_context_full_appends_nothing(model):
-    batched, text = model.batched(2, 256), ids(model, 7)
+def test_context_full_appends_nothing(model, batched):
+    text = ids(model, 7)
     full = [1 + i % 9 for i in range(batched.n_ctx - 2)]
     for start in range(0, len(full), batched.max_batch):
         batched.decode([BatchItem(0, full[start : start + batched.max_batch])])
@@ -177,19 +179,16 @@ def test_context_full_appends_nothing(model):
     other, first = rows_of(batched, BatchItem(1, text, 2), BatchItem(0, [1, 2], 1))
     assert close(batched, other, alone(model, text, 2))
     assert close(batched, first, alone(model, [*full[:20], 1, 2], 1))
-    batched.close()
 
 
 @every
-def test_close_twice(model):
-    batched = model.batched(2, 256)
+def test_close_twice(batched):
     batched.close()
     batched.close()
 
 
 @separate
-def test_separate_slots_do_not_see_each_other(model):
-    batched = model.batched(3, 256)
+def test_separate_slots_do_not_see_each_other(model, batched):
     assert not batched.shares_prefixes
     text = ids(model, 40)
     batched.decode([BatchItem(0, [9] * 30), BatchItem(1, text[:35])])
@@ -198,12 +197,10 @@ def test_separate_slots_do_not_see_each_other(model):
     )
     model.decode(text[:35], n_logits=0)
     assert np.array_equal(model.decode(text[35:], n_logits=5).logits, rows[1])
-    batched.close()
 
 
 @sharing
-def test_a_slot_begins_with_the_prefix_of_another(model):
-    batched = model.batched(3, 512)
+def test_a_slot_begins_with_the_prefix_of_another(model, batched):
     text, other = ids(model, 40), ids(model, 12, factor=5)
     batched.decode([BatchItem(0, text)])
     batched.copy(0, 2, 30)
@@ -215,30 +212,25 @@ def test_a_slot_begins_with_the_prefix_of_another(model):
     batched.truncate(2, 30)
     again = rows_of(batched, BatchItem(2, other, 1))
     assert again[0][0].argmax() == alone[2].argmax()
-    batched.close()
 
 
 @sharing
-def test_slots_share_their_memory(model):
-    batched = model.batched(3, 256)
+def test_slots_share_their_memory(batched):
     batched.decode([BatchItem(0, [5] * 200)])
     with pytest.raises(ContextFull):
         batched.decode([BatchItem(1, [5] * 100)])
     batched.truncate(0, 100)
     assert len(rows_of(batched, BatchItem(1, [5] * 100, 1))[0]) == 1
-    batched.close()
 
 
 TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4)]
 
 
 @pytest.fixture
-def branching(model):
-    """Return a cache of three slots that takes trees."""
-    batched = model.batched(3, 256)
+def branching(batched):
+    """Return caches that take trees."""
     assert batched.max_leaves > 1
-    yield batched
-    batched.close()
+    return batched
 
 
 def tree(batched, slot, parents, before, n_most=99):
