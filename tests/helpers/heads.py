@@ -29,6 +29,19 @@ class Linear:
         scaled = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps)
         return scaled * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0)
 
+    def feed(self, x: np.ndarray, at: str = "") -> np.ndarray:
+        """Return what a gated feed-forward layer makes of rows. at: where its weights are."""
+        gate, up = self.linear(f"{at}gate", x), self.linear(f"{at}up", x)
+        return self.linear(f"{at}down", silu(gate) * up)
+
+
+def completed(weights: Weights, target: Weights | None) -> Weights:
+    """Return the weights of a head, those that it lacks from its target, with an embedding that is
+    rounded to float16, as graphs keep it.
+    """
+    found = dict(target or {}) | dict(weights)
+    return found | {"embed_tokens.weight": found["embed_tokens.weight"].astype(np.float16)}
+
 
 def silu(x: np.ndarray) -> np.ndarray:
     """Return x · σ(x)."""
@@ -67,16 +80,13 @@ def rotated(
 class Eagle(Linear):
     """An EAGLE head of any of the three papers.
 
-    config: as in head_files. embedding, lm_head: the target's, for a head that lacks them; the
-    embedding is rounded to float16, as graphs keep it.
+    config: as in head_files. target: as for `completed`.
     """
 
     def __init__(
         self, kind: str, weights: Weights, config: Mapping, target: Weights | None = None
     ) -> None:
-        super().__init__(dict(target or {}) | dict(weights), config["rms_norm_eps"])
-        embedding = self.weights["embed_tokens.weight"]
-        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        super().__init__(completed(weights, target), config["rms_norm_eps"])
         self.kind, self.config = kind, config
 
     def fuse(self, taps: np.ndarray) -> np.ndarray:
@@ -105,9 +115,7 @@ class Eagle(Linear):
             residual = normed if self.config.get("norm_before_residual") else states
             read = np.concatenate([self.norm("input_layernorm", embedded), normed], 1)
         state = residual + self.linear("o", self._attention(read, positions, sees))
-        inner = self.norm("post_attention_layernorm", state)
-        inner = silu(self.linear("gate", inner)) * self.linear("up", inner)
-        state = state + self.linear("down", inner)
+        state = state + self.feed(self.norm("post_attention_layernorm", state))
         if self.kind == "eagle":
             return self.linear("lm_head", state), state
         normed = self.norm("norm", state)
@@ -132,9 +140,7 @@ class Mtp(Linear):
     def __init__(self, weights: Weights, config: Mapping, target: Weights | None = None) -> None:
         self.states_first = config["model_type"] == "mimo"
         self.config = config.get("text_config", config)
-        super().__init__(dict(target or {}) | dict(weights), self.config["rms_norm_eps"])
-        embedding = self.weights["embed_tokens.weight"]
-        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        super().__init__(completed(weights, target), self.config["rms_norm_eps"])
 
     def fuse(self, taps: np.ndarray) -> np.ndarray:
         """Return what the layer reads of the target's states: these."""
@@ -150,9 +156,8 @@ class Mtp(Linear):
         if "attention_gate.weight" in self.weights:
             mixed = mixed / (1 + np.exp(-self.linear("attention_gate", read)))
         state = state + self.linear("o", mixed)
-        inner = self.norm("post_attention_layernorm", state)
-        inner = silu(self.linear("gate", inner)) * self.linear("up", inner)
-        state = self.norm("norm", state + self.linear("down", inner))
+        state = state + self.feed(self.norm("post_attention_layernorm", state))
+        state = self.norm("norm", state)
         return self.linear("lm_head", state), state
 
     def _attention(self, read):
@@ -171,9 +176,7 @@ class Dflash(Linear):
     def __init__(self, weights: Weights, config: Mapping, target: Weights | None = None) -> None:
         config = config.get("transformer_layer_config", {}) | config
         config = config | config.get("dflash_config", {})
-        super().__init__(dict(target or {}) | dict(weights), config["rms_norm_eps"])
-        embedding = self.weights["embed_tokens.weight"]
-        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        super().__init__(completed(weights, target), config["rms_norm_eps"])
         self.config = config
 
     def rows(self, token: int, taps: np.ndarray) -> np.ndarray:
@@ -190,8 +193,7 @@ class Dflash(Linear):
             sees = self._sees(i, at[n:, None], at)
             state = state + self.linear(f"{i}.o", self._attention(i, context, read, at, sees))
             inner = self.norm(f"{i}.post_attention_layernorm", state)
-            inner = silu(self.linear(f"{i}.gate", inner)) * self.linear(f"{i}.up", inner)
-            state = state + self.linear(f"{i}.down", inner)
+            state = state + self.feed(inner, f"{i}.")
         logits = self.linear("lm_head", self.norm("norm", state[1:]))
         logits = logits * config.get("output_multiplier", 1)
         cap = config.get("final_logit_softcapping")

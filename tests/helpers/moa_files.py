@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .head_files import _OF_LAYER, FEED, HIDDEN, N_HEADS, Made, _config, _Random
-from .heads import Linear, attention, rotated, silu
+from .heads import Linear, attention, completed, rotated
 
 KEPT = 64  # numbers of keys and values of a token in one of the target's layers
 KV = {"layers": 4, "text": 2, "cross": 1}  # heads of keys
@@ -44,9 +44,7 @@ class Reference(Linear):
     """
 
     def __init__(self, made: Made, target: dict[str, np.ndarray]) -> None:
-        super().__init__(target | made.weights, made.config["rms_norm_eps"])
-        embedding = self.weights["embed_tokens.weight"]
-        self.weights["embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float64)
+        super().__init__(completed(made.weights, target), made.config["rms_norm_eps"])
         self.theta = made.config["rope_theta"]
 
     def rows(self, text: Sequence[int], kept: np.ndarray, path: Sequence[int]) -> np.ndarray:
@@ -85,6 +83,4 @@ class Reference(Linear):
 
     def _layer(self, part, state, mixed):
         state = state + self.linear(f"{part}.o", mixed)
-        inner = self.norm(f"{part}.post_attention_layernorm", state)
-        inner = silu(self.linear(f"{part}.gate", inner)) * self.linear(f"{part}.up", inner)
-        return state + self.linear(f"{part}.down", inner)
+        return state + self.feed(self.norm(f"{part}.post_attention_layernorm", state), f"{part}.")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import ARRAY, FEED, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .tiny_models import HEAD, VOCABULARY, metadata, normed, with_changes
+from .gguf_files import ARRAY, FEED, INT32, UINT32, WIDTH, Field, gguf_bytes
+from .heads import Linear, attention, rotated
+from .tiny_models import EPSILON, HEAD, VOCABULARY, metadata, with_changes
 
 LAYERS = (1, 3, 4, 5)  # of the target
 N_LAYER, BLOCK, MASK = 2, 5, 17
@@ -53,26 +54,18 @@ def write(
     return path
 
 
-def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Rotate the halves of each head, [n, heads, HEAD], by angles that grow with positions."""
-    angles = positions[:, None, None] * BASE ** (-np.arange(0, HEAD, 2) / HEAD)
-    cos, sin = np.cos(angles), np.sin(angles)
-    a, b = np.split(x, 2, -1)
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
-
-
-class Reference:
+class Reference(Linear):
     """The head in float64."""
 
     def __init__(
         self, weights: dict[str, np.ndarray], embeddings: np.ndarray | None = None,
         output: np.ndarray | None = None, windows: tuple[int, ...] = (0,) * N_LAYER,
     ) -> None:  # fmt: skip
+        super().__init__(weights, EPSILON)
         self._windows = windows  # of the layers; 0: they see all
-        w = {name.removesuffix(".weight"): x.astype(np.float64) for name, x in weights.items()}
-        self._w = w
-        self._embeddings = w["token_embd"] if embeddings is None else embeddings
-        self._output = w["output"] if output is None else output
+        w = self.weights
+        self._embeddings = w["token_embd.weight"] if embeddings is None else embeddings
+        self._output = w["output.weight"] if output is None else output
 
     def rows(
         self, states: np.ndarray, positions: np.ndarray, token: int, position: int
@@ -80,33 +73,21 @@ class Reference:
         """Return the rows of a block, [BLOCK, VOCABULARY], whose first token is known, behind the
         target's states [n, layers, width] at these positions.
         """
-        w = self._w
-        known = normed(states.reshape(-1, len(LAYERS) * WIDTH) @ w["fc"].T, w["enc.output_norm"])
+        known = self.linear("fc", states.reshape(-1, len(LAYERS) * WIDTH))
+        known = self.norm("enc.output_norm", known)
         block = position + np.arange(BLOCK)
+        at = np.concatenate([positions, block])
         x = self._embeddings[[token, *[MASK] * (BLOCK - 1)]]
-        for i in range(N_LAYER):
-            layer = {
-                n.removeprefix(f"blk.{i}."): v for n, v in w.items() if n.startswith(f"blk.{i}.")
-            }
-            inner = normed(x, layer["attn_norm"])
-            query = (inner @ layer["attn_q"].T).reshape(BLOCK, HEADS, HEAD)
-            query = _rotated(normed(query, layer["attn_q_norm"]), block)
-            both, at = np.concatenate([known, inner]), np.concatenate([positions, block])
-            key = (both @ layer["attn_k"].T).reshape(len(both), KEY_HEADS, HEAD)
-            key = _rotated(normed(key, layer["attn_k_norm"]), at)
-            value = (both @ layer["attn_v"].T).reshape(len(both), KEY_HEADS, HEAD)
-            key, value = (np.repeat(a, HEADS // KEY_HEADS, 1) for a in (key, value))
-            scores = np.einsum("ihd,jhd->hij", query, key) / HEAD**0.5
-            if window := self._windows[i]:
-                scores = np.where(block[:, None] - at < window, scores, -np.inf)
-            probs = np.exp(scores - scores.max(-1, keepdims=True))
-            probs /= probs.sum(-1, keepdims=True)
-            x = (
-                x
-                + np.einsum("hij,jhd->ihd", probs, value).reshape(BLOCK, -1)
-                @ layer["attn_output"].T
+        for i, window in enumerate(self._windows):
+            sees = block[:, None] - at < (window or np.inf)
+            inner = self.norm(f"blk.{i}.attn_norm", x)
+            both = np.concatenate([known, inner])
+            query, key, value = (
+                self.linear(f"blk.{i}.attn_{name}", of).reshape(len(of), -1, HEAD)
+                for name, of in (("q", inner), ("k", both), ("v", both))
             )
-            inner = normed(x, layer["ffn_norm"])
-            gate = inner @ layer["ffn_gate"].T
-            x = x + (gate / (1 + np.exp(-gate)) * (inner @ layer["ffn_up"].T)) @ layer["ffn_down"].T
-        return normed(x, w["output_norm"]) @ self._output.T
+            query = rotated(self.norm(f"blk.{i}.attn_q_norm", query), block, BASE)
+            key = rotated(self.norm(f"blk.{i}.attn_k_norm", key), at, BASE)
+            x = x + self.linear(f"blk.{i}.attn_output", attention(query, key, value, sees))
+            x = x + self.feed(self.norm(f"blk.{i}.ffn_norm", x), f"blk.{i}.ffn_")
+        return self.norm("output_norm", x) @ self._output.T

@@ -6,7 +6,7 @@ import numpy as np
 
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, UINT32, WIDTH, Field, gguf_bytes
 from .heads import Linear, attention, rotated
-from .tiny_models import EPSILON, VOCABULARY, metadata, with_changes
+from .tiny_models import EPSILON, VOCABULARY, ends, metadata, with_changes
 
 PATTERN = [True, True, False, True, True, False]  # layers with a sliding window
 OWN_PATTERN = [True, True, False]  # the assistant's
@@ -63,11 +63,7 @@ def _layers(width: int, pattern: list[bool], keys: bool, rng: np.random.Generato
 def target_weights(seed: int = 0) -> dict[str, np.ndarray]:
     """Return the weights of a target."""
     rng = np.random.default_rng(seed)
-    found = _layers(WIDTH, PATTERN, True, rng) | {
-        "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
-        "output.weight": 0.3 * rng.normal(size=(VOCABULARY, WIDTH)),
-        "output_norm.weight": 1 + 0.1 * rng.normal(size=WIDTH),
-    }
+    found = _layers(WIDTH, PATTERN, True, rng) | ends(rng)
     return {name: value.astype(np.float32) for name, value in found.items()}
 
 

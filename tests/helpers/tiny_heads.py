@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from .gguf_files import ARRAY, BOOL, INT32, UINT32, Field, gguf_bytes
+from .heads import attention, silu
 from .tiny_models import FEED, HEADS, VOCABULARY, WIDTH, metadata, normed, with_changes
 
 HEAD = WIDTH // HEADS
@@ -99,9 +100,8 @@ class Reference:
         both = np.concatenate([embedded, own])
         own = (own if self._normed_first else state) + self._attention(both, layer)
         inner = normed(own, layer["ffn_norm.weight"])
-        gate = layer["ffn_gate.weight"] @ inner
-        up = layer["ffn_up.weight"] @ inner
-        own = own + layer["ffn_down.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+        inner = silu(layer["ffn_gate.weight"] @ inner) * (layer["ffn_up.weight"] @ inner)
+        own = own + layer["ffn_down.weight"] @ inner
         logits = self._output @ normed(own, self._w["output_norm.weight"])
         if self._drafted is None:
             return logits, own
@@ -115,9 +115,6 @@ class Reference:
         key = (layer["attn_k.weight"] @ both).reshape(1, KEY_HEADS, HEAD)
         self.keys.append(_rotated(key, position)[0])
         self.values.append((layer["attn_v.weight"] @ both).reshape(KEY_HEADS, HEAD))
-        keys, values = (np.repeat(x, HEADS // KEY_HEADS, 1) for x in (self.keys, self.values))
-        scores = np.einsum("hd,nhd->hn", _rotated(query, position)[0], keys) / HEAD**0.5
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        mixed = np.einsum("hn,nhd->hd", weights, values).reshape(-1)
+        keys, values, sees = np.array(self.keys), np.array(self.values), np.ones((1, 1), bool)
+        mixed = attention(_rotated(query, position), keys, values, sees)[0]
         return layer["attn_output.weight"] @ mixed

@@ -22,7 +22,6 @@ VOCABULARY = len(TOKENS)
 N_LAYER = 6
 HEAD = WIDTH // HEADS
 EPSILON = 1e-5
-N_DRAFTED = 64  # tokens of a head's own vocabulary
 _BIASED = ("qwen2",)
 _NORMED = ("qwen3", "qwen3moe", "gemma3")  # queries and keys
 _EXPERTS = {"qwen3moe": 4}
@@ -90,6 +89,15 @@ def _layer(architecture: str, rng: np.random.Generator) -> dict[str, np.ndarray]
     return found | {name: 1 + 0.1 * rng.normal(size=n) for name, n in norms.items()}
 
 
+def ends(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the weights in front of the layers and behind them."""
+    return {
+        "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
+        "output.weight": rng.normal(size=(VOCABULARY, WIDTH)) * 0.3,
+        "output_norm.weight": 1 + 0.1 * rng.normal(size=WIDTH),
+    }
+
+
 def weights(
     architecture: str, n_layer: int = N_LAYER, marked: bool = False, seed: int = 0
 ) -> dict[str, np.ndarray]:
@@ -98,11 +106,7 @@ def weights(
     marked: layer i changes channel i of the residual stream and no other one.
     """
     rng = np.random.default_rng(seed)
-    found = {
-        "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
-        "output.weight": rng.normal(size=(VOCABULARY, WIDTH)) * 0.3,
-        "output_norm.weight": 1 + 0.1 * rng.normal(size=WIDTH),
-    }
+    found = ends(rng)
     for i in range(n_layer):
         layer = _layer(architecture, rng)
         if marked:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .tiny_models import HEAD, N_LAYER, VOCABULARY, metadata, normed, with_changes
+from .heads import attention, rotated, silu
+from .tiny_models import HEAD, N_LAYER, ends, metadata, normed, with_changes
 
 KINDS = [  # architectures, and how many MTP layers
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),
@@ -148,11 +149,7 @@ def mtp_weights(
 ) -> dict[str, np.ndarray]:
     """Return the weights of a target with so many MTP layers behind its own."""
     rng = np.random.default_rng(seed)
-    found = {
-        "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
-        "output.weight": rng.normal(size=(VOCABULARY, WIDTH)) * 0.3,
-        "output_norm.weight": 1 + 0.1 * rng.normal(size=WIDTH),
-    }
+    found = ends(rng)
     for i in range(n_layer + n_mtp):
         layer = _layer(architecture, i, n_layer, rng)
         found |= {f"blk.{i}.{name}": value for name, value in layer.items()}
@@ -196,14 +193,6 @@ def write(
     return path
 
 
-def _rotated(x: np.ndarray, position: int) -> np.ndarray:
-    """Rotate the halves of each head, [heads, HEAD], by angles that grow with the position."""
-    angles = position * BASE ** (-np.arange(0, HEAD, 2) / HEAD)
-    cos, sin = np.cos(angles), np.sin(angles)
-    a, b = np.split(x, 2, -1)
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
-
-
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
@@ -214,8 +203,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 def _feed(x: np.ndarray, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> np.ndarray:
-    inner = gate @ x
-    return down @ (inner * _sigmoid(inner) * (up @ x))
+    return down @ (silu(gate @ x) * (up @ x))
 
 
 class Reference:
@@ -260,12 +248,12 @@ class Reference:
         key = key.reshape(HEADS, HEAD)
         if "attn_q_norm" in w:
             query, key = normed(query, w["attn_q_norm"]), normed(key, w["attn_k_norm"])
-        self.keys.append(_rotated(key, position))
+        query, key = rotated(np.stack([query, key]), [position] * 2, BASE)
+        self.keys.append(key)
         self.values.append(value.reshape(HEADS, HEAD))
-        scores = np.einsum("hd,nhd->hn", _rotated(query, position), np.array(self.keys))
-        probs = _softmax(scores / HEAD**0.5)
-        found = np.einsum("hn,nhd->hd", probs, np.array(self.values))
-        return w["attn_output"] @ (found * gate).reshape(-1)
+        sees = np.ones((1, position + 1), bool)
+        found = attention(query[None], np.array(self.keys), np.array(self.values), sees)
+        return w["attn_output"] @ (found.reshape(HEADS, HEAD) * gate).reshape(-1)
 
     def _parted(self, query: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return the queries of the heads, and what their values are multiplied with."""
