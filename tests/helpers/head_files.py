@@ -41,6 +41,11 @@ class Made:
     d2t: np.ndarray | None = None
     published: dict[str, np.ndarray] = field(default_factory=dict)
 
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return what a file has, to be changed."""
+        return self.published or self.weights
+
 
 class _Random:
     def __init__(self, seed: int) -> None:

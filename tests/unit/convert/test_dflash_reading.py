@@ -91,30 +91,6 @@ def test_configs_that_do_not_fit_are_refused(tmp_path, config, said):
         read(tmp_path, dflash_config=own | inside, **outside)
 
 
-@pytest.mark.parametrize(("gone", "said"), [
-    ("hidden_norm.weight", "hidden_norm.weight"),
-    ("1.k_norm.weight", "layers.1.self_attn.k_norm.weight"),
-    ("1.down.weight", "layers.1.mlp.down_proj.weight"),
-    ("0.input_layernorm.weight", "layers.0.input_layernorm.weight"),
-])  # fmt: skip
-def test_a_missing_tensor_is_named(tmp_path, gone, said):
-    made = files.dflash()
-    del made.weights[gone]
-    with pytest.raises(ModelError, match=f"the tensor {said} is missing"):
-        read(tmp_path, made)
-
-
-@pytest.mark.parametrize(("name", "expected"), [
-    ("fc.weight", "[32, 96]"), ("0.q_norm.weight", "[16]"), ("1.k.weight", "[32, 32]"),
-])  # fmt: skip
-def test_a_wrong_shape_is_told(tmp_path, name, expected):
-    made = files.dflash()
-    made.weights[name] = np.zeros((5, 7), np.float32)
-    with pytest.raises(ModelError) as raised:
-        read(tmp_path, made)
-    assert f"has the shape [5, 7], expected {expected}" in str(raised.value)
-
-
 def test_a_part_of_the_vocabulary_needs_its_own_rows(tmp_path):
     made = files.dflash(speculators=True)
     del made.weights["lm_head.weight"]

@@ -13,6 +13,7 @@ from edgespec.convert.heads import check_target, read_head
 from edgespec.convert.heads.pickles import read_pickle
 from edgespec.convert.heads.tensors import read_safetensors
 from tests.helpers import head_files as files
+from tests.helpers import moa_files, mtp_files
 
 NAMINGS = [
     *((files.eagle3, naming) for naming in files.EAGLE3),
@@ -153,9 +154,12 @@ def test_rotations(tmp_path):
         inverse(rope_scaling={"type": "linear"})
 
 
-def test_shards_are_read_together(tmp_path):
-    made = files.eagle3()
-    folder = files.write(tmp_path, made, "specforge")
+@pytest.mark.parametrize(("make", "naming"), [
+    (files.eagle3, "specforge"), (mtp_files.qwen, "mtp"),
+])  # fmt: skip
+def test_shards_are_read_together(tmp_path, make, naming):
+    made = make()
+    folder = files.write(tmp_path, made, naming)
     tensors = read_safetensors(folder / "model.safetensors")
     names, places = sorted(tensors), {}
     for i in range(2):
@@ -184,42 +188,60 @@ def test_the_licence_is_the_cards(tmp_path):
 # --- what is wrong ------------------------------------------------------------------------------
 
 
-def damaged(tmp_path, make, naming, **changed):
-    """Write a head with some tensors changed (None: left out)."""
-    made = make()
-    for name, array in changed.items():
-        made.weights.pop(name.replace("__", "."), None)
-        if array is not None:
-            made.weights[name.replace("__", ".")] = array
-    return files.write(tmp_path, made, naming)
-
-
 @pytest.mark.parametrize(("make", "naming", "gone", "said"), [
-    (files.eagle3, "safeailab", "fc__weight", "fc.weight"),
-    (files.eagle3, "speculators", "down__weight", "layers.0.mlp.down_proj.weight"),
-    (files.eagle3, "specforge", "lm_head__weight", "lm_head.weight"),
-    (files.eagle, "eagle bin", "post_attention_layernorm__weight", "post_attention_layernorm"),
-    (files.medusa, "medusa pt", "1__lm_head__weight", "1.1.weight"),
-    (files.medusa, "medusa pt", "2__0__linear__bias", "2.0.linear.bias"),
-    (files.mlp_speculator, "mlp_speculator", "head__2__weight", "head.2.weight"),
+    (files.eagle3, "safeailab", "fc.weight", ".*fc.weight"),
+    (files.eagle3, "speculators", "down.weight", ".*layers.0.mlp.down_proj.weight"),
+    (files.eagle3, "specforge", "lm_head.weight", ".*lm_head.weight"),
+    (files.eagle, "eagle bin", "post_attention_layernorm.weight", ".*post_attention_layernorm.*"),
+    (files.medusa, "medusa pt", "1.lm_head.weight", ".*1.1.weight"),
+    (files.medusa, "medusa pt", "2.0.linear.bias", ".*2.0.linear.bias"),
+    (files.mlp_speculator, "mlp_speculator", "head.2.weight", ".*head.2.weight"),
+    (files.dflash, "dflash", "hidden_norm.weight", "hidden_norm.weight"),
+    (files.dflash, "dflash", "1.k_norm.weight", "layers.1.self_attn.k_norm.weight"),
+    (files.dflash, "dflash", "1.down.weight", "layers.1.mlp.down_proj.weight"),
+    (files.dflash, "dflash", "0.input_layernorm.weight", "layers.0.input_layernorm.weight"),
+    (mtp_files.qwen, "mtp", "mtp.fc.weight", "mtp.fc.weight"),
+    (mtp_files.qwen, "mtp", "mtp.layers.0.self_attn.q_norm.weight", ".*self_attn.q_norm.weight"),
+    (mtp_files.qwen, "mtp", "mtp.norm.weight", "mtp.norm.weight"),
+    (mtp_files.mimo, "mtp", "model.mtp_layers.0.input_proj.weight", ".*0.input_proj.weight"),
+    (mtp_files.mimo, "mtp", "model.mtp_layers.0.mlp.up_proj.weight", ".*mlp.up_proj.weight"),
+    (moa_files.moa, "moa", "layer_self_attention.self_attn.k_proj.weight",
+     "layer_self_attention.self_attn.k_proj.weight"),
+    (moa_files.moa, "moa", "cross_attention.mlp.down_proj.weight",
+     "cross_attention.mlp.down_proj.weight"),
+    (moa_files.moa, "moa", "self_attention.input_layernorm.weight",
+     "self_attention.input_layernorm.weight"),
 ])  # fmt: skip
 def test_a_missing_tensor_is_named(tmp_path, make, naming, gone, said):
-    with pytest.raises(ModelError, match=f"the tensor .*{said}.* is missing"):
-        read_head(damaged(tmp_path, make, naming, **{gone: None}))
+    made = make()
+    del made.tensors[gone]
+    with pytest.raises(ModelError, match=f"the tensor {said} is missing"):
+        read_head(files.write(tmp_path, made, naming))
 
 
 @pytest.mark.parametrize(("make", "naming", "name", "expected"), [
-    (files.eagle3, "specforge", "fc.weight", "expected [32, 96]"),
-    (files.eagle3, "specforge", "q.weight", "expected [64, 64]"),
-    (files.eagle, "eagle bin", "fc.bias", "expected [32]"),
-    (files.medusa, "medusa pt", "0.0.linear.bias", "expected [32]"),
-    (files.mlp_speculator, "mlp_speculator", "proj.1.weight", "expected [24, 24]"),
+    (files.eagle3, "specforge", "fc.weight", "[32, 96]"),
+    (files.eagle3, "specforge", "q.weight", "[64, 64]"),
+    (files.eagle, "eagle bin", "fc.bias", "[32]"),
+    (files.medusa, "medusa pt", "0.0.linear.bias", "[32]"),
+    (files.mlp_speculator, "mlp_speculator", "proj.1.weight", "[24, 24]"),
+    (files.dflash, "dflash", "fc.weight", "[32, 96]"),
+    (files.dflash, "dflash", "0.q_norm.weight", "[16]"),
+    (files.dflash, "dflash", "1.k.weight", "[32, 32]"),
+    (mtp_files.qwen, "mtp", "mtp.layers.0.self_attn.q_proj.weight", "[256, 32]"),
+    (mtp_files.qwen, "mtp", "model.language_model.embed_tokens.weight", "[259, 32]"),
+    (mtp_files.mimo, "mtp", "model.mtp_layers.0.input_proj.weight", "[32, 64]"),
+    (mtp_files.mimo, "mtp", "lm_head.weight", "[259, 32]"),
+    (moa_files.moa, "moa", "Ekv2E.weight", "[32, 64]"),
+    (moa_files.moa, "moa", "self_attention.self_attn.v_proj.weight", "[16, 32]"),
+    (moa_files.moa, "moa", "cross_attention.post_attention_layernorm.weight", "[32]"),
 ])  # fmt: skip
 def test_a_wrong_shape_is_told(tmp_path, make, naming, name, expected):
-    changed = {name.replace(".", "__"): np.zeros((5, 7), np.float32)}
+    made = make()
+    made.tensors[name] = np.zeros((5, 7), np.float32)
     with pytest.raises(ModelError) as raised:
-        read_head(damaged(tmp_path, make, naming, **changed))
-    assert f"has the shape [5, 7], {expected}" in str(raised.value)
+        read_head(files.write(tmp_path, made, naming))
+    assert f"has the shape [5, 7], expected {expected}" in str(raised.value)
 
 
 @pytest.mark.parametrize("naming", ["safeailab", "specforge"])

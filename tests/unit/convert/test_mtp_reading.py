@@ -1,13 +1,10 @@
 """Reading the layer for multi-token prediction from a target's own checkpoint, and refusals."""
 
-import json
-
 import numpy as np
 import pytest
 
-from edgespec import ModelError, UnknownArchitecture
+from edgespec import UnknownArchitecture
 from edgespec.convert.heads import check_target, read_head
-from edgespec.convert.heads.tensors import read_safetensors
 from tests.helpers import head_files as files
 from tests.helpers import mtp_files
 
@@ -49,47 +46,6 @@ def test_rotations_of_a_part_of_each_head(tmp_path):
     head = read_head(files.write(tmp_path, mtp_files.qwen(), "mtp"))
     assert head.decoder.head_dim == mtp_files.QWEN_HEAD
     assert head.decoder.rotation == pytest.approx([1e4 ** (-i / 8) for i in range(8)])
-
-
-def test_a_checkpoint_in_shards(tmp_path):
-    folder = files.write(tmp_path, mtp_files.qwen(), "mtp")
-    tensors = read_safetensors(folder / "model.safetensors")
-    places = {}
-    for i in range(2):
-        part = {name: tensors[name].array() for name in sorted(tensors)[i::2]}
-        (folder / f"part-{i}.safetensors").write_bytes(files.safetensors(part))
-        places |= dict.fromkeys(part, f"part-{i}.safetensors")
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    assert read_head(folder).weights.keys() == mtp_files.qwen().weights.keys()
-
-
-@pytest.mark.parametrize(("make", "gone", "said"), [
-    (mtp_files.qwen, "mtp.fc.weight", "mtp.fc.weight"),
-    (mtp_files.qwen, "mtp.layers.0.self_attn.q_norm.weight", "self_attn.q_norm.weight"),
-    (mtp_files.qwen, "mtp.norm.weight", "mtp.norm.weight"),
-    (mtp_files.mimo, "model.mtp_layers.0.input_proj.weight", "mtp_layers.0.input_proj.weight"),
-    (mtp_files.mimo, "model.mtp_layers.0.mlp.up_proj.weight", "mlp.up_proj.weight"),
-])  # fmt: skip
-def test_a_missing_tensor_is_named(tmp_path, make, gone, said):
-    made = make()
-    del made.published[gone]
-    with pytest.raises(ModelError, match=f"the tensor .*{said} is missing"):
-        read_head(files.write(tmp_path, made, "mtp"))
-
-
-@pytest.mark.parametrize(("make", "name", "expected"), [
-    (mtp_files.qwen, "mtp.layers.0.self_attn.q_proj.weight", "[256, 32]"),
-    (mtp_files.qwen, "model.language_model.embed_tokens.weight", "[259, 32]"),
-    (mtp_files.mimo, "model.mtp_layers.0.input_proj.weight", "[32, 64]"),
-    (mtp_files.mimo, "lm_head.weight", "[259, 32]"),
-])  # fmt: skip
-def test_a_wrong_shape_is_told(tmp_path, make, name, expected):
-    made = make()
-    made.published[name] = np.zeros((5, 7), np.float32)
-    with pytest.raises(ModelError) as raised:
-        read_head(files.write(tmp_path, made, "mtp"))
-    assert f"has the shape [5, 7], expected {expected}" in str(raised.value)
 
 
 EXPERTS, LATENT = "is a mixture of experts", r"has latent attention \(MLA\)"
