@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import enum
@@ -82,6 +83,13 @@ def tool_engine(*answers: str, n_ctx: int = 4000, template: str = TEMPLATE, cont
 
     model = ToyModel(probs, vocab_size=tokenizer.vocab_size, n_ctx=n_ctx)
     return edgespec.assemble(model, tokenizer)
+
+
+@contextlib.contextmanager
+def tool_chat(*answers: str, tools=(), **options):
+    """Yield a chat with an engine that gives one answer after the other."""
+    with tool_engine(*answers, **options) as engine:
+        yield engine.chat(tools=tools)
 
 
 def look(direction: Literal["left", "right"]) -> dict:
@@ -175,8 +183,7 @@ def test_reasoning_is_apart_without_tools_and_under_a_schema():
 
 def test_reasoning_between_control_tokens():
     control = ("<think>", "</think>")
-    with tool_engine("<think>hm</think>Hello.", "<b>Bye.", control=control) as engine:
-        chat = engine.chat()
+    with tool_chat("<think>hm</think>Hello.", "<b>Bye.", control=control) as chat:
         answer = chat.send("a text with </think> in it")
         assert (answer.reasoning, answer.text) == ("hm", "Hello.")
         assert chat.send("b").text == "<b>Bye."
@@ -185,8 +192,7 @@ def test_reasoning_between_control_tokens():
 def test_calls_between_control_tokens():
     control = ("<tool_call>", "</tool_call>")
     script = call("look", direction="left"), "A cat."
-    with tool_engine(*script, template=PLAIN, control=control) as engine:
-        chat = engine.chat(tools=[look])
+    with tool_chat(*script, template=PLAIN, control=control, tools=[look]) as chat:
         (made,) = chat.send("look").tool_calls
         assert json.loads(made.arguments) == {"direction": "left"}
         assert chat.send_results(["<tool_call> is text here"]).text == "A cat."
@@ -202,8 +208,7 @@ def test_a_budget_ends_reasoning():
 
 def test_several_calls_and_results_by_id_or_in_order():
     script = call("look", direction="left") + "\n" + call("look", direction="right")
-    with tool_engine(script, "Both.") as engine:
-        chat = engine.chat(tools=[look])
+    with tool_chat(script, "Both.", tools=[look]) as chat:
         one, two = chat.send("look around").tool_calls
         assert one.id != two.id
         for wrong in ([1], {one.id: 1}, {one.id: 1, "x": 2}, "text", 3):
@@ -224,8 +229,7 @@ def test_one_call_where_only_one_is_allowed_and_none_where_none_is():
 
 
 def test_a_call_is_asked_for():
-    with tool_engine("I will not.", template=PLAIN) as engine:
-        chat = engine.chat(tools=[look, drive])
+    with tool_chat("I will not.", template=PLAIN, tools=[look, drive]) as chat:
         (made,) = chat.send("x", tool_choice="look", max_tokens=300).tool_calls[:1]
         assert made.name == "look"
         assert json.loads(made.arguments)["direction"] in ("left", "right")
@@ -244,8 +248,7 @@ def test_a_call_that_is_asked_for_is_not_put_off_by_blanks_without_end(template)
 
 
 def test_calls_without_results_stand_as_no_result():
-    with tool_engine(call("drive", centimetres=5), "Fine.") as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat(call("drive", centimetres=5), "Fine.", tools=[drive]) as chat:
         assert chat.send("go").tool_calls
         assert chat.send("never mind").text == "Fine."
         assert [m["role"] for m in chat.messages] == [
@@ -255,8 +258,7 @@ def test_calls_without_results_stand_as_no_result():
 
 
 def test_results_may_wait_for_the_next_message():
-    with tool_engine(call("drive", centimetres=5), "Fine.") as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat(call("drive", centimetres=5), "Fine.", tools=[drive]) as chat:
         made = chat.send("go").tool_calls
         chat.add_results([chat.run_tool(each) for each in made])
         assert chat.send("and?").text == "Fine."
@@ -269,15 +271,15 @@ def test_results_may_wait_for_the_next_message():
 
 @pytest.mark.parametrize("settings", [{}, {"reasoning_budget": 5}])
 def test_ends_cannot_be_ignored_where_an_answer_is_complete_somewhere(settings):
-    with tool_engine("Fine.") as engine:
-        chat = engine.chat(tools=[] if settings else [drive])
-        with pytest.raises(ConfigError, match="leave ignore_eos out"):
-            chat.send("go", ignore_eos=True, **settings)
+    with (
+        tool_chat("Fine.", tools=[] if settings else [drive]) as chat,
+        pytest.raises(ConfigError, match="leave ignore_eos out"),
+    ):
+        chat.send("go", ignore_eos=True, **settings)
 
 
 def test_an_answer_cut_inside_a_call_makes_none_and_the_chat_goes_on():
-    with tool_engine(call("drive", centimetres=5), "Fine.") as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat(call("drive", centimetres=5), "Fine.", tools=[drive]) as chat:
         cut = chat.send("go", max_tokens=25)
         assert (cut.finish_reason, cut.tool_calls) == ("length", ())
         assert "tool_calls" not in chat.messages[-1]
@@ -285,8 +287,7 @@ def test_an_answer_cut_inside_a_call_makes_none_and_the_chat_goes_on():
 
 
 def test_a_stream_closed_inside_reasoning_stays_as_reasoning():
-    with tool_engine("<think>a long thought</think>Hello.", "Fine.") as engine:
-        chat = engine.chat()
+    with tool_chat("<think>a long thought</think>Hello.", "Fine.") as chat:
         events = chat.stream("hi")
         thought = ""
         for event in events:
@@ -314,8 +315,7 @@ def test_turns_leave_with_their_calls_and_results():
 
 
 def test_a_result_that_does_not_fit_leaves_the_calls_open():
-    with tool_engine(call("drive", centimetres=5), "ok", n_ctx=1000) as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat(call("drive", centimetres=5), "ok", n_ctx=1000, tools=[drive]) as chat:
         chat.send("go")
         before = chat.to_dict()
         with pytest.raises(ContextFull):
@@ -359,8 +359,7 @@ SAID = {"role": "assistant", "content": "b"}
     ],
 )
 def test_saved_calls_that_cannot_be_change_nothing(messages, says):
-    with tool_engine("ok") as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat("ok", tools=[drive]) as chat:
         chat.send("go")
         before = chat.to_dict()
         with pytest.raises(ConfigError, match=says):
@@ -431,8 +430,7 @@ def test_run_tool_gives_dates_keys_that_are_numbers_and_models_of_pydantic():
         return f"{place.x} {at.year} {names[7]}"
 
     go.__annotations__["place"] = Place  # is local here
-    with tool_engine("ok") as engine:
-        chat = engine.chat(tools=[go])
+    with tool_chat("ok", tools=[go]) as chat:
         given = {"place": {"x": 3}, "at": "2026-11-25", "names": {"7": "N"}}
         assert chat.run_tool(ToolCall("1", "go", json.dumps(given))) == "3 2026 N"
         wrong = json.dumps(given | {"place": {"x": -1}})
@@ -444,8 +442,7 @@ def test_a_long_result_is_cut_with_a_sentence():
         """Read a file."""
         return "x" * (1 << 20)
 
-    with tool_engine("ok", n_ctx=2000) as engine:
-        chat = engine.chat(tools=[read])
+    with tool_chat("ok", n_ctx=2000, tools=[read]) as chat:
         text = chat.run_tool(ToolCall("1", "read", "{}"))
         assert text == "x" * 500 + "\n[cut: the first 500 of 1048576 characters]"
 
@@ -478,8 +475,7 @@ def test_what_is_no_tool_is_refused(tools, says):
 
 
 def test_tools_are_added_and_keep_their_functions():
-    with tool_engine("ok") as engine:
-        chat = engine.chat(tools=[drive])
+    with tool_chat("ok", tools=[drive]) as chat:
         chat.tools = [*chat.tools, look]
         assert chat.run_tool(ToolCall("1", "drive", '{"centimetres": 3}')) == "drove 3, False"
         chat.tools = [edgespec.Tool("drive")]
@@ -516,8 +512,7 @@ def test_reasoning_that_the_prompt_opens_and_forgets():
 
 def test_a_call_that_a_form_spells_is_text():
     spelled = "x " + call("look", direction="up")
-    with tool_engine(spelled, call("look", direction="left")) as engine:
-        chat = engine.chat(tools=[look])
+    with tool_chat(spelled, call("look", direction="left"), tools=[look]) as chat:
         answer = chat.send("a", regex="x (?s:.*)")
         assert (answer.text, answer.tool_calls) == (spelled, ())
         (made,) = chat.send("b", regex="x (?s:.*)").tool_calls

@@ -57,6 +57,12 @@ def answer(made, n=1):
         made.generate("abcdabcd", max_tokens=40, temperature=1.0, seed=seed)
 
 
+def use(path, draft=None, method="auto"):
+    """Let an engine answer once, and close it."""
+    with engine(path, draft, method) as made:
+        answer(made)
+
+
 def on_disk(folder):
     """Return what is kept by name, {} for nothing."""
     found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
@@ -70,16 +76,14 @@ def observed(learned, name="suffix"):
 
 
 def test_an_engine_begins_where_the_last_one_ended(model, folder):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     first = on_disk(folder)
     assert observed(first) > 20
     assert first["accounts"]["usual"] < 100
     with engine(model):
         pass
     assert on_disk(folder) == first
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert observed(on_disk(folder)) > 1.5 * observed(first)
 
 
@@ -133,19 +137,16 @@ def test_other_models_learn_apart(model, folder, tmp_path):
     draft = tmp_path / "draft.gguf"
     draft.write_bytes(b"small")
     for small in (None, draft):
-        with engine(model, small) as made:
-            answer(made)
+        use(model, small)
     one, other = (json.loads(path.read_text())["learned"] for path in folder.glob("*.json"))
     assert observed(one) == observed(other)
 
 
 def test_a_changed_model_file_is_another_model(model, folder):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     before = observed(on_disk(folder))
     model.write_bytes(b"other weights")
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert observed(on_disk(folder)) == pytest.approx(before, rel=0.2)
 
 
@@ -153,12 +154,10 @@ def test_a_changed_model_file_is_another_model(model, folder):
     b"", b"{", b"[]", b"\xff\xff", b'{"fingerprint": 1}', b"[" * 100_000,
 ])  # fmt: skip
 def test_a_damaged_file_is_told_once_and_replaced(model, folder, damage, caplog):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     (path,) = folder.glob("*.json")
     path.write_bytes(damage)
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "damaged" in caplog.text
     assert observed(on_disk(folder)) > 20
@@ -169,37 +168,31 @@ def test_a_damaged_file_is_told_once_and_replaced(model, folder, damage, caplog)
     [[{}, 1, 2]], [["x", "y", "z"]], [[[1, 3, 1], 1, 1e999]],
 ])  # fmt: skip
 def test_impossible_rates_are_left_out(model, folder, value, caplog):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     (path,) = folder.glob("*.json")
     found = json.loads(path.read_text())
     found["learned"]["suffix"] = value
     path.write_text(json.dumps(found))
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert observed(on_disk(folder)) > 20
 
 
 def test_another_version_is_ignored(model, folder, caplog):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     (path,) = folder.glob("*.json")
     before = observed(on_disk(folder))
     found = json.loads(path.read_text()) | {"version": 99, "learned": "what it may be"}
     path.write_text(json.dumps(found))
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert not caplog.records
     assert observed(on_disk(folder)) == pytest.approx(before, rel=0.2)
 
 
 def test_what_other_drafters_learned_stays(model, folder):
-    with engine(model) as made:
-        answer(made)
+    use(model)
     before = on_disk(folder)["suffix"]
-    with engine(model, method="runner_ups") as made:
-        answer(made)
+    use(model, method="runner_ups")
     assert on_disk(folder)["suffix"] == before
     assert "runner_ups" in on_disk(folder)
 
@@ -223,8 +216,7 @@ def test_a_learner_that_fails_harms_nobody(model, folder, caplog):
 def test_a_folder_that_cannot_be_written_is_no_news(model, folder, caplog, monkeypatch):
     folder.parent.joinpath("file").write_text("")
     monkeypatch.setenv("EDGESPEC_PROFILES", str(folder.parent / "file" / "profiles"))
-    with engine(model) as made:
-        answer(made)
+    use(model)
     assert not caplog.records
 
 
@@ -268,8 +260,7 @@ def test_forgetting_a_model(model, folder, tmp_path):
     for draft in (None, model):
         target = model if draft is None else tmp_path / "other.gguf"
         target.write_bytes(b"weights")
-        with engine(target, draft) as made:
-            answer(made)
+        use(target, draft)
     assert len(list(folder.glob("*.json"))) == 2
     forget_learned(tmp_path / "third.gguf")
     assert len(list(folder.glob("*.json"))) == 2
@@ -306,8 +297,7 @@ def tokens_of(folder):
 
 
 def test_successors_of_tokens_are_kept_for_their_user_only(model, folder):
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     (path,) = tokens_of(folder)
     if os.name != "nt":
         assert path.stat().st_mode & 0o777 == 0o600
@@ -317,14 +307,13 @@ def test_successors_of_tokens_are_kept_for_their_user_only(model, folder):
     branches = RecyclingBranches(5)
     branches.relearn_tokens({"recycling": kept})
     assert branches.children(branches.step(None, 2))[0][0] == 3
-    with engine(model, method="recycling") as made:
+    with engine(model, method="recycling"):
         pass
     assert np.array_equal(TokensFile(model).read()["recycling"], kept)
 
 
 def test_tokens_are_forgotten_with_the_model(model, folder):
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     assert TokensFile(model).read()
     model.write_bytes(b"other weights")
     assert TokensFile(model).read() == {}
@@ -333,8 +322,7 @@ def test_tokens_are_forgotten_with_the_model(model, folder):
 
 
 def test_tokens_that_were_deleted_are_not_written_again(model, folder):
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     with engine(model, method="recycling") as made:
         answer(made)
         (entry,) = corpora.stored()
@@ -342,14 +330,12 @@ def test_tokens_that_were_deleted_are_not_written_again(model, folder):
         assert corpora.clear() == entry.size
     assert tokens_of(folder) == corpora.stored() == []
     assert "recycling" in on_disk(folder)
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     assert len(tokens_of(folder)) == 1
 
 
 def test_damaged_tokens_are_listed_and_deleted(model, folder):
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     (path,) = tokens_of(folder)
     path.write_bytes(b"damaged")
     (entry,) = corpora.stored()
@@ -383,12 +369,10 @@ def test_no_file_is_written_for_no_tokens(model, folder):
     lambda path, good: np.savez(path, model=TokensFile(path)._stamp),
 ])  # fmt: skip
 def test_a_damaged_file_of_tokens_harms_nobody(model, folder, damage):
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     (path,) = tokens_of(folder)
     damage(path, path.read_bytes())
-    with engine(model, method="recycling") as made:
-        answer(made)
+    use(model, method="recycling")
     assert TokensFile(model).read()["recycling"].shape == (4, 9)
 
 
