@@ -17,6 +17,7 @@ from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.errors import ConfigError
 from edgespec.sampling.base import Request
 from edgespec.sampling.trees import path_to
+from tests.helpers.policies import line
 
 N = 64
 PROMPT = [1, 2, 3, 1, 2]
@@ -131,10 +132,6 @@ def test_saved_and_loaded(tmp_path):
     assert dense(loaded) == dense(made)
     traces.save(tmp_path / "t.gz", loaded)
     assert (tmp_path / "t.gz").read_bytes() == first
-
-
-def line(first, each):
-    return Curve((1,), (1, 33), ((first, first + 32 * each),))
 
 
 PROFILE = Profile(line(1.0, 0.05), line(0.1, 0.02), overhead=0.0)

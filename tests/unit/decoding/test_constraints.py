@@ -17,15 +17,12 @@ from edgespec.decoding.constraints import Constraints
 from edgespec.loading.assembly import assemble
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import constrained
+from tests.helpers.constrained import END, TOKENIZER
+from tests.helpers.constrained import N as VOCAB
 from tests.helpers.selection import share
 
 pytest.importorskip("llguidance")
 
-WORDS = ['{"', '":', "true", "false", "null", '","', "ab", "move", "forward", "turn", "left", "  "]
-LETTERS = [chr(i) for i in range(32, 127)]
-END = len(LETTERS) + len(WORDS)
-TOKENIZER = ToyTokenizer([*LETTERS, *WORDS, "</s>", "<extra>"], eog=[END])
-VOCAB = TOKENIZER.vocab_size
 COMMAND = {
     "type": "object",
     "properties": {
@@ -53,15 +50,10 @@ def compiled(**given):
     return Constraints(TOKENIZER).of(SamplingParams(**given))
 
 
-def random_probs(tokens):
-    rng = np.random.default_rng([len(tokens), *tokens[-2:]])
-    probs = rng.dirichlet(np.full(VOCAB, 0.3))
-    return probs / probs.sum()
-
-
 def engine(method="auto"):
-    target = ToyModel(random_probs, vocab_size=VOCAB, n_ctx=600)
-    draft = ToyModel(random_probs, vocab_size=VOCAB, n_ctx=600)
+    target, draft = (
+        ToyModel(constrained.probs_of(1, VOCAB), vocab_size=VOCAB, n_ctx=600) for _ in range(2)
+    )
     config = SpeculativeConfig(method=method, num_speculative_tokens=4, draft_p_min=0.0)
     return assemble(target, TOKENIZER, draft, config)
 
@@ -146,7 +138,7 @@ def test_a_draft_ends_where_its_model_may_say_nothing(kind, temperature):
     """The model drafts its way to where a bias forbids all that the form allows; the target does
     not go there.
     """
-    ids = {constrained.TOKENIZER.piece(i): i for i in range(constrained.N)}
+    ids = {TOKENIZER.piece(i): i for i in range(VOCAB)}
     given = {
         "choices": ("abx", "y"), "temperature": temperature, "seed": 11,
         "logit_bias": {ids[b"b"]: -math.inf, ids[b"ab"]: -math.inf},

@@ -17,11 +17,7 @@ from edgespec.policies.accounts import (
 )
 from edgespec.policies.adaptive import RISK, Adaptive
 from edgespec.types import Budget, StepStats
-from tests.helpers.policies import Model, asks, begin, lookup
-
-
-def line(first, each):
-    return Curve((1,), (1, 33), ((first, first + 32 * each),))
+from tests.helpers.policies import Model, asks, begin, line, lookup
 
 
 def policy(slope=0.01, draft=None):

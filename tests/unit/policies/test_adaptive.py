@@ -12,11 +12,7 @@ from edgespec.costs.online import Costs, FurtherTokens
 from edgespec.costs.profiles import Profile
 from edgespec.policies.adaptive import MARGIN, RISK, Adaptive
 from edgespec.types import Budget, DraftEstimate, StepStats
-from tests.helpers.policies import Model, asks, begin, lookup
-
-
-def line(first, each, n=200):
-    return Curve((1,), (1, n), ((first, first + (n - 1) * each),))
+from tests.helpers.policies import Model, asks, begin, line, lookup
 
 
 def under_way(profile, **options):

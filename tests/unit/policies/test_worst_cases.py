@@ -9,14 +9,11 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.bench.traces import AFTER_A_MISS, Drafts, Trace
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from tests.helpers.policies import line
 from tests.helpers.selection import every, share
 
 WRONG = 150
 TEXT = list(range(200, 500))
-
-
-def line(first, each):
-    return Curve((1,), (1, 33), ((first, first + 32 * each),))
 
 
 def device(each, draft=None):
