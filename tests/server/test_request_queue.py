@@ -9,6 +9,13 @@ import pytest
 from edgespec.server.errors import ApiError
 from edgespec.server.request_queue import RequestQueue
 
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
 
 class Callers:
     """Tasks that acquire the engine, note it, and hold it until they are told to go.
@@ -38,158 +45,131 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_first_come_first_served():
-    async def main():
-        callers = Callers(RequestQueue(8))
-        tasks = [await callers.start(i) for i in range(5)]
-        assert callers.order == [0]
-        assert (callers.queue.n_running, callers.queue.n_waiting) == (1, 4)
-        for i in range(5):
-            callers.leave[i].set()
-            await settle()
-        await asyncio.gather(*tasks)
-        assert callers.order == [0, 1, 2, 3, 4]
-        assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
-
-    asyncio.run(main())
-
-
-def test_who_arrives_while_the_engine_changes_hands_does_not_jump_the_queue():
-    async def main():
-        callers = Callers(RequestQueue(8))
-        await callers.start(0)
-        second = await callers.start(1)
-        callers.leave[0].set()
-        third = asyncio.create_task(callers.call(2))  # before 1 has noticed that it may run
+async def test_first_come_first_served():
+    callers = Callers(RequestQueue(8))
+    tasks = [await callers.start(i) for i in range(5)]
+    assert callers.order == [0]
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (1, 4)
+    for i in range(5):
+        callers.leave[i].set()
         await settle()
-        assert callers.order == [0, 1]
-        callers.leave[1].set()
-        await settle()
-        callers.leave[2].set()
-        await asyncio.gather(second, third)
-
-    asyncio.run(main())
+    await asyncio.gather(*tasks)
+    assert callers.order == [0, 1, 2, 3, 4]
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
 
 
-def test_a_full_queue_says_when_to_come_again():
-    async def main():
-        callers = Callers(RequestQueue(1))
-        await callers.start(0)
-        waiting = await callers.start(1)
-        with pytest.raises(ApiError) as refused:
-            await callers.call(2)
-        assert refused.value.status == 429
-        assert int(refused.value.headers["Retry-After"]) >= 1
-        assert refused.value.code == "queue_full"
-        waiting.cancel()
-        await settle()
-        last = await callers.start(3)
-        callers.leave[0].set()
-        await settle()
-        assert callers.order == [0, 3]
-        callers.leave[3].set()
-        await last
-
-    asyncio.run(main())
+async def test_who_arrives_while_the_engine_changes_hands_does_not_jump_the_queue():
+    callers = Callers(RequestQueue(8))
+    await callers.start(0)
+    second = await callers.start(1)
+    callers.leave[0].set()
+    third = asyncio.create_task(callers.call(2))  # before 1 has noticed that it may run
+    await settle()
+    assert callers.order == [0, 1]
+    callers.leave[1].set()
+    await settle()
+    callers.leave[2].set()
+    await asyncio.gather(second, third)
 
 
-def test_without_a_queue_only_a_free_engine_answers():
-    async def main():
-        callers = Callers(RequestQueue(0))
-        first = await callers.start(0)
-        with pytest.raises(ApiError):
-            await callers.call(1)
-        callers.leave[0].set()
-        await first
-        await callers.start(2)
-        assert callers.order == [0, 2]
-        callers.leave[2].set()
-        await settle()
-
-    asyncio.run(main())
-
-
-def test_an_engine_handed_to_a_cancelled_task_goes_to_the_next():
-    async def main():
-        callers = Callers(RequestQueue(8))
-        await callers.start(0)
-        second, third = await callers.start(1), await callers.start(2)
-        callers.leave[0].set()
-        while callers.queue.n_waiting == 2:  # until the engine was handed to 1 …
-            await asyncio.sleep(0)
-        second.cancel()  # … which has not run since
-        await settle()
-        assert second.cancelled()
-        assert callers.order == [0, 2]
-        callers.leave[2].set()
-        await third
-        assert callers.queue.n_running == 0
-
-    asyncio.run(main())
+async def test_a_full_queue_says_when_to_come_again():
+    callers = Callers(RequestQueue(1))
+    await callers.start(0)
+    waiting = await callers.start(1)
+    with pytest.raises(ApiError) as refused:
+        await callers.call(2)
+    assert refused.value.status == 429
+    assert int(refused.value.headers["Retry-After"]) >= 1
+    assert refused.value.code == "queue_full"
+    waiting.cancel()
+    await settle()
+    last = await callers.start(3)
+    callers.leave[0].set()
+    await settle()
+    assert callers.order == [0, 3]
+    callers.leave[3].set()
+    await last
 
 
-def test_after_a_failure_the_next_request_runs():
-    async def main():
-        queue = RequestQueue(8)
-        with pytest.raises(RuntimeError):
-            async with queue.acquire():
-                raise RuntimeError
+async def test_without_a_queue_only_a_free_engine_answers():
+    callers = Callers(RequestQueue(0))
+    first = await callers.start(0)
+    with pytest.raises(ApiError):
+        await callers.call(1)
+    callers.leave[0].set()
+    await first
+    await callers.start(2)
+    assert callers.order == [0, 2]
+    callers.leave[2].set()
+    await settle()
+
+
+async def test_an_engine_handed_to_a_cancelled_task_goes_to_the_next():
+    callers = Callers(RequestQueue(8))
+    await callers.start(0)
+    second, third = await callers.start(1), await callers.start(2)
+    callers.leave[0].set()
+    while callers.queue.n_waiting == 2:  # until the engine was handed to 1 …
+        await asyncio.sleep(0)
+    second.cancel()  # … which has not run since
+    await settle()
+    assert second.cancelled()
+    assert callers.order == [0, 2]
+    callers.leave[2].set()
+    await third
+    assert callers.queue.n_running == 0
+
+
+async def test_after_a_failure_the_next_request_runs():
+    queue = RequestQueue(8)
+    with pytest.raises(RuntimeError):
         async with queue.acquire():
-            assert queue.n_running == 1
-
-    asyncio.run(main())
-
-
-def test_closing_sends_those_away_who_wait_and_those_who_come():
-    async def main():
-        callers = Callers(RequestQueue(8))
-        running, waiting = await callers.start(0), await callers.start(1)
-        callers.queue.close()
-        with pytest.raises(ApiError) as refused:
-            await waiting
-        assert refused.value.status == 503
-        with pytest.raises(ApiError):
-            await callers.call(2)
-        assert callers.queue.n_running == 1
-        callers.leave[0].set()
-        await running
-        assert callers.queue.closed
-
-    asyncio.run(main())
+            raise RuntimeError
+    async with queue.acquire():
+        assert queue.n_running == 1
 
 
-def test_clients_take_turns():
-    async def main():
-        callers = Callers(RequestQueue(8))
-        names = ["a1", "a2", "a3", "b1", "a4", "b2", "c1"]
-        tasks = [await callers.start(name) for name in names]
-        for _ in names:
-            callers.leave[callers.order[-1]].set()
-            await settle()
-        await asyncio.gather(*tasks)
-        assert callers.order == ["a1", "b1", "a2", "c1", "b2", "a3", "a4"]
+async def test_closing_sends_those_away_who_wait_and_those_who_come():
+    callers = Callers(RequestQueue(8))
+    running, waiting = await callers.start(0), await callers.start(1)
+    callers.queue.close()
+    with pytest.raises(ApiError) as refused:
+        await waiting
+    assert refused.value.status == 503
+    with pytest.raises(ApiError):
+        await callers.call(2)
+    assert callers.queue.n_running == 1
+    callers.leave[0].set()
+    await running
+    assert callers.queue.closed
 
-    asyncio.run(asyncio.wait_for(main(), 20))
 
-
-def test_a_busy_client_does_not_keep_others_out_of_a_full_queue():
-    async def main():
-        callers = Callers(RequestQueue(3))
-        tasks = [await callers.start(name) for name in ("a1", "a2", "a3", "a4")]
-        tasks += [await callers.start(name) for name in ("b1", "b2")]
-        for refused in tasks[2:4]:
-            assert refused.exception().status == 429
-        assert callers.queue.n_waiting == 3
-        for name in ("a5", "b3"):  # nobody has two more than they
-            with pytest.raises(ApiError):
-                await callers.call(name)
-        tasks[4].cancel()
+async def test_clients_take_turns():
+    callers = Callers(RequestQueue(8))
+    names = ["a1", "a2", "a3", "b1", "a4", "b2", "c1"]
+    tasks = [await callers.start(name) for name in names]
+    for _ in names:
+        callers.leave[callers.order[-1]].set()
         await settle()
-        tasks.append(await callers.start("c1"))
-        for _ in range(4):
-            callers.leave[callers.order[-1]].set()
-            await settle()
-        assert callers.order == ["a1", "b2", "a2", "c1"]
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert callers.order == ["a1", "b1", "a2", "c1", "b2", "a3", "a4"]
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+
+async def test_a_busy_client_does_not_keep_others_out_of_a_full_queue():
+    callers = Callers(RequestQueue(3))
+    tasks = [await callers.start(name) for name in ("a1", "a2", "a3", "a4")]
+    tasks += [await callers.start(name) for name in ("b1", "b2")]
+    for refused in tasks[2:4]:
+        assert refused.exception().status == 429
+    assert callers.queue.n_waiting == 3
+    for name in ("a5", "b3"):  # nobody has two more than they
+        with pytest.raises(ApiError):
+            await callers.call(name)
+    tasks[4].cancel()
+    await settle()
+    tasks.append(await callers.start("c1"))
+    for _ in range(4):
+        callers.leave[callers.order[-1]].set()
+        await settle()
+    assert callers.order == ["a1", "b2", "a2", "c1"]
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
