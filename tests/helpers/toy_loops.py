@@ -116,9 +116,9 @@ class WithThresholds(FixedDepth):
         return plan._replace(thresholds=Thresholds((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
 
 
-def outcome(chance, made, params):
-    output = Output(TOKENIZER, params)
-    stats = Stats()
+def outcome(chance, made, params, stats=None):
+    """Return what a loop emits, and why it ends. stats: what it counts, too."""
+    output, stats = Output(TOKENIZER, params), stats or Stats()
     list(made.generate(Request(PROMPT, params, chance), output, stats))
     output.flush()
     return tuple(output.token_ids), output.text, output.finish_reason, output.stop_reason

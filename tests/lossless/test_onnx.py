@@ -3,21 +3,17 @@
 import numpy as np
 import pytest
 
-from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
-from edgespec.decoding.output import Output
+from edgespec import EngineConfig, EngineMissing, SamplingParams
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
-from edgespec.sampling.base import Request
-from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers import toy_loops
 from tests.helpers.enumeration import law, total_variation
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
-TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
-PROMPT = [0, 1, 0, 1]
 
 
 @pytest.fixture(scope="module", params=[0.0, 1.5], ids=["rows alike", "rows differ alone"])
@@ -44,10 +40,7 @@ def outcome(chance, pair, kind, acceptance, params):
         "model": [ModelDrafter(draft, 3, acceptance=acceptance)],
     }[kind]
     made = Session(LocalVerifier(target, acceptance), drafters, FixedDepth(2))
-    output = Output(TOKENIZER, params)
-    list(made.generate(Request(PROMPT, params, chance), output, Stats()))
-    output.flush()
-    return tuple(output.token_ids), output.text, output.finish_reason
+    return toy_loops.outcome(chance, made, params)
 
 
 @pytest.mark.parametrize("params", [

@@ -6,24 +6,20 @@ import json
 import numpy as np
 import pytest
 
-from edgespec import EngineConfig, EngineMissing, SamplingParams, ToyTokenizer
-from edgespec.decoding.output import Output
+from edgespec import EngineConfig, EngineMissing, SamplingParams
 from edgespec.decoding.session import Session
 from edgespec.drafters.heads import HeadDrafter
 from edgespec.drafters.model_tree import TreeOptions
 from edgespec.policies.fixed import FixedDepth
-from edgespec.sampling.base import Request
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import head_files as files
-from tests.helpers import moa_files, mtp_files
+from tests.helpers import moa_files, mtp_files, toy_loops
 from tests.helpers.enumeration import law, total_variation
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 folders = pytest.importorskip("tests.helpers.head_folders")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
-TOKENIZER = ToyTokenizer(["a", "b", "."], eog=[2])
-PROMPT = [0, 1, 0, 1]
 CONFIG = EngineConfig(n_ctx=64, n_threads=1)
 
 
@@ -54,9 +50,6 @@ def pair(request, tmp_path_factory):
     if not reads_cache:
         sizes["num_hidden_layers"] = files.TARGET_LAYERS
     path = onnx_models.save(folder / "target", onnx_models.table(probs, **options))
-    sizes = {"hidden_size": 32} | (
-        {} if reads_cache else {"num_hidden_layers": files.TARGET_LAYERS}
-    )
     (path.parent / "config.json").write_text(json.dumps(sizes))
     with pytest.MonkeyPatch.context() as patch:
         for module in (files, mtp_files, onnx_models):
@@ -85,12 +78,10 @@ def outcome(chance, pair, drafted, params):
     drafters = [HeadDrafter(head, 3, TreeOptions(1, 1))] if drafts else []
     verifier = LocalVerifier(target, head=head if drafts else None)
     made = Session(verifier, drafters, FixedDepth(3))
-    output, stats = Output(TOKENIZER, params), Stats()
-    list(made.generate(Request(PROMPT, params, chance), output, stats))
-    output.flush()
+    found = toy_loops.outcome(chance, made, params, stats := Stats())
     if drafts:
         drafted += [source["drafted"] for source in stats.drafts_by_source.values()]
-    return tuple(output.token_ids), output.text, output.finish_reason
+    return found
 
 
 @pytest.mark.parametrize("params", [
