@@ -16,16 +16,28 @@ USAGE = {
     "prompt_tokens_details": {"cached_tokens": 7},
     "completion_tokens_details": {"reasoning_tokens": 3},
 }  # fmt: skip
+SAID = [  # deltas of an answer with everything
+    {"role": "assistant", "content": ""},
+    {"reasoning_content": "Hm", "reasoning": "Hm"},
+    {"content": "Wait"},
+    {"tool_calls": [{"index": 0, "id": "a", "type": "function",
+                     "function": {"name": "weather", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '"Rome"}'}}]},
+]  # fmt: skip
+DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
 TEXT = st.text(min_size=1, max_size=12)
+
+
+def call(id: str, arguments: str, name: str = "weather") -> dict[str, Any]:
+    """Return a call in a message of an assistant."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def message() -> st.SearchStrategy[dict[str, Any]]:
     """Return a strategy for the whole messages of an assistant."""
-    call = st.builds(
-        lambda name, value: {
-            "id": f"call_{name}", "type": "function",
-            "function": {"name": name, "arguments": json.dumps({"a": value})},
-        },
+    calls = st.builds(
+        lambda name, value: call(f"call_{name}", json.dumps({"a": value}), name),
         st.text("abc", min_size=1, max_size=4), TEXT,
     )  # fmt: skip
     return st.fixed_dictionaries(
@@ -33,7 +45,7 @@ def message() -> st.SearchStrategy[dict[str, Any]]:
         optional={
             "reasoning_content": TEXT,
             "content": TEXT,
-            "tool_calls": st.lists(call, min_size=1, max_size=3),
+            "tool_calls": st.lists(calls, min_size=1, max_size=3),
         },
     )
 

@@ -17,7 +17,17 @@ from edgespec.server.converters.messages_request import (
 )
 from edgespec.server.converters.messages_writer import MessagesWriter
 from edgespec.server.errors import ApiError
-from tests.helpers.conversions import USAGE, chunks, cut_message, events_of, message, whole_of
+from tests.helpers.conversions import (
+    DEEP,
+    SAID,
+    USAGE,
+    call,
+    chunks,
+    cut_message,
+    events_of,
+    message,
+    whole_of,
+)
 
 ASK = [{"role": "user", "content": "hello"}]
 WEATHER = {
@@ -27,19 +37,10 @@ WEATHER = {
 }
 
 
-DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
-
-
 def chat_of(**body: Any) -> dict[str, Any]:
     """Return the chat-completions request for a request."""
     body = {"max_tokens": 5, "messages": ASK} | body
     return conversion(parameters.check(body, MessagesRequest)).fields
-
-
-def refusal(**body: Any) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        chat_of(**body)
-    return refused.value
 
 
 def writer() -> MessagesWriter:
@@ -78,10 +79,6 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
             {"type": "text", "text": "And now?"},
         ]},
     ]  # fmt: skip
-
-    def call(name: str, arguments: str) -> dict[str, Any]:
-        function = {"name": "weather", "arguments": arguments}
-        return {"id": name, "type": "function", "function": function}
 
     assert chat_of(messages=turns)["messages"] == [
         {"role": "user", "content": "Weather?"},
@@ -215,7 +212,9 @@ def test_thinking_and_formats():
     ],
 )  # fmt: skip
 def test_refusals_name_the_field(body, param, says):
-    error = refusal(**body)
+    with pytest.raises(ApiError) as refused:
+        chat_of(**body)
+    error = refused.value
     assert (error.status, error.param) == (400, param)
     assert says in error.message
     told = error.messages_body("id")["error"]
@@ -287,21 +286,11 @@ def test_however_an_answer_is_cut_the_same_comes_out(said, data):
 
 
 def test_the_events_of_an_answer_with_everything():
-    said = [
-        {"role": "assistant", "content": ""},
-        {"reasoning_content": "Hm", "reasoning": "Hm"},
-        {"content": "Wait"},
-        {"tool_calls": [{"index": 0, "id": "a", "type": "function",
-                         "function": {"name": "weather", "arguments": ""}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":"Rome"}'}}]},
-    ]  # fmt: skip
-    events = events_of(writer(), chunks(said, "tool_calls"))
+    events = events_of(writer(), chunks(SAID, "tool_calls"))
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert [event["type"] for event in events] == [
-        "message_start",
-        *("content_block_start", "content_block_delta", "content_block_stop") * 3,
-        "message_delta",
-        "message_stop",
-    ]
+        "message_start", *block, *block, *block[:2], *block[1:], "message_delta", "message_stop",
+    ]  # fmt: skip
     assert accumulated(events) == [
         {"type": "thinking", "thinking": "Hm", "signature": ""},
         {"type": "text", "text": "Wait"},
@@ -330,7 +319,6 @@ def test_why_an_answer_ended(reason, stop, told):
 
 @pytest.mark.parametrize("arguments", ["", '{"city": "Ro', "7"])
 def test_a_call_that_was_cut_has_no_arguments(arguments):
-    function = {"name": "weather", "arguments": arguments}
-    said = {"tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    said = {"tool_calls": [call("a", arguments)]}
     block = whole_of(writer(), said, "length")["content"][0]
     assert (block["name"], block["input"]) == ("weather", {})

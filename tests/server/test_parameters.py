@@ -49,8 +49,6 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("stream_options", {"include_sage": True}, "include_usage"),
         ("model", 7, "must be text"),
         ("top_logprobs", 21, "at most 20"),
-        ("tools", [{"type": "function"}], "is missing"),
-        ("tool_choice", "required", "no function"),
         ("functions", [{"name": "a"}], "tools holds functions"),
         ("response_format", {"type": "xml"}, 'or "text", got "xml"'),
         ("response_format", {"type": "json_schema"}, "json_schema is missing"),

@@ -18,7 +18,17 @@ from edgespec.server.converters.responses_request import (
 )
 from edgespec.server.converters.responses_writer import ResponsesWriter
 from edgespec.server.errors import ApiError
-from tests.helpers.conversions import USAGE, chunks, cut_message, events_of, message, whole_of
+from tests.helpers.conversions import (
+    DEEP,
+    SAID,
+    USAGE,
+    call,
+    chunks,
+    cut_message,
+    events_of,
+    message,
+    whole_of,
+)
 
 PATH = "/v1/responses"
 WEATHER = {
@@ -30,18 +40,9 @@ WEATHER = {
 }
 
 
-DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
-
-
 def chat_of(**body: Any) -> dict[str, Any]:
     """Return the chat-completions request for a request."""
     return conversion(parameters.check(prepared(body), ResponsesRequest)).fields
-
-
-def refusal(**body: Any) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        chat_of(**body)
-    return refused.value
 
 
 def writer(**body: Any) -> ResponsesWriter:
@@ -76,10 +77,6 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         {"type": "function_call_output", "call_id": "b",
          "output": [{"type": "input_text", "text": "un"}, {"type": "input_text", "text": "known"}]},
     ]  # fmt: skip
-
-    def call(name: str, arguments: str) -> dict[str, Any]:
-        function = {"name": "weather", "arguments": arguments}
-        return {"id": name, "type": "function", "function": function}
 
     assert chat_of(input=items)["messages"] == [
         {"role": "user", "content": "Weather?"},
@@ -116,12 +113,11 @@ def test_messages_of_one_role_are_apart_and_the_parts_of_one_are_not():
         {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "a", "output": results},
     ]
-    function = {"name": "weather", "arguments": "{}"}
     assert chat_of(input=items, instructions="be brief")["messages"] == [
         {"role": "system", "content": "be brief\n\npermissions"},
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "Good day.\n\nWait.", "reasoning_content": "Hm.",
-         "tool_calls": [{"id": "a", "type": "function", "function": function}]},
+         "tool_calls": [call("a", "{}")]},
         {"role": "tool", "tool_call_id": "a", "content": "one\n\ntwo"},
     ]  # fmt: skip
 
@@ -198,7 +194,9 @@ def test_formats_and_reasoning():
     ],
 )  # fmt: skip
 def test_refusals_name_the_field(body, param, says):
-    error = refusal(**{"input": "hello"} | body)
+    with pytest.raises(ApiError) as refused:
+        chat_of(**{"input": "hello"} | body)
+    error = refused.value
     assert (error.status, error.param) == (400, param)
     assert says in error.message
 
@@ -261,18 +259,8 @@ def test_however_an_answer_is_cut_the_same_comes_out(said, data):
 
 
 def test_the_events_of_an_answer_with_everything():
-    said = [
-        {"role": "assistant", "content": ""},
-        {"reasoning_content": "Hm", "reasoning": "Hm"},
-        {"content": "Wait"},
-        {"tool_calls": [{"index": 0, "id": "a", "type": "function",
-                         "function": {"name": "weather", "arguments": ""}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '"Rome"}'}}]},
-        {"tool_calls": [{"index": 1, "id": "b", "type": "function",
-                         "function": {"name": "time", "arguments": "{}"}}]},
-    ]  # fmt: skip
-    events = events_of(writer(), chunks(said, "tool_calls"))
+    another = {"tool_calls": [call("b", "{}", "time") | {"index": 1}]}
+    events = events_of(writer(), chunks([*SAID, another], "tool_calls"))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created", "in_progress",
         "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
@@ -289,9 +277,9 @@ def test_the_events_of_an_answer_with_everything():
     assert [item["type"] for item in final["output"]] == [
         "reasoning", "message", "function_call", "function_call",
     ]  # fmt: skip
-    call = final["output"][2]
-    assert (call["call_id"], call["name"]) == ("a", "weather")
-    assert call["arguments"] == '{"city":"Rome"}'
+    made = final["output"][2]
+    assert (made["call_id"], made["name"]) == ("a", "weather")
+    assert made["arguments"] == '{"city":"Rome"}'
     assert final["status"] == "completed"
     assert final["usage"] == {
         "input_tokens": USAGE["prompt_tokens"],
