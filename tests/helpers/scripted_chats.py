@@ -40,6 +40,18 @@ Write each call as <tool_call>
 """  # noqa: E501
 """In the form of Qwen3's, with `reasoning_content`, tools and `enable_thinking`."""
 
+TURN = {
+    "type": "object",
+    "properties": {"to": {"enum": ["left", "right"]}, "go": {"type": "boolean"}},
+    "required": ["to", "go"],
+    "additionalProperties": False,
+}
+"""A schema of a few short answers."""
+TOOLS = [
+    {"type": "function", "function": {"name": "turn", "parameters": TURN, "strict": True}},
+    {"type": "function", "function": {"name": "halt"}},
+]
+
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 _TURN = re.compile(r"<\|im_start\|>assistant\n(?:<think>\n\n</think>\n\n)?")
 _SAID = re.compile(r"<\|im_start\|>(?:user|tool)\n(.*?)<\|im_end\|>", re.DOTALL)
@@ -86,6 +98,17 @@ class ScriptedChat:
             tokenizer,
             **({"speculative_config": {"method": "suffix,forced"}} | options),
         )
+
+
+def rambling(tokenizer: edgespec.ToyTokenizer, n_ctx: int = 4096) -> edgespec.Engine:
+    """Return an engine whose model says anything that an answer may be."""
+    n = tokenizer.vocab_size
+
+    def probs(tokens: Sequence[int]) -> np.ndarray:
+        return np.random.default_rng([len(tokens), *tokens[-2:]]).dirichlet(np.full(n, 0.5))
+
+    target = edgespec.ToyModel(probs, vocab_size=n, n_ctx=n_ctx)
+    return edgespec.assemble(target, tokenizer, None, {"method": "suffix,forced"})
 
 
 def called(name: str, arguments: str) -> str:

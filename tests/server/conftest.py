@@ -18,7 +18,8 @@ from edgespec import protocol
 from edgespec.server.app import Server, bind, create_app
 from edgespec.server.settings import ServerSettings
 from edgespec.server.verification import websocket
-from tests.helpers import serving
+from tests.helpers import serving, weather
+from tests.helpers.scripted_chats import ScriptedChat
 
 END = 256
 TURN = b"<|im_start|>assistant\n"
@@ -147,6 +148,19 @@ def running() -> Callable[..., Running]:
     return lambda engine, **settings: Running(
         engine, ServerSettings(**({"model": "toy", "port": 0} | settings))
     )
+
+
+@pytest.fixture(scope="module")
+def chat() -> ScriptedChat:
+    """Return a model that asks for the weather."""
+    return ScriptedChat(weather.ANSWERS)
+
+
+@pytest.fixture(scope="module")
+def url(running: Callable[..., Running], chat: ScriptedChat) -> Iterator[str]:
+    """Return the URL of a server of that model."""
+    with chat.engine() as made, running(made) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

@@ -117,18 +117,6 @@ def test_logprobs(client, smollm2_engine):
     assert "".join(told.tokens) == done.choices[0].text == own.text
 
 
-def test_switches_of_ours(client):
-    repeat = [{"role": "user", "content": "Say this again: one two three one two three one two"}]
-
-    def ask(**more):
-        return client.chat.completions.create(
-            model=MODEL, messages=repeat, max_tokens=24, extra_body=more
-        )
-
-    assert ask(disable_spec_decode=True).edgespec["speculation"] == "off: disabled by request"
-    assert len(ask(num_draft_tokens=1).edgespec["drafted_per_position"]) <= 1
-
-
 def test_refusals(client, server):
     with pytest.raises(openai.BadRequestError, match="unknown parameter 'guided_json'"):
         client.chat.completions.create(model=MODEL, messages=ASK, extra_body={"guided_json": {}})

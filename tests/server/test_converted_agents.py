@@ -11,33 +11,13 @@ import httpx
 import openai
 import pytest
 
-from tests.helpers.scripted_chats import ScriptedChat, called
+from tests.helpers.weather import ARGUMENTS, CUSTOM
 
 pytest.importorskip("llguidance")
 
-ARGUMENTS = '{"city": "Rome", "unit": "C"}'
-ANSWERS = {
-    "weather": "<think>\nI ask.\n</think>\n\n" + called("weather", ARGUMENTS),
-    "20 degrees": "It is 20 degrees.",
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "unit": {"type": "string"}},
-    "required": ["city", "unit"],
-}
-FLAT = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}
-CUSTOM = {"name": "weather", "description": "Look it up", "input_schema": SCHEMA}
-
-
-@pytest.fixture
-def chat():
-    return ScriptedChat(ANSWERS)
-
-
-@pytest.fixture
-def url(running, chat):
-    with chat.engine() as engine, running(engine) as server:
-        yield server.url
+FLAT = {
+    "type": "function", "name": "weather", "parameters": CUSTOM["input_schema"], "strict": False,
+}  # fmt: skip
 
 
 def test_an_agent_of_openais_framework(url):

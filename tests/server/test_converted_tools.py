@@ -10,28 +10,14 @@ import httpx
 import openai
 import pytest
 
-from tests.helpers.scripted_chats import ScriptedChat, called
+from tests.helpers.scripted_chats import called
+from tests.helpers.weather import ARGUMENTS, CUSTOM
 
 pydantic = pytest.importorskip("pydantic")
 pytest.importorskip("llguidance")
 
-ARGUMENTS = '{"city": "Rome", "unit": "C"}'
 GIVEN = json.loads(ARGUMENTS)
-THOUGHT = "<think>\nI ask.\n</think>\n\n"
-ANSWERS = {
-    "weather": THOUGHT + "Wait.\n" + called("weather", ARGUMENTS),
-    "twice": called("weather", ARGUMENTS) + "\n" + called("weather", ARGUMENTS),
-    "20 degrees": "It is 20 degrees.",
-    "as a form": THOUGHT + '{"city":"Rome","unit":"C"}',
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}},
-    "required": ["city", "unit"],
-    "additionalProperties": False,
-}
-FLAT = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
-CUSTOM = {"name": "weather", "description": "Look it up", "input_schema": SCHEMA}
+FLAT = {"type": "function", "name": "weather", "parameters": CUSTOM["input_schema"], "strict": True}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
 
@@ -44,17 +30,6 @@ class weather(pydantic.BaseModel):
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
-
-
-@pytest.fixture(scope="module")
-def chat():
-    return ScriptedChat(ANSWERS)
-
-
-@pytest.fixture(scope="module")
-def url(running, chat):
-    with chat.engine() as engine, running(engine) as server:
-        yield server.url
 
 
 @pytest.fixture(scope="module")

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
-from edgespec import ToyModel
-from edgespec.loading.assembly import assemble
 from tests.helpers.formats import TEMPLATES, FormTokenizer
-from tests.helpers.scripted_chats import accumulated
+from tests.helpers.scripted_chats import TOOLS, accumulated, rambling
 from tests.helpers.selection import first
 
 pytest.importorskip("llguidance")
 
 CHAT = "/v1/chat/completions"
-TURN = {
-    "type": "object",
-    "properties": {"to": {"enum": ["left", "right"]}, "go": {"type": "boolean"}},
-    "required": ["to", "go"],
-    "additionalProperties": False,
-}
-TOOLS = [
-    {"type": "function", "function": {"name": "turn", "parameters": TURN, "strict": True}},
-    {"type": "function", "function": {"name": "halt"}},
-]
 BODY = {
     "messages": [{"role": "user", "content": "go"}], "tools": TOOLS, "tool_choice": "required",
     "parallel_tool_calls": False, "temperature": 1, "thinking_token_budget": 3, "max_tokens": 600,
@@ -33,20 +20,9 @@ BODY = {
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
-def anything(request):
-    tokenizer = FormTokenizer(TEMPLATES[request.param])
-    n = tokenizer.vocab_size
-
-    def probs(tokens):
-        return np.random.default_rng([len(tokens), *tokens[-2:]]).dirichlet(np.full(n, 0.5))
-
-    with assemble(ToyModel(probs, vocab_size=n, n_ctx=4096), tokenizer) as made:
+def engine(request):
+    with rambling(FormTokenizer(TEMPLATES[request.param])) as made:
         yield made
-
-
-@pytest.fixture
-def engine(anything):
-    return anything
 
 
 @pytest.mark.parametrize("seed", first(1, range(2), "more seeds"))

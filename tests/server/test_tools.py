@@ -6,12 +6,19 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from edgespec import ToyModel, ToyTokenizer
-from edgespec.loading.assembly import assemble
-from tests.helpers.scripted_chats import MARKERS, TEMPLATE, ScriptedChat, accumulated, called
+from edgespec import ToyTokenizer
+from tests.helpers import scripted_chats
+from tests.helpers.scripted_chats import (
+    MARKERS,
+    TEMPLATE,
+    TURN,
+    ScriptedChat,
+    accumulated,
+    called,
+    rambling,
+)
 from tests.helpers.selection import first, sample
 
 pytest.importorskip("llguidance")
@@ -70,14 +77,9 @@ def chat(request):
 
 
 @pytest.fixture(scope="module")
-def scripted_engine(chat):
+def engine(chat):
     with chat.engine() as made:
         yield made
-
-
-@pytest.fixture
-def engine(scripted_engine):
-    return scripted_engine
 
 
 def asked(text: str, **more):
@@ -233,7 +235,6 @@ from starlette.testclient import TestClient
 from edgespec.server.app import create_app
 from edgespec.server.settings import ServerSettings
 from tests.helpers.scripted_chats import TEMPLATE, ScriptedChat
-from tests.helpers.selection import first, sample
 SAID = "<think>a</think>b"
 def message(template):
     with ScriptedChat({}).engine(template) as engine:
@@ -252,29 +253,13 @@ LETTERS = [chr(i) for i in range(32, 127)] + ["\n"]
 
 @pytest.fixture
 def anything():
-    """Return a model that says anything."""
+    """Return an engine whose model says anything."""
     tokenizer = ToyTokenizer([*MARKERS, *LETTERS, "</s>"], [len(LETTERS) + 4], TEMPLATE)
-    n = tokenizer.vocab_size
-
-    def probs(tokens):
-        return np.random.default_rng([len(tokens), *tokens[-2:]]).dirichlet(np.full(n, 0.5))
-
-    target = ToyModel(probs, vocab_size=n, n_ctx=4096)
-    with assemble(target, tokenizer, None, {"method": "suffix,forced"}) as made:
+    with rambling(tokenizer) as made:
         yield made
 
 
-NARROW = {
-    "type": "object",
-    "properties": {"to": {"enum": ["left", "right"]}, "go": {"type": "boolean"}},
-    "required": ["to", "go"],
-    "additionalProperties": False,
-}
-NARROW_TOOLS = [
-    {"type": "web_search", "filters": {"a": 1}},
-    {"type": "function", "function": {"name": "turn", "parameters": NARROW, "strict": True}},
-    {"type": "function", "function": {"name": "halt"}},
-]
+TURNING = [{"type": "web_search", "filters": {"a": 1}}, *scripted_chats.TOOLS]
 
 
 class TestAModelThatSaysAnything:
@@ -284,7 +269,7 @@ class TestAModelThatSaysAnything:
 
     @staticmethod
     def ask(client, **more):
-        body = {"messages": [{"role": "user", "content": "go"}], "tools": NARROW_TOOLS}
+        body = {"messages": [{"role": "user", "content": "go"}], "tools": TURNING}
         response = client.post(CHAT, json=body | {"reasoning_effort": "none", **more})
         assert response.status_code == 200, response.text
         return response.json()["choices"][0]
@@ -327,7 +312,7 @@ class TestAModelThatSaysAnything:
         exclamation = len(MARKERS) + LETTERS.index("!")
         found = self.ask(
             client, tool_choice="required", parallel_tool_calls=False, max_tokens=400,
-            logit_bias={str(exclamation): 100}, tools=NARROW_TOOLS[:2],
+            logit_bias={str(exclamation): 100}, tools=TURNING[:2],
         )  # fmt: skip
         [one] = found["message"]["tool_calls"]
         assert set(json.loads(one["function"]["arguments"])) == {"to", "go"}
@@ -342,7 +327,7 @@ class TestAModelThatSaysAnything:
         assert any(t["logprob"] < -1 for t in told)
 
     def test_a_form_beside_tools_that_need_not_be_called(self, client):
-        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": NARROW}}
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": TURN}}
         found = self.ask(client, response_format=form, parallel_tool_calls=False, max_tokens=400)
         if found["finish_reason"] == "stop":
             assert set(json.loads(found["message"]["content"])) == {"to", "go"}
@@ -350,7 +335,7 @@ class TestAModelThatSaysAnything:
             assert found["finish_reason"] == "tool_calls"
 
     def test_a_form_behind_reasoning(self, client):
-        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": NARROW}}
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": TURN}}
         found = self.ask(
             client, response_format=form, tools=None, reasoning_effort=None,
             thinking_token_budget=5, max_tokens=400,
