@@ -39,8 +39,8 @@ def completed(weights: Weights, target: Weights | None) -> Weights:
     """Return the weights of a head, those that it lacks from its target, with an embedding that is
     rounded to float16, as graphs keep it.
     """
-    found = dict(target or {}) | dict(weights)
-    return found | {"embed_tokens.weight": found["embed_tokens.weight"].astype(np.float16)}
+    whole = dict(target or {}) | dict(weights)
+    return whole | {"embed_tokens.weight": whole["embed_tokens.weight"].astype(np.float16)}
 
 
 def silu(x: np.ndarray) -> np.ndarray:

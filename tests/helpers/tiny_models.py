@@ -90,7 +90,7 @@ def _layer(architecture: str, rng: np.random.Generator) -> dict[str, np.ndarray]
 
 
 def ends(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return the weights in front of the layers and behind them."""
+    """Return the weights before and after the layers."""
     return {
         "token_embd.weight": rng.normal(size=(VOCABULARY, WIDTH)),
         "output.weight": rng.normal(size=(VOCABULARY, WIDTH)) * 0.3,

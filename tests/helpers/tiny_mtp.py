@@ -252,8 +252,8 @@ class Reference:
         self.keys.append(key)
         self.values.append(value.reshape(HEADS, HEAD))
         sees = np.ones((1, position + 1), bool)
-        found = attention(query[None], np.array(self.keys), np.array(self.values), sees)
-        return w["attn_output"] @ (found.reshape(HEADS, HEAD) * gate).reshape(-1)
+        mixed = attention(query[None], np.array(self.keys), np.array(self.values), sees)
+        return w["attn_output"] @ (mixed.reshape(HEADS, HEAD) * gate).reshape(-1)
 
     def _parted(self, query: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Return the queries of the heads, and what their values are multiplied with."""

@@ -78,10 +78,10 @@ def outcome(chance, pair, drafted, params):
     drafters = [HeadDrafter(head, 3, TreeOptions(1, 1))] if drafts else []
     verifier = LocalVerifier(target, head=head if drafts else None)
     made = Session(verifier, drafters, FixedDepth(3))
-    found = toy_loops.outcome(chance, made, params, stats := Stats())
+    emitted = toy_loops.outcome(chance, made, params, stats := Stats())
     if drafts:
         drafted += [source["drafted"] for source in stats.drafts_by_source.values()]
-    return found
+    return emitted
 
 
 @pytest.mark.parametrize("params", [

@@ -60,9 +60,9 @@ def test_texts_are_those_of_one_machine(smollm2):
     with serving(smollm2, "--batch-invariant", "-np", "4", "-c", "1024") as server:
         devices = [connected(server.url, smollm2, KINDS[i % 3]) for i in range(len(FORMS))]
         with ThreadPoolExecutor(len(devices)) as pool:
-            found = list(pool.map(run, devices, FORMS))
-    assert [[done.token_ids for done in answers] for answers in found] == expected
-    for form, answers in zip(FORMS, found, strict=True):
+            given = list(pool.map(run, devices, FORMS))
+    assert [[done.token_ids for done in answers] for answers in given] == expected
+    for form, answers in zip(FORMS, given, strict=True):
         for done in answers:
             assert done.finish_reason == "stop"
             follows(form, done.text)

@@ -45,8 +45,8 @@ def test_text_is_that_of_one_machine(smollm2, answers):
         assert leaves[0] > 8
         assert leaves[2] == 1, "version 1 knows of chains only"
         with ThreadPoolExecutor(len(devices)) as pool:
-            found = list(pool.map(run, devices))
-    for i, of_device in enumerate(found):
+            given = list(pool.map(run, devices))
+    for i, of_device in enumerate(given):
         assert [[done.token_ids for done in row] for row in of_device] == answers
         stats = [done.stats for row in of_device for done in row]
         branched = sum(s.drafted_per_position[0] > s.num_draft_steps for s in stats)

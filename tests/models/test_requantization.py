@@ -122,9 +122,9 @@ def test_a_damaged_copy_is_left_for_the_file(smollm2, measured, caplog):
 
 def test_two_at_a_time_make_one_copy(smollm2, measured):
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(fastest, [smollm2] * 2))
-    assert found[0] == found[1] != smollm2
-    assert found[0].exists()
+        first, second = pool.map(fastest, [smollm2] * 2)
+    assert first == second != smollm2
+    assert first.exists()
     assert len(measured["asked"]) == 2
 
 

@@ -169,8 +169,8 @@ def test_eight_devices_each_with_a_schema_of_its_own(server):
 
     expected = [local().generate(PROMPTS[i % 3], **given(i)).token_ids for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(run, range(8)))
-    for i, done in enumerate(found):
+        answers = list(pool.map(run, range(8)))
+    for i, done in enumerate(answers):
         assert {one.token_ids for one in done} == {expected[i]}
         check(done[0], given(i))
 
