@@ -51,6 +51,13 @@ if TYPE_CHECKING:
         help="A file of keys, one on each line; clients must send one of them. EDGESPEC_API_KEY "
         "can hold another.",
     ),
+    option(
+        "--metrics-key-file",
+        type=FILE,
+        metavar="FILE",
+        help="A file with the key that opens /metrics, and nothing else; EDGESPEC_METRICS_KEY can "
+        "hold it instead. Without one, only this machine can read metrics.",
+    ),
     option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain for TLS, as PEM."),
     option("--tls-key", type=FILE, metavar="FILE", help="Private key of the certificate, as PEM."),
     option(
@@ -208,13 +215,14 @@ def _remembered(given: str | None) -> str:
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:
-    from edgespec.server.settings import ServerSettings, read_keys
+    from edgespec.server.settings import ServerSettings, read_keys, read_metrics_key
 
     return ServerSettings(
         model=params["alias"] or _name(model_reference(params)),
         host=params["host"],
         port=params["port"],
         api_keys=read_keys(params["api_key_file"]),
+        metrics_key=read_metrics_key(params["metrics_key_file"]),
         tls_cert=params["tls_cert"],
         tls_key=params["tls_key"],
         insecure=params["insecure"],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,12 +14,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from . import logs
+from . import clients, logs
 from .errors import ApiError, as_api_error
 from .metrics import Metrics
 from .settings import ServerSettings
 
 OPEN_PATHS = ("/health",)
+OPERATOR_PATHS = ("/metrics",)
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499  # nginx's status for a client that left before it had its answer
 
@@ -48,13 +48,13 @@ class AccessMiddleware:
         self._metrics = metrics
         self._names = names
         self._keys = [key.encode() for key in settings.api_keys]
+        self._metrics_key = settings.metrics_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on one request, or one WebSocket from its opening to its end."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         exchange = _Exchange(scope, send)
-        scope["edgespec.client"] = str(exchange.address)  # whose turns in the queue it takes
         try:
             self._check(scope)
             await self._app(scope, self._limit_body(scope, receive), exchange.send)
@@ -77,11 +77,17 @@ class AccessMiddleware:
         origin = headers.get("origin")
         if scope["type"] == "websocket" and origin not in (None, *self._settings.cors_origins):
             raise ApiError(403, f"web pages of {origin!r:.80} may not connect to this server")
+        known = clients.remember(scope, self._keys)
         if scope["path"] in OPEN_PATHS:
             return
-        if self._keys:
-            scope["edgespec.client"] = self._check_key(scope, headers)
-        elif self._settings.loopback and not _is_local(headers.get("host", "")):
+        if scope["path"] in OPERATOR_PATHS:
+            operates = clients.is_operator(scope, self._metrics_key)
+            if known and not operates:
+                raise _operator_only(bool(self._metrics_key))
+            known = operates and (known or bool(self._metrics_key))
+        if not known:
+            raise self._unknown_key(scope)
+        if not self._keys and self._settings.loopback and not _is_local(headers.get("host", "")):
             raise ApiError(
                 403,
                 "this server has no API key and answers only to localhost; start it with a key to "
@@ -89,15 +95,10 @@ class AccessMiddleware:
                 code="unknown_host",
             )
 
-    def _check_key(self, scope: Scope, headers: Headers) -> str:
-        """Return which key was sent, by its number; raise ApiError (401) if it is none of these."""
-        given = _key(headers).strip().encode("utf-8", "surrogateescape")
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if any(matches):
-            return f"key {matches.index(True)}"
-        wrong = "wrong" if given else "missing"
+    def _unknown_key(self, scope: Scope) -> ApiError:
+        wrong = "wrong" if clients.sent_key(scope) else "missing"
         scope["edgespec.log"]["api_key"] = wrong
-        raise ApiError(
+        return ApiError(
             401,
             f"the API key is {wrong}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
             code="invalid_api_key",
@@ -136,12 +137,6 @@ class _Exchange:
         self._scope = scope
         scope["edgespec.log"] = {"request_id": self.id}
 
-    @property
-    def address(self) -> str | None:
-        """The address of the client, None if it has none."""
-        client: Sequence[Any] = self._scope.get("client") or (None,)
-        return client[0] if isinstance(client[0], str) else None
-
     async def send(self, message: Message) -> None:
         """Send a message, and remember the status that the response begins with."""
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -175,21 +170,23 @@ class _Exchange:
             "endpoint": endpoint,
             "status": self.status,
             "ms": round(1e3 * (time.monotonic() - self._began), 1),
-            "client": self.address,
+            "client": clients.address_of(self._scope),
         }
-
-
-def _key(headers: Headers) -> str:
-    """Return the key that a request brings: OpenAI's clients send one way, Anthropic's another."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    if scheme:
-        return key if scheme.lower() == "bearer" else ""
-    return headers.get("x-api-key", "")
 
 
 def _is_local(host: str) -> bool:
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.lower() in _LOCAL_NAMES
+
+
+def _operator_only(has_key: bool) -> ApiError:
+    need = "they need the key for metrics" if has_key else "they are for this machine alone"
+    return ApiError(
+        403,
+        f"metrics tell of everybody's requests, so {need}; start the server with "
+        "--metrics-key-file to read them elsewhere",
+        code="operator_only",
+    )
 
 
 def _too_large(most: int) -> HTTPException:

@@ -20,6 +20,7 @@ from ..errors import ConfigError
 from ..types import Completion, Event
 from . import engine_options, parameters, tools
 from .answers import Answer, AnswerResponseBuilder
+from .clients import client_of
 from .errors import bad_value, shutting_down
 from .metrics import Metrics
 from .parameters import ChatRequest, Generation
@@ -217,13 +218,13 @@ class OpenAIEndpoints:
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and count tokens and times."""
         arrived_s, log = time.monotonic(), scope["edgespec.log"]
-        client = scope["edgespec.client"]
-        async with self._queue.acquire(client):
+        client = client_of(scope)
+        async with self._queue.acquire(client.turn):
             before = time.monotonic()
             self._metrics.queue_time.observe(before - arrived_s)
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prompts):
-                stream = self._engine.astream(prompt, owner=client, **fields)
+                stream = self._engine.astream(prompt, owner=client.owner, **fields)
                 async with contextlib.aclosing(stream) as events:
                     async for event in events:
                         if event.type == "token":

@@ -16,6 +16,7 @@ from ..config import SamplingParams, build
 from ..errors import ConfigError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
+METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
 
 logger = logging.getLogger("edgespec.server")
 
@@ -26,8 +27,10 @@ class ServerSettings:
 
     model: the name under which the engine's model is served. sampling: fields of SamplingParams
     for requests that do not name them. api_keys: without any, everybody who reaches the port may
-    use the server. tls_cert, tls_key: PEM files, both or none. insecure: listen beyond this machine
-    although a key or TLS is missing. cors_origins: origins whose web pages may call the server.
+    use the server. metrics_key: opens `/metrics` and nothing else; without one only this machine
+    can read metrics, because they tell of all clients' requests. tls_cert, tls_key: PEM files, both
+    or none. insecure: listen beyond this machine although a key or TLS is missing. cors_origins:
+    origins whose web pages may call the server.
 
     max_queue: most requests that wait. max_body_bytes: most bytes of one request.
     max_prompt_tokens: most tokens of a prompt, 0 for the model's context. max_prompts: most prompts
@@ -39,6 +42,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    metrics_key: str = field(default="", repr=False)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     insecure: bool = False
@@ -62,8 +66,10 @@ class ServerSettings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} must be between {low} and {high}, got {value!r}")
-        for key in self.api_keys:
+        for key in (*self.api_keys, *([self.metrics_key] if self.metrics_key else ())):
             _check_key(key)
+        if self.metrics_key in self.api_keys:
+            raise ConfigError("the key for metrics is a client's API key; expected is another one")
         for origin in self.cors_origins:
             _check_origin(origin)
         build(SamplingParams, self.sampling)
@@ -120,13 +126,17 @@ class ServerSettings:
             )
 
 
-def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the API keys from a file and from the environment variable EDGESPEC_API_KEY.
+def read_keys(
+    path: Path | None,
+    environment: Mapping[str, str] = os.environ,
+    variable: str = KEY_VARIABLE,
+) -> tuple[str, ...]:
+    """Return the keys from a file and from an environment variable.
 
     The file has one key a line, and # begins a comment; in the variable blanks separate keys.
     Raises ConfigError if the file cannot be read, can be read by others, or holds no key.
     """
-    keys = environment.get(KEY_VARIABLE, "").split()
+    keys = environment.get(variable, "").split()
     if path is not None:
         try:
             lines = _secret(path).decode("utf-8-sig").splitlines()
@@ -137,6 +147,17 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
             raise ConfigError(f"{path} holds no API key; expected is one a line")
         keys += found
     return _checked_keys(keys)
+
+
+def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the key for metrics, "" if there is none. Raises ConfigError as `read_keys`."""
+    keys = read_keys(path, environment, METRICS_KEY_VARIABLE)
+    if len(keys) > 1:
+        raise ConfigError(
+            f"there are {len(keys)} keys for metrics; expected is one, in a file or in "
+            f"{METRICS_KEY_VARIABLE}"
+        )
+    return keys[0] if keys else ""
 
 
 def names(asked: str, model: str) -> bool:

@@ -18,6 +18,7 @@ from ..decoding.answers.options import AnswerOptions
 from ..decoding.answers.reader import Reader
 from ..decoding.engine import Engine
 from ..decoding.prompts import ConversationEncoder, check_size, collect
+from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value, shutting_down
 from .messages import for_templates
 from .parameters import (
@@ -165,16 +166,16 @@ class Tokenization:
 
         Raises ApiError: 429 if too many requests wait, 503 if the server ends.
         """
-        client = request.scope["edgespec.client"]
-        return await while_connected(request.receive, self._in_turn(client, work))
+        turn = client_of(request.scope).turn
+        return await while_connected(request.receive, self._in_turn(turn, work))
 
-    async def _in_turn(self, client: str, work: Callable[[Stopped], T]) -> T:
+    async def _in_turn(self, turn: str, work: Callable[[Stopped], T]) -> T:
         left = threading.Event()
 
         def stopped() -> bool:
             return left.is_set() or self._queue.closed
 
-        async with self._queue.acquire(client):
+        async with self._queue.acquire(turn):
             working = asyncio.ensure_future(run_in_threadpool(work, stopped))
             try:
                 result = await asyncio.shield(working)

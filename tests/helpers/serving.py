@@ -11,6 +11,7 @@ import time
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from websockets.sync.client import connect
 
 from edgespec import ContextFull, ToyModel, ToyTokenizer, protocol
@@ -23,6 +24,10 @@ from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.protocol import decode, encode
+from edgespec.server.metrics import Metrics
+from edgespec.server.middleware import AccessMiddleware
+from edgespec.server.request_queue import RequestQueue
+from edgespec.server.settings import ServerSettings
 from edgespec.server.verification.sessions import Sessions
 from edgespec.server.verification.types import Limits
 from edgespec.server.verification.websocket import route
@@ -101,10 +106,13 @@ def free_port() -> int:
 
 
 class Server:
-    """Sessions behind a real server, which may be ended and begun again on the same port."""
+    """Sessions on a real server, which may be ended and begun again on the same port.
 
-    def __init__(self, make=served, authorize=lambda headers: ""):
-        self._make, self._authorize = make, authorize
+    keys: one of which devices must send.
+    """
+
+    def __init__(self, make=served, keys=()):
+        self._make, self._keys = make, keys
         self.port = free_port()
         self.start()
 
@@ -115,7 +123,12 @@ class Server:
     def start(self):
         self.sessions = self._make()
         self.sessions.start()
-        app = Starlette(routes=[route(self.sessions, self._authorize)])
+        queue = RequestQueue(1)
+        checks = Middleware(
+            AccessMiddleware, settings=ServerSettings("toy", api_keys=self._keys),
+            metrics=Metrics(queue, queue), names={},
+        )  # fmt: skip
+        app = Starlette(routes=[route(self.sessions)], middleware=[checks])
         config = uvicorn.Config(
             app, port=self.port, log_level="critical", ws="websockets-sansio", lifespan="off",
             timeout_graceful_shutdown=1,

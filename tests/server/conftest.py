@@ -98,7 +98,9 @@ def client_of(engine: edgespec.Engine) -> Iterator[Callable[..., TestClient]]:
         def make(routes: Sequence[Any] = (), background: Sequence[Any] = (), **settings: Any):
             made = ServerSettings(**({"model": "toy"} | settings))
             app = create_app(engine, made, routes=routes, background=background)
-            return stack.enter_context(TestClient(app, base_url="http://localhost"))
+            return stack.enter_context(
+                TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
+            )
 
         yield make
 

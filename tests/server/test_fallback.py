@@ -102,7 +102,7 @@ def test_the_faster_of_two_equals_answers():
 
 def test_a_refusal_is_no_absence():
     """A wrong key is the user's to mend; the local target does not cover it up."""
-    with Server(authorize=lambda headers: None) as server, pytest.raises(VerifierRefused):
+    with Server(keys=("another",)) as server, pytest.raises(VerifierRefused):
         beside(server)
 
 

@@ -52,7 +52,9 @@ def client_of(script, memory):
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(engine_of(script, memory))
         app = create_app(engine, ServerSettings("toy", api_keys=KEYS))
-        yield stack.enter_context(TestClient(app, base_url="http://localhost"))
+        yield stack.enter_context(
+            TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1))
+        )
 
 
 def test_a_key_does_not_learn_what_another_one_has_asked(script):

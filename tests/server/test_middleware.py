@@ -176,7 +176,7 @@ def test_who_comes_without_a_key_is_logged_as_that(client_of, caplog):
     ]  # fmt: skip
     for record in caplog.records:
         assert record.fields["status"] == 401
-        assert record.fields["client"] == "testclient"
+        assert record.fields["client"] == "127.0.0.1"
         assert "-key" not in JsonFormatter().format(record)
 
 

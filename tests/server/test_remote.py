@@ -247,10 +247,7 @@ def test_a_server_that_says_nothing(server):
 
 
 def test_keys():
-    def authorize(headers):
-        return {"Bearer one": "1", "Bearer two": "2"}.get(headers.get("authorization"))
-
-    with Server(authorize=authorize) as server:
+    with Server(keys=("one", "two")) as server:
         for key in (None, "three"):
             with pytest.raises(VerifierRefused, match="key"):
                 device(server.url, api_key=key)

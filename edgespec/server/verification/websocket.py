@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Callable
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ... import protocol
+from ..clients import client_of
 from .sessions import Sessions
 from .types import DeviceSession
 
@@ -28,35 +26,20 @@ _LOST = 1006
 _POLICY = 1008
 _TRY_LATER = 1013
 
-Authorize = Callable[[Headers], str | None]
-"""Returns the owner of the key that came with a connection, or None if the key is unknown."""
 
-
-def bearer(headers: Headers) -> str:
-    """Return an owner for a key that has been checked already: its hash."""
-    return hashlib.sha256(headers.get("authorization", "").encode()).hexdigest()
-
-
-def route(sessions: Sessions, authorize: Authorize = bearer) -> WebSocketRoute:
-    """Return the route to which devices connect.
-
-    authorize: returns the owner of a connection's sessions; only the same owner can resume them.
-    """
+def route(sessions: Sessions) -> WebSocketRoute:
+    """Return the route to which devices connect; only the owner of a session can resume it."""
 
     async def verify(socket: WebSocket) -> None:
-        owner = authorize(socket.headers)
-        if owner is None:
-            await socket.close(_POLICY)  # before `accept` that is an HTTP 403
-            return
         offered = socket.scope.get("subprotocols", ())
         spoken = next((name for name in protocol.SUBPROTOCOLS if name in offered), None)
         if spoken is None:
-            await socket.close(_POLICY)
+            await socket.close(_POLICY)  # before `accept` that is an HTTP 403
             return
         await socket.accept(spoken)
         connection = _Connection(socket, sessions, protocol.SUBPROTOCOLS[spoken])
         with contextlib.suppress(WebSocketDisconnect, OSError):
-            await connection.run(owner)
+            await connection.run(client_of(socket.scope).owner)
 
     return WebSocketRoute(PATH, verify)
 
