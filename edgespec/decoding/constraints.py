@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ..sampling.base import Constraint
 from . import grammars, schemas
 from .descriptions import Limit, form_of, limit_of
 from .lenient import LenientTools
+from .once import Once
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -46,10 +46,9 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._compiled = functools.lru_cache(_KEPT)(self._compile)
-        self._refused = functools.lru_cache(_KEPT_TOOLS)(self._refusal)
+        self._compiled = Once(self._compile, _KEPT)
+        self._refused = Once(self._refusal, _KEPT_TOOLS)
         self._lenient = LenientTools(lambda text: bool(self._matcher("schema", text)[1]))
-        self._lock = threading.Lock()
 
     def of(self, params: SamplingParams) -> Grammar | None:
         """Return the constraint of a request, None where it has none.
@@ -57,8 +56,7 @@ class Constraints:
         Raises ConfigError for one that cannot be compiled, with what is wrong in it.
         """
         given = self._given(params)
-        with self._lock:
-            return self._compiled(*given) if given else None
+        return self._compiled(*given) if given else None
 
     def described(self, description: Mapping[str, Any]) -> Constraint | None:
         """Return the constraint that another machine describes, as Constraint.description has it.
@@ -68,16 +66,14 @@ class Constraints:
         if not description:
             return None
         given, limit = form_of(description), limit_of(description)
-        with self._lock:
-            compiled = self._compiled(*given)
+        compiled = self._compiled(*given)
         return self._limited(compiled, limit) if limit else compiled
 
     def followed(self, form: AnswerFormat, options: AnswerOptions) -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed."""
         if not form.tools or all(tool.strict for tool in options.callable_tools):
             return options
-        with self._lock:
-            return self._lenient.of(options, form.tools)
+        return self._lenient.of(options, form.tools)
 
     def of_answer(
         self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
@@ -106,11 +102,10 @@ class Constraints:
         if given and own and alone:
             others = form.beginnings(options, rendered)
             own = told_apart(given[0], own, others, alone.may_begin_with, self._matcher)
-        with self._lock:
-            if form.tools:
-                for tool in options.callable_tools:
-                    self._check_tool(tool, form.tools)
-            compiled = self._compiled("answer", whole(lark, own)).showing(shown)
+        if form.tools:
+            for tool in options.callable_tools:
+                self._check_tool(tool, form.tools)
+        compiled = self._compiled("answer", whole(lark, own)).showing(shown)
         if options.reasoning_budget is None or not form.reasoning:
             return compiled
         thought = form.beginning(rendered)

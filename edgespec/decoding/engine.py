@@ -153,17 +153,22 @@ class Engine:
     ) -> AsyncStream:
         """Return what yields the answer as `stream` does, for asyncio.
 
-        It runs in a thread of its own. Cancelling the task that waits for an event cancels the
-        request; who then goes on reading gets the rest of it, its completion included.
+        It runs in a thread of its own, which also reads the prompt and compiles the form, so
+        errors of these come with the first event. Cancelling the task that waits for an event
+        cancels the request; who then goes on reading gets the rest of it, its completion included.
         """
         from .async_stream import AsyncStream  # asyncio: only programs that use it pay for it
 
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)
-        events = self.run(
-            self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint
-        )
-        return AsyncStream(events, interrupt)
+
+        def events() -> Iterator[Event]:
+            ids = self.encode(prompt)
+            yield from self.run(
+                ids, params, interrupt=interrupt, owner=owner, constraint=constraint
+            )
+
+        return AsyncStream(events(), interrupt)
 
     def run(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class LenientTools:
 
     def __init__(self, is_wrong: Callable[[str], bool]) -> None:
         self._is_wrong = is_wrong
-        self._n_trials = 0
+        self._trials = _Trials()
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
     def of(self, options: AnswerOptions, markers: ToolMarkers) -> AnswerOptions:
@@ -39,7 +40,7 @@ class LenientTools:
 
         After many trials the arguments of further tools may be any object.
         """
-        self._n_trials = 0
+        self._trials.n = 0
         tools = tuple(self._tool(tool, markers) for tool in options.tools)
         return dataclasses.replace(options, tools=tools)
 
@@ -64,8 +65,8 @@ class LenientTools:
         guidance = {"x-guidance": schema.pop("x-guidance")}
 
         def is_wrong(part: Mapping[str, Any]) -> bool:
-            self._n_trials += 1
-            if self._n_trials > _MOST_TRIALS:
+            self._trials.n += 1
+            if self._trials.n > _MOST_TRIALS:
                 raise _TooManyTrials
             return self._is_wrong(json.dumps({**part, **guidance}))
 
@@ -107,6 +108,12 @@ def _is_written(argument: Mapping[str, Any], pairs: PairMarkers) -> bool:
     except ConfigError:
         return False
     return True
+
+
+class _Trials(threading.local):
+    """How many parts of a request's tools were tried, in the thread that asks for them."""
+
+    n = 0
 
 
 class _TooManyTrials(Exception):

@@ -479,3 +479,26 @@ def test_the_cache_of_another_owner_is_not_reused():
 
         owners = ("", "", "one", "one", "two", "one", "")
         assert [n_cached(owner) for owner in owners] == [0, 8, 0, 8, 0, 0, 0]
+
+
+@pytest.mark.parametrize("part", ["constraint", "encode"])
+def test_the_loop_goes_on_while_a_request_is_prepared(part, monkeypatch):
+    """Reading a long text or compiling a form takes a thread, and nothing of the loop's time."""
+
+    async def main():
+        with engine(SlowToy) as made:
+            begun, go, prepare = threading.Event(), threading.Event(), getattr(made, part)
+
+            def slow(*args, **options):
+                begun.set()
+                assert go.wait(20)
+                return prepare(*args, **options)
+
+            monkeypatch.setattr(made, part, slow)
+            task = asyncio.create_task(made.agenerate("abc", max_tokens=2))
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            go.set()  # never reached by a loop that waits in `slow`
+            assert (await task).text == "de"
+
+    asyncio.run(main())

@@ -1,6 +1,7 @@
 """Wrong types at every public entry: told in our words, as ConfigError."""
 
 import os
+import asyncio
 import subprocess
 import sys
 
@@ -24,7 +25,10 @@ def made():
 
 @pytest.mark.parametrize("prompt", NO_PROMPTS, ids=lambda prompt: type(prompt).__name__)
 def test_what_is_no_prompt(made, prompt):
-    for call in (made.generate, made.stream, made.encode, made.astream):
+    def later(prompt):
+        return asyncio.run(made.agenerate(prompt))
+
+    for call in (made.generate, made.stream, made.encode, later):
         with pytest.raises(ConfigError, match=r"prompt.*(text or|are ints)"):
             call(prompt)
 
