@@ -1,7 +1,7 @@
 """Wrong types at every public entry: told in our words, as ConfigError."""
 
-import os
 import asyncio
+import os
 import subprocess
 import sys
 
