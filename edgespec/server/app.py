@@ -32,6 +32,7 @@ try:
     from .connections import TimedHTTP
     from .converters.endpoints import ConvertedEndpoints
     from .errors import as_api_error
+    from .forms import Forms
     from .metrics import Metrics
     from .middleware import AccessMiddleware
     from .openai import OpenAIEndpoints
@@ -66,13 +67,13 @@ def create_app(
     server that uses the engine waits there with `acquire()`.
     """
     queue = RequestQueue(settings.max_queue)
-    tokenization = Tokenization(engine, settings)
+    tokenization, forms = Tokenization(engine, settings), Forms(engine, settings)
     metrics = Metrics(queue, tokenization, sessions)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
-    openai = OpenAIEndpoints(engine, settings, tokenization, queue, metrics)
+    openai = OpenAIEndpoints(engine, settings, tokenization, forms, queue, metrics)
     converted = ConvertedEndpoints(openai, settings)
     endpoints = (operations, openai, converted, tokenization)
     served = [*itertools.chain(*(each.routes() for each in endpoints)), *routes]
@@ -87,6 +88,7 @@ def create_app(
             yield
             queue.close()
             tokenization.close()
+            forms.close()
 
     app = Starlette(
         routes=served,
@@ -95,7 +97,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.request_queue = queue
-    app.state.tokenization = tokenization
+    app.state.preparing = tokenization, forms
     return app
 
 
@@ -237,7 +239,7 @@ class Server(uvicorn.Server):
             )
         )
         self._queue: RequestQueue = app.state.request_queue
-        self._tokenization: Tokenization = app.state.tokenization
+        self._preparing: tuple[Tokenization, Forms] = app.state.preparing
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
@@ -253,7 +255,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""
         self._queue.close()
-        self._tokenization.close()
+        for each in self._preparing:
+            each.close()
         deadline = time.monotonic() + self._settings.grace_s
         while self._busy() and time.monotonic() < deadline + _STUCK_S:
             if self.force_exit or time.monotonic() >= deadline:
@@ -264,7 +267,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _busy(self) -> bool:
-        return bool(self._queue.n_running or self._tokenization.n_running)
+        return any(each.n_running for each in (self._queue, *self._preparing))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,27 +8,27 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from ..config import SamplingParams, build
+from ..decoding.answers.reader import Reader
 from ..decoding.engine import Engine
-from ..errors import ConfigError
 from ..types import Completion, Event
-from . import engine_options, parameters, tools
+from . import engine_options, parameters
 from .answers import Answer, AnswerResponseBuilder
 from .clients import client_of
 from .errors import bad_value, shutting_down
+from .forms import Forms
 from .metrics import Metrics
 from .parameters import ChatRequest, Generation
 from .request_queue import RequestQueue
 from .responses import ChatResponseBuilder, Offsets, ResponseBuilder, TextResponseBuilder
 from .settings import ServerSettings
 from .streams import EventStream, Form, PlainForm
-from .tokenization import Conversation, Tokenization, body, while_connected
+from .tokenization import Tokenization, body
+from .work import while_connected
 
 T = TypeVar("T")
 Item = tuple[int, Event]
@@ -43,6 +43,7 @@ class OpenAIEndpoints:
         engine: Engine,
         settings: ServerSettings,
         tokenization: Tokenization,
+        forms: Forms,
         queue: RequestQueue,
         metrics: Metrics,
     ) -> None:
@@ -51,6 +52,7 @@ class OpenAIEndpoints:
         self._engine = engine
         self._settings = settings
         self._tokenization = tokenization
+        self._forms = forms
         self._queue = queue
         self._metrics = metrics
         self._fingerprint = f"edgespec-{__version__}"
@@ -87,15 +89,11 @@ class OpenAIEndpoints:
         """
         self._tokenization.check_model(given.model)
         fields, param = engine_options.sampling(given, self._settings.sampling)
-        has_form = build(SamplingParams, fields).is_constrained
-        asked = await self._tokenization.conversation(request, given, has_form=has_form)
-        try:
-            fields |= await self._constraint(fields, param, asked)
-        except ConfigError as error:
-            place = await run_in_threadpool(tools.place_of, given, param, self._engine)
-            raise bad_value(place, str(error)) from None
-        builder = self._chat_builder(given, fields, asked)
+        asked = await self._tokenization.conversation(request, given)
+        followed = await self._forms.of_chat(request, fields, param, given, asked)
+        builder = self._chat_builder(given, fields, followed.reader)
         prompt = asked.tokens
+        fields["constraint"] = followed.constraint
         return await self._answer(request, given, builder, [prompt], fields, form(len(prompt)))
 
     async def count_tokens(self, request: Request, given: ChatRequest) -> int:
@@ -108,39 +106,19 @@ class OpenAIEndpoints:
         given = parameters.read(await body(request), parameters.CompletionRequest)
         self._tokenization.check_model(given.model)
         fields, param = engine_options.sampling(given, self._settings.sampling)
-        try:
-            fields |= await self._constraint(fields, param)
-        except ConfigError as error:
-            raise bad_value(param, str(error)) from None
+        followed = await self._forms.of_text(request, fields, param)
         prompts = await self._tokenization.prompts(request, given.prompt)
         builder = TextResponseBuilder(**self._told(given, fields))
+        fields["constraint"] = followed.constraint
         return await self._answer(request, given, builder, prompts, fields, PlainForm())
 
-    async def _constraint(
-        self, fields: dict[str, Any], param: str, asked: Conversation | None = None
-    ) -> dict[str, Any]:
-        """Return what the answer has to follow, as an argument of the engine; none if nothing.
-
-        param: the parameter that gives the answer a form, "" if none does. Raises ConfigError.
-        """
-        options = asked.options if asked else None
-        if not param and options is None:
-            return {}
-        found = await run_in_threadpool(
-            self._engine.constraint,
-            build(SamplingParams, fields),
-            options,
-            asked.rendered if asked else "",
-        )
-        return {} if found is None else {"constraint": found}
-
     def _chat_builder(
-        self, given: Generation, fields: dict[str, Any], asked: Conversation
+        self, given: Generation, fields: dict[str, Any], reader: Reader | None
     ) -> ResponseBuilder:
         told = self._told(given, fields)
-        if asked.reader is None:
+        if reader is None:
             return ChatResponseBuilder(**told)
-        return AnswerResponseBuilder(**told, answer=Answer(asked.reader))
+        return AnswerResponseBuilder(**told, answer=Answer(reader))
 
     def _told(self, given: Generation, fields: dict[str, Any]) -> dict[str, Any]:
         """Return what every builder of responses is told."""

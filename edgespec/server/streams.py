@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .errors import ApiError, as_api_error
-from .tokenization import while_connected
+from .work import while_connected
 
 
 class Form(Protocol):

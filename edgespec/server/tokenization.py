@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive
 
 from .. import protocol
 from ..decoding.answers.options import AnswerOptions
-from ..decoding.answers.reader import Reader
 from ..decoding.engine import Engine
 from ..decoding.prompts import ConversationEncoder, check_size, collect
 from .clients import client_of
-from .errors import TOO_LONG, ApiError, bad_value, shutting_down
+from .errors import TOO_LONG, ApiError, bad_value
 from .messages import for_templates
 from .parameters import (
     ChatRequest,
@@ -32,23 +28,20 @@ from .parameters import (
 from .request_queue import RequestQueue
 from .settings import ServerSettings, names
 from .tools import answer_options, template_options
+from .work import Stopped, in_turn, while_connected
 
 T = TypeVar("T")
-Stopped = Callable[[], bool]
-"""Returns True once nobody waits for the tokens any more."""
 
 
 class Conversation(NamedTuple):
-    """A conversation as it goes to the engine.
+    """A conversation up to where the assistant's answer begins.
 
-    options: what it says about tools and reasoning, None where that changes nothing. reader: finds
-    reasoning and calls in the answer; None where there can be none.
+    options: what it says about tools and reasoning, None where that changes nothing.
     """
 
     tokens: list[int]
     rendered: str
     options: AnswerOptions | None
-    reader: Reader | None
 
 
 class Tokenization:
@@ -129,16 +122,9 @@ class Tokenization:
         """Number of requests that are being tokenized: 0 or 1."""
         return self._queue.n_running
 
-    async def conversation(
-        self, request: Request, given: ChatRequest, *, has_form: bool
-    ) -> Conversation:
-        """Return a conversation up to where the assistant's answer begins.
-
-        has_form: the answer has a form beside tools and reasoning.
-        """
-        return await self._alone(
-            request, lambda stopped: self._conversation(given, has_form, stopped)
-        )
+    async def conversation(self, request: Request, given: ChatRequest) -> Conversation:
+        """Return a conversation up to where the assistant's answer begins."""
+        return await self._alone(request, lambda stopped: self._conversation(given, stopped))
 
     async def count(self, request: Request, given: ChatRequest) -> int:
         """Return how many tokens a conversation has, up to where the assistant's answer begins."""
@@ -167,26 +153,7 @@ class Tokenization:
         Raises ApiError: 429 if too many requests wait, 503 if the server ends.
         """
         turn = client_of(request.scope).turn
-        return await while_connected(request.receive, self._in_turn(turn, work))
-
-    async def _in_turn(self, turn: str, work: Callable[[Stopped], T]) -> T:
-        left = threading.Event()
-
-        def stopped() -> bool:
-            return left.is_set() or self._queue.closed
-
-        async with self._queue.acquire(turn):
-            working = asyncio.ensure_future(run_in_threadpool(work, stopped))
-            try:
-                result = await asyncio.shield(working)
-            except asyncio.CancelledError:
-                left.set()  # the turn ends with the thread
-                await asyncio.wait({working})
-                working.exception()
-                raise
-        if stopped():
-            raise shutting_down()
-        return result
+        return await while_connected(request.receive, in_turn(self._queue, turn, work))
 
     def _prompt(self, prompt: str | list[int], stopped: Stopped) -> list[int]:
         if not prompt or not isinstance(prompt, str):
@@ -194,16 +161,10 @@ class Tokenization:
             return self._fitting("", iter([ids]), "prompt", stopped)
         return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
 
-    def _conversation(self, given: ChatRequest, has_form: bool, stopped: Stopped) -> Conversation:
-        options, form = self._options(given), self._engine.answer_format
+    def _conversation(self, given: ChatRequest, stopped: Stopped) -> Conversation:
+        options = self._options(given)
         rendered, pieces = self._rendered(given, options)
-        tokens = self._fitting(rendered, pieces, "messages", stopped)
-        options = options and self._engine.followed(options)
-        has_parts = options is not None and bool(options.tools or form.reasoning)
-        if options is None or not has_parts:
-            return Conversation(tokens, rendered, options, None)
-        reader = form.reader(options, rendered, has_form=has_form)
-        return Conversation(tokens, rendered, options, reader)
+        return Conversation(self._fitting(rendered, pieces, "messages", stopped), rendered, options)
 
     def _count(self, given: ChatRequest, stopped: Stopped) -> int:
         _, pieces = self._rendered(given, self._options(given))
@@ -278,23 +239,3 @@ async def body(request: Request) -> bytes:
     if kind != "application/json":
         raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
     return await request.body()
-
-
-async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """Return the result of `work`, or cancel it and raise ClientDisconnect if the client leaves."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
