@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
@@ -11,6 +12,9 @@ from typing import Any, Literal, TypeVar
 from .errors import ConfigError
 
 T = TypeVar("T")
+
+_LARGEST = 2**31 - 1
+_MOST_THREADS = 512  # of llama.cpp, whose process ends beyond
 
 _ALIASES = {  # Hugging Face's names for the same things
     "num_assistant_tokens": "num_speculative_tokens",
@@ -50,16 +54,21 @@ def did_you_mean(name: str, known: list[str]) -> str:
 def _require(
     name: str, value: float | None, low: float, high: float = math.inf, *, whole: bool = False
 ) -> None:
-    """Raise ConfigError unless `value` is None or a number from `low` to `high`."""
+    """Raise ConfigError unless `value` is None or a number from `low` to `high`.
+
+    Whole numbers go up to that of an int32 where no other bound is given: engines take no more.
+    """
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ConfigError(f"{name} must be a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        raise ConfigError(f"{name} must be a number, got {value!r:.80}")
     if whole and not isinstance(value, int):
-        raise ConfigError(f"{name} must be a whole number, got {value!r}")
-    if not low <= value <= high:
-        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise ConfigError(f"{name} must be {bounds}, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number, got {value!r:.80}")
+    largest = high if high < math.inf else _LARGEST if whole else sys.float_info.max
+    if not (low <= value <= largest or value == high):
+        open_ended = high == math.inf and value < low
+        bounds = f"at least {low}" if open_ended else f"between {low} and {largest}"
+        raise ConfigError(f"{name} must be {bounds}, got {value!r:.80}")
 
 
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
@@ -356,8 +365,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check_kinds(self)
         _require("n_ctx", self.n_ctx, 0, whole=True)
-        _require("n_threads", self.n_threads, 0, whole=True)
-        _require("n_threads_batch", self.n_threads_batch, 0, whole=True)
+        _require("n_threads", self.n_threads, 0, _MOST_THREADS, whole=True)
+        _require("n_threads_batch", self.n_threads_batch, 0, _MOST_THREADS, whole=True)
         _require("max_cores", self.max_cores, 0, whole=True)
         _require("n_gpu_layers", self.n_gpu_layers, -1, whole=True)
         _require("n_batch", self.n_batch, 32, whole=True)

@@ -1,14 +1,16 @@
 """Wrong types at every public entry: told in our words, as ConfigError."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig, SamplingParams
+from edgespec import ConfigError, EngineConfig, SamplingParams, SpeculativeConfig
 from tests.unit.decoding.test_engine import engine
 
 NO_PROMPTS = [
@@ -138,3 +140,23 @@ def test_a_forked_child_is_told():
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert done.stdout.splitlines() == ["EdgeSpecError True"] * 3 + ["de"], done.stderr
+
+
+EXTREMES = [10**400, -(10**400), 2**63, 2**31, -1, 0, 1e308, -1e308, float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize("kind", [SamplingParams, EngineConfig, SpeculativeConfig])
+def test_every_number_at_its_extremes_is_taken_or_refused(kind):
+    for field in fields(kind):
+        if not str(field.type).startswith(("int", "float")):
+            continue
+        for value in EXTREMES:
+            with contextlib.suppress(ConfigError):
+                kind(**{field.name: value})
+
+
+@pytest.mark.parametrize("name", ["n_threads", "n_threads_batch"])
+def test_more_threads_than_an_engine_takes_are_refused(name):
+    """llama.cpp would end the process."""
+    with pytest.raises(ConfigError, match=f"{name} must be between 0 and 512"):
+        EngineConfig(**{name: 99999999})
