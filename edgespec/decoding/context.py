@@ -71,25 +71,45 @@ class Context:
         head = [] if system is None else [{"role": "system", "content": system}]
         reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)
         turns = [i for i in begin_of_turns(messages) if i >= self.n_dropped]
-        for dropped in turns:
+
+        def from_turn(i: int) -> Fitted:
+            return self._from(head, messages, turns[i], options, self._n_ctx - reserve)
+
+        try:
+            return from_turn(0)
+        except ContextFull:
+            low, high = 0, len(turns) - 1
+            if not high:
+                raise
+        fitted = from_turn(high)
+        while high - low > 1:  # long conversations: each attempt renders and tokenizes
+            middle = (low + high) // 2
             try:
-                prompt, rendered, said = self._render(head, messages, dropped, options)
+                fitted, high = from_turn(middle), middle
             except ContextFull:
-                if dropped == turns[-1]:
-                    raise
-                continue
-            if len(prompt) + reserve <= self._n_ctx:
-                earlier = self._earlier
-                if dropped != self.n_dropped:
-                    earlier = self._encoder.encode(
-                        self._encoder.render([*head, *messages[:dropped]])
-                    )
-                return Fitted(prompt, rendered, dropped, earlier, said)
-        raise ContextFull(
-            f"the prompt of {'the system prompt and ' if head else ''}this message has "
-            f"{len(prompt)} tokens; the context of {self._n_ctx} holds {self._n_ctx - reserve} "
-            "beside the answer: shorten it or load the model with a larger n_ctx"
-        )
+                low = middle
+        earlier = self._encoder.render([*head, *messages[: fitted.n_dropped]])
+        return fitted._replace(earlier=self._encoder.encode(earlier))
+
+    def _from(
+        self,
+        head: list[Message],
+        messages: Sequence[Message],
+        dropped: int,
+        options: AnswerOptions | None,
+        most: int,
+    ) -> Fitted:
+        """Return a conversation without its oldest messages. Raises ContextFull for one of more
+        than `most` tokens.
+        """
+        prompt, rendered, said = self._render(head, messages, dropped, options)
+        if len(prompt) > most:
+            raise ContextFull(
+                f"the prompt of {'the system prompt and ' if head else ''}this message has "
+                f"{len(prompt)} tokens; the context of {self._n_ctx} holds {most} "
+                "beside the answer: shorten it or load the model with a larger n_ctx"
+            )
+        return Fitted(prompt, rendered, dropped, self._earlier, said)
 
     def take(self, fitted: Fitted) -> None:
         """Leave out what was left out of a conversation that was answered; keep no tokens."""

@@ -28,3 +28,22 @@ def test_the_answer_has_room(max_tokens, room):
         assert len(fitted.prompt) <= N_CTX - room
         dropped.add(fitted.n_dropped)
     assert dropped == {0, 2}
+
+
+@pytest.mark.parametrize("n_turns", [1, 2, 3, 10, 500])
+def test_a_long_conversation_is_cut_in_few_attempts(n_turns, monkeypatch):
+    """A saved chat of 500 turns was rendered and tokenized anew for each turn that was dropped."""
+    tokenizer = ToyTokenizer(VOCAB, eog=[EOS], chat_template=TEMPLATE)
+    messages = [*EARLIER * (n_turns - 1), {"role": "user", "content": "c"}]
+    made = Context(tokenizer, N_CTX)
+    rendered, render = [], made._encoder.render
+    monkeypatch.setattr(
+        made._encoder, "render", lambda *a, **o: rendered.append(1) or render(*a, **o)
+    )
+    fitted = made.fit(messages)
+    assert len(rendered) <= 3 + n_turns.bit_length()
+    assert len(fitted.prompt) <= N_CTX - 50
+    if fitted.n_dropped:  # one turn more would be too long
+        more = messages[fitted.n_dropped - 2 :]
+        assert len(tokenizer.encode(render(more))) > N_CTX - 50
+        assert fitted.earlier
