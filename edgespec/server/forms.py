@@ -26,8 +26,8 @@ _AT_ONCE = 4  # forms that are compiled at the same time: each takes a core for 
 
 
 class Followed(NamedTuple):
-    """What an answer follows. constraint: None for nothing. reader: finds reasoning and calls in
-    the answer; None where there can be none.
+    """A compiled form. constraint: None for no limits. reader: finds reasoning and calls in the
+    answer; None where there can be none.
     """
 
     constraint: Constraint | None = None
