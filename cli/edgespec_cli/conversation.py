@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .render import Screen, counted
+from .render import name as shown
 
 if TYPE_CHECKING:
     import edgespec
 
 FORMAT, VERSION = "edgespec-chat", 1
+_MOST_BYTES = 256 << 20  # of a saved chat
 
 
 @dataclass
@@ -90,6 +89,8 @@ def buffers(talk: Conversation) -> list[str]:
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
     """Write the conversation as JSON, the whole file or nothing. Raises UsageError."""
+    from edgespec import kept_files
+
     target = path.resolve()  # so that a link stays a link
     if not target.parent.is_dir():
         raise click.UsageError(f"{path} cannot be written: there is no folder {target.parent}")
@@ -101,27 +102,12 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
     data |= {"sampling": talk.sampling} | talk.chat.to_dict()
     text = json.dumps(data, indent=2, default=list) + "\n"
     try:
-        _replace(target, text)
+        kept_files.replace(target, [text.encode()])
     except OSError as error:
         raise click.UsageError(
             f"{path} cannot be written: {error.strerror}; /save FILE takes a file in any folder "
             f"that you may write to, such as /save ~/{target.name}"
         ) from None
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write a file beside the target, and put it in its place when it is whole."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".new")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def load(talk: Conversation, path: Path) -> list[str]:
@@ -142,7 +128,8 @@ def load(talk: Conversation, path: Path) -> list[str]:
         raise click.UsageError(f"{path}: {error}") from error
     remarks = [f"{len(talk.chat.messages)} messages from {path}"]
     if data.get("model") != talk.model:
-        remarks.append(f"saved with {data.get('model')}, this is {talk.model}")
+        saved_with = shown(str(data.get("model")))
+        remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
     if sampling != talk.sampling:
         remarks.append(f"sampling as saved: {sampling or 'the defaults'}")
     talk.sampling = sampling
@@ -150,10 +137,16 @@ def load(talk: Conversation, path: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from edgespec import kept_files
+
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = kept_files.read(path, _MOST_BYTES)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise click.UsageError(f"{path} is no saved chat: {error}") from error
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{path} is no saved chat: it is not JSON") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:

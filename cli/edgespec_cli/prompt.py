@@ -14,6 +14,7 @@ import click
 from .render import is_terminal
 
 log = logging.getLogger(__name__)
+_MOST_HISTORY = 16 << 20  # bytes
 
 
 def decoded(data: bytes, name: str) -> str:
@@ -120,14 +121,24 @@ def line_reader(commands: Iterable[str]) -> Callable[[], str]:
     return read
 
 
+def _checked(path: Path) -> bytes:
+    from edgespec import kept_files
+
+    return kept_files.read(path, _MOST_HISTORY)
+
+
 def _history(path: Path):  # type: ignore[no-untyped-def]
     from prompt_toolkit.history import FileHistory
+
+    from edgespec import kept_files
 
     class History(FileHistory):
         """A file that only its owner can read; errors with it are only logged."""
 
         def load_history_strings(self) -> Iterable[str]:
             try:
+                if kept_files.load(path, _checked, "it begins anew", is_users=True) is None:
+                    return []
                 return list(super().load_history_strings())
             except (OSError, ValueError) as error:
                 log.info("history cannot be read: %s", error)
@@ -136,7 +147,9 @@ def _history(path: Path):  # type: ignore[no-untyped-def]
         def store_string(self, string: str) -> None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
+                os.close(os.open(path, flags, 0o600))  # a pipe is no history, and would block
+                _checked(path)
                 super().store_string(string)
             except (OSError, ValueError) as error:
                 log.info("history cannot be written: %s", error)

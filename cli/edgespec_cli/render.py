@@ -117,7 +117,7 @@ class Screen:
             self._in_reasoning = False
             self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
-        text = neutral(text)
+        text = names(text)
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)
 
     def write(self, text: str, stream: TextIO | None = None) -> None:

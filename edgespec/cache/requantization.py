@@ -26,7 +26,7 @@ from .. import backends
 from ..backends.base import Requantizing
 from ..config import EngineConfig, build
 from ..costs.measuring import READING, measure
-from ..costs.profiles import keep, kept, store
+from ..costs.profiles import Entry, keep, kept, store
 from ..device import available_memory, cache_folder
 from ..errors import EdgeSpecError, ModelError
 from ..types import Abort
@@ -37,6 +37,13 @@ MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to b
 _READ = 64  # tokens at once, as in a prompt
 _POLL_S = 0.02
 _NICE = 10  # of the process that makes a copy
+
+
+class _Decided(Entry, frozen=True, kw_only=True):
+    """A decision for or against a copy. faster: None until measured. copy: its stamp."""
+
+    faster: bool | None = None
+    copy: list[int] | None = None
 
 
 def fastest(path: Path, config: EngineConfig) -> Path:
@@ -106,11 +113,12 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     engine.check_file(path)
     if config.n_gpu_layers and engine.supports_gpu_offload():
         return path
-    decided, copy = kept(_key(path)), _copy_path(path)
-    if decided.get("faster") is False:
+    decided, copy = kept(_key(path), _Decided), _copy_path(path)
+    if decided is None:
+        return None
+    if decided.faster is False:
         return path
-    stamp = decided.get("copy")
-    return copy if stamp and stamp == _stamp(copy) else None
+    return copy if decided.copy and decided.copy == _stamp(copy) else None
 
 
 def _engine(path: Path) -> Requantizing:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .folder import replace
+from .. import kept_files
 from .suffix_array import LARGEST, SEPARATOR, SuffixArray, indexed
 
 logger = logging.getLogger("edgespec.corpus")
 
 JOURNAL = "answers.i32"  # in the folder of a vocabulary
 MOST_TOKENS = 1 << 18  # of all answers: 2 MB in memory, 1 MB on disk
+_MOST_BYTES = 16 * MOST_TOKENS  # of a file: it is shortened long before
 _LEAST_FRESH = 4096  # tokens of new answers that are indexed apart, so that each is indexed quickly
 _MAGIC = b"EdgeAns1"  # a file of answers begins with it
 _END = np.array([SEPARATOR], "<i4").tobytes()
@@ -95,20 +96,20 @@ def _read(path: Path) -> list[bytes]:
     """Return the answers of a file, the oldest first; none of a foreign file, and none that holds
     what is no token.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        logger.warning("earlier answers cannot be read: %s", error)
-        return []
-    if not data.startswith(_MAGIC):
-        logger.warning("%s holds no answers and is begun anew", path)
+    data = kept_files.load(path, _checked, "answers are remembered anew", is_users=True)
+    if data is None:
         return []
     values = np.frombuffer(data[len(_MAGIC) : len(data) // 4 * 4], "<i4")
     *whole, _ = np.split(values, np.flatnonzero(values == SEPARATOR) + 1)
     answers = [text[:-1] for text in whole if len(text) > 1]
     return [text.tobytes() for text in answers if 0 <= text.min() <= text.max() <= LARGEST]
+
+
+def _checked(path: Path) -> bytes:
+    data = kept_files.read(path, _MOST_BYTES)
+    if not data.startswith(_MAGIC):
+        raise ValueError("it holds no answers")
+    return data
 
 
 def _append(path: Path, text: bytes, most: int) -> None:
@@ -123,13 +124,16 @@ def _append(path: Path, text: bytes, most: int) -> None:
             if size + len(earlier) <= most and earlier not in texts:
                 texts[earlier] = None
                 size += len(earlier)
-        replace(path, [_MAGIC, *(part for text in reversed(texts) for part in (text, _END))])
+        parts = (part for text in reversed(texts) for part in (text, _END))
+        kept_files.replace(path, [_MAGIC, *parts])
     except OSError as error:
         logger.warning("the answer cannot be kept: %s", error)
 
 
 def _is_whole(path: Path) -> bool:
     """Return True if a file of answers ends behind one."""
+    if not path.is_file():
+        return False
     with contextlib.suppress(OSError), path.open("rb") as file:
         if file.read(len(_MAGIC)) == _MAGIC:
             size = file.seek(0, os.SEEK_END)

@@ -9,15 +9,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 
+from .. import kept_files
 from ..backends.base import Tokenizer
 from ..errors import ConfigError
 from .documents import NO_TEXT, find, located, texts_of
-from .folder import folder, replace, vocabulary_folder
+from .folder import folder, vocabulary_folder
 from .suffix_array import SEPARATOR, SuffixArray, suffix_order
 
 logger = logging.getLogger("edgespec.corpus")
@@ -25,6 +26,8 @@ logger = logging.getLogger("edgespec.corpus")
 ADDED = "added"  # the collection of `edgespec corpus add`; others are named for single runs
 _MOST_NAMED = 8  # of those, kept for a vocabulary; what was used least recently goes first
 _VERSION = 1
+_MOST_MANIFEST = 64 << 20  # bytes
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _END = np.array([SEPARATOR], np.int32)
 
 Progress = Callable[[int, int], None]
@@ -35,11 +38,11 @@ class Document(msgspec.Struct, frozen=True, array_like=True):
     """A file: its tokens are `first` … first + n_tokens - 1 of the collection."""
 
     path: str
-    size: int
+    size: Count
     mtime_ns: int
     digest: str
-    first: int
-    n_tokens: int
+    first: Count
+    n_tokens: Count
 
 
 class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-corpus"):
@@ -54,7 +57,7 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
     model: str
     roots: tuple[str, ...]
     data: str
-    n_tokens: int
+    n_tokens: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     documents: tuple[Document, ...]
 
     def tokens(self, folder: Path) -> np.ndarray:
@@ -63,8 +66,10 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
         Raises ValueError or OSError for a file that is damaged.
         """
         path = folder / self.data
-        if not _has_size(path, self.n_tokens):
+        if Path(self.data).name != self.data or not _has_size(path, self.n_tokens):
             raise ValueError(f"{path.name} has not the size that it was written with")
+        if any(d.first + d.n_tokens > self.n_tokens for d in self.documents):
+            raise ValueError("its documents have more tokens than there are")
         return np.memmap(path, "<i4", "r", shape=(2, self.n_tokens))
 
 
@@ -108,9 +113,9 @@ def make(
     tokens = np.concatenate(reader.parts)
     data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
     if not _has_size(where / data, len(tokens)):  # it is not there already
-        replace(where / data, [tokens.data, suffix_order(tokens).data])
+        kept_files.replace(where / data, [tokens.data, suffix_order(tokens).data])
     made = Collection(_VERSION, name, model, roots, data, len(tokens), tuple(reader.documents))
-    replace(_manifest(where, name), [msgspec.json.encode(made)])
+    kept_files.replace(_manifest(where, name), [msgspec.json.encode(made)])
     for old in where.glob(f"{name}-*.i32"):
         if old.name != data:
             delete(old)
@@ -244,18 +249,21 @@ def _is_current(collection: Collection, roots: Sequence[str]) -> bool:
 
 def _opened(where: Path, name: str) -> Collection | None:
     """Return a collection, None if there is none, or none that can be read: that is logged."""
-    try:
-        found = msgspec.json.decode(_manifest(where, name).read_bytes(), type=Collection)
-        if found.version != _VERSION or found.name != name:
-            raise ValueError(f"it was made by another edgespec, as version {found.version}")
-        found.tokens(where)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        again = "`edgespec corpus add` makes it again" if name == ADDED else "it is made again"
-        logger.warning("the corpus in %s is damaged and left out (%s); %s", where, error, again)
-        return None
-    return found
+
+    def read(path: Path) -> Collection:
+        collection = kept_files.read_json(path, Collection, _MOST_MANIFEST)
+        if collection.version != _VERSION:
+            raise OSError(f"another edgespec made it, as version {collection.version}")
+        if collection.name != name:
+            raise ValueError(f"it holds the collection {collection.name!r:.80}")
+        collection.tokens(where)
+        return collection
+
+    is_users = name == ADDED
+    again = "`edgespec corpus add` makes it again" if is_users else "it is made again"
+    return kept_files.load(
+        _manifest(where, name), read, f"the corpus is left out: {again}", is_users=is_users
+    )
 
 
 def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
@@ -271,7 +279,7 @@ def collections(where: Path) -> Iterator[Collection]:
 
 def _has_size(path: Path, n_tokens: int) -> bool:
     """Return True if a file of tokens and their order is there as a whole."""
-    return path.exists() and path.stat().st_size == 8 * n_tokens
+    return path.is_file() and path.stat().st_size == 8 * n_tokens
 
 
 def _manifest(where: Path, name: str) -> Path:

@@ -1,13 +1,10 @@
-"""The folder that documents and answers are kept in: private, and written all or nothing."""
+"""The folder that documents and answers are kept in: private."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import itertools
-import os
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from ..backends.base import Tokenizer
@@ -32,19 +29,3 @@ def vocabulary_folder(tokenizer: Tokenizer) -> Path:
         ids = tokenizer.encode(_PROBE, add_special=False, parse_special=False)
         found.update(repr(ids).encode())
     return folder() / found.hexdigest()[:16]
-
-
-def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file that only this user can read, and put it in its place when it is whole."""
-    for parent in (path.parent.parent, path.parent):
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new.")  # readable by us only
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ def clear() -> int:
     """Delete all documents and answers that are kept; return the bytes that are free now."""
     freed = 0
     for where in _vocabularies():
-        freed += delete(*where.glob("*.json"), *where.glob("*.i32"), *where.glob(".new.*"))
+        ours = (where.glob(form) for form in ("*.json", "*.i32", ".new.*", "*.damaged"))
+        freed += delete(*itertools.chain(*ours))
         with contextlib.suppress(OSError):
             where.rmdir()
     return freed

@@ -15,7 +15,7 @@ from ..types import Abort
 from .curves import Curve
 from .measuring import Measurement, growing_share, lengthened, long_length, tapping_s
 from .online import Costs
-from .profiles import Profile, keep, kept, store, stored
+from .profiles import Entry, Profile, Seconds, keep, kept, store, stored
 
 logger = logging.getLogger("edgespec.profile")
 
@@ -105,6 +105,11 @@ class ModelCurve:
         return found
 
 
+class _HeadEntry(Entry, frozen=True, kw_only=True):
+    tapping: Seconds | None = None
+    growing: Seconds | None = None
+
+
 class HeadTimes:
     """Times of a head beside its t(n), as kept or measured.
 
@@ -116,9 +121,9 @@ class HeadTimes:
         self._target, self._head = target, head
         key = target.fingerprint() | {"kind": "head", "head": head.fingerprint()}
         self.kept_as = (key,)
-        found = kept(key)
-        self.tapping: float | None = found.get("tapping")
-        self.growing: float | None = found.get("growing")
+        entry = kept(key, _HeadEntry)
+        self.tapping = entry.tapping if entry else None
+        self.growing = entry.growing if entry else None
 
     @property
     def complete(self) -> bool:

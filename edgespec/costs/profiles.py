@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
+
+from .. import kept_files
 from ..device import cache_folder
 from .curves import Curve
 
@@ -48,14 +50,38 @@ def folder() -> Path:
     return cache_folder("profiles")
 
 
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a file: values under a fingerprint. created: seconds since 1970."""
+
+    fingerprint: dict[str, Any]
+    created: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+
+
+E = TypeVar("E", bound=Entry)
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class _CurveEntry(Entry, frozen=True, kw_only=True):
+    lengths: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=64)]
+    widths: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=256)]
+    seconds: tuple[tuple[Seconds, ...], ...]
+
+    def __post_init__(self) -> None:
+        shape = [len(self.widths)] * len(self.lengths)
+        if list(map(len, self.seconds)) != shape:
+            raise ValueError("seconds do not have a row for each length and a value for each width")
+        for xs in (self.lengths, self.widths):
+            if any(b <= a for a, b in itertools.pairwise(xs)):
+                raise ValueError("lengths and widths do not grow")
+        if not self.widths[0] or not min(map(min, self.seconds)):
+            raise ValueError("a width or a time is 0")
+
+
 def stored(fingerprint: Mapping[str, Any]) -> Curve | None:
     """Return the curve that was kept under this fingerprint, or None if there is none to read."""
-    found = kept(fingerprint)
-    try:
-        lengths, widths, seconds = (found[key] for key in ("lengths", "widths", "seconds"))
-        return Curve(tuple(lengths), tuple(widths), tuple(map(tuple, seconds)))
-    except (KeyError, TypeError):
-        return None
+    entry = kept(fingerprint, _CurveEntry)
+    return Curve(entry.lengths, entry.widths, entry.seconds) if entry else None
 
 
 def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
@@ -63,19 +89,16 @@ def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
     return keep(fingerprint, asdict(curve))
 
 
-def kept(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values kept under this fingerprint, or {} if there are none to read."""
-    path = _path(fingerprint)
-    try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if found["fingerprint"] == dict(fingerprint):
-            return found
-    except OSError:
-        return {}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    logger.warning("%s is damaged; what it held is learned or measured anew", path)
-    return {}
+def kept(fingerprint: Mapping[str, Any], kind: type[E]) -> E | None:
+    """Return the values kept under this fingerprint, or None if there are none to read."""
+
+    def read(path: Path) -> E:
+        entry = kept_files.read_json(path, kind)
+        if entry.fingerprint != dict(fingerprint):
+            raise ValueError("it is for another fingerprint")
+        return entry
+
+    return kept_files.load(_path(fingerprint), read, "what it held is learned or measured anew")
 
 
 def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | None:
@@ -83,10 +106,7 @@ def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | No
     path = _path(fingerprint)
     text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | dict(values))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
+        kept_files.replace(path, [text.encode()])
     except OSError as error:
         logger.info("the profile cannot be kept in %s: %s", path.parent, error)
         return None
@@ -102,8 +122,8 @@ def forget(fingerprint: Mapping[str, Any]) -> None:
 def forget_all(matches: Callable[[Mapping[str, Any]], bool]) -> None:
     """Delete all that was kept under fingerprints that `matches` returns True for."""
     for path in folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if matches(json.loads(path.read_text("utf-8"))["fingerprint"]):
+        with contextlib.suppress(OSError, ValueError):
+            if matches(kept_files.read_json(path, Entry).fingerprint):
                 path.unlink()
 
 

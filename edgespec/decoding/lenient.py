@@ -111,7 +111,7 @@ def _is_written(argument: Mapping[str, Any], pairs: PairMarkers) -> bool:
 
 
 class _Trials(threading.local):
-    """How many parts of a request's tools were tried, in the thread that asks for them."""
+    """The number of parts of schemas that a thread has tried for its request."""
 
     n = 0
 

@@ -18,7 +18,7 @@ from .. import backends, hub
 from ..backends import files
 from ..backends.base import HeadBackend, HeadFacts
 from ..config import EngineConfig
-from ..costs.profiles import keep, kept
+from ..costs.profiles import Entry, keep, kept
 from ..errors import EdgeSpecError
 from ..hub.repositories import quantisation_of
 from .kept import draft_gain
@@ -126,7 +126,7 @@ def suggestion(reference: Reference, path: Path, config: EngineConfig) -> str:
 def is_new(reference: Reference, suggested: str) -> bool:
     """Return True the first time that a suggestion is made for a target on this device."""
     key = {"kind": "suggested", "model": os.fspath(reference), "companion": suggested}
-    if kept(key):
+    if kept(key, Entry):
         return False
     keep(key, {})
     return True

@@ -10,21 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import logging
+import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from .. import kept_files
 from ..backends import files
 from ..corpus.collection import delete
 from ..corpus.stored import Stored
-from ..costs.profiles import folder, forget_all, keep, kept
+from ..costs.profiles import Count, Entry, folder, forget_all, keep, kept
 from ..drafters.base import Learns, LearnsTokens, Tokens
 from ..policies.draft_gain import DraftGain
 from ..types import Abort
@@ -33,7 +34,14 @@ logger = logging.getLogger("edgespec.kept")
 
 _VERSION = 1  # of what is kept; another one is ignored
 _KIND = "learned"
-_STAMP = "model"  # of a file of tokens: what it was learned of
+_MOST_BYTES = 64 << 20  # of a file of tokens
+
+
+class _Learned(Entry, frozen=True, kw_only=True):
+    """Rates by kind of evidence. of: stamps of the files of target and draft model."""
+
+    of: list[Any]
+    learned: dict[str, Any]
 
 
 class Kept:
@@ -57,9 +65,9 @@ class Kept:
     def recall(self, learners: Sequence[Learns]) -> None:
         """Give what is kept to those who learned it; `save` asks them later."""
         self._learners = learners
-        found = kept(self._key)
-        if found.get("version") == _VERSION and found.get("of") == self._of:
-            self._last = found["learned"]
+        entry = kept(self._key, _Learned)
+        if entry and entry.of == self._of:
+            self._last = entry.learned
             for learner in learners:
                 _attempt(functools.partial(learner.relearn, self._last))
         learning = [part for part in learners if isinstance(part, LearnsTokens)]
@@ -82,9 +90,7 @@ class Kept:
             learned = dict(self._last)  # of drafters that other processes use, too
             for learner in self._learners:
                 learned |= learner.learned()
-            if learned != self._last and keep(
-                self._key, {"version": _VERSION, "of": self._of, "learned": learned}
-            ):
+            if learned != self._last and keep(self._key, {"of": self._of, "learned": learned}):
                 self._last = learned
                 if self._tokens:
                     self._tokens.write(self._learners)
@@ -99,28 +105,42 @@ class Kept:
         return False
 
 
+class _Array(msgspec.Struct, frozen=True):
+    """int32 values of a shape."""
+
+    shape: tuple[Count, ...]
+    data: bytes
+
+    def value(self) -> Tokens:
+        """Return the array. Raises ValueError where the bytes are not of the shape."""
+        return np.frombuffer(self.data, "<i4").reshape(self.shape).astype(np.int32)
+
+
+class _TokensFile(msgspec.Struct, frozen=True):
+    """Tokens that were learned of a model. model: its name. of: stamps of its files."""
+
+    version: int
+    model: str
+    of: list[Any]
+    arrays: dict[str, _Array]
+
+
 class TokensFile:
     """The file of the tokens that were learned of a model, for its user only."""
 
     def __init__(self, model: Path) -> None:
         digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()
-        self.path = _tokens_folder() / f"{digest[:24]}.npz"
-        stamp = json.dumps([_VERSION, files.label(model), _stamp(model)])
-        self._stamp = np.frombuffer(stamp.encode(), np.uint8)
+        self.path = _tokens_folder() / f"{digest[:24]}.msgpack"
+        self._model, self._of = files.label(model), _stamp(model)
         self._was_there = False
 
     def read(self) -> dict[str, Tokens]:
         """Return what was written by names, {} for nothing."""
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                if np.array_equal(file[_STAMP], self._stamp):
-                    self._was_there = True
-                    return {name: file[name] for name in file.files if name != _STAMP}
-        except OSError:
-            pass
-        except Exception as error:
-            logger.warning("%s is damaged, and left out: %s", self.path, error)
-        return {}
+        content = kept_files.load(self.path, _read_tokens, "tokens are learned anew")
+        if content is None or (content.version, content.of) != (_VERSION, self._of):
+            return {}
+        self._was_there = True
+        return {name: array.value() for name, array in content.arrays.items()}
 
     def write(self, learners: Iterable[Learns]) -> None:
         """Replace the file by what is learned now, if that is anything, and if nobody has deleted
@@ -128,24 +148,28 @@ class TokensFile:
         """
         if self._was_there and not self.path.exists():
             return
-        tokens: dict[str, Any] = {}
+        tokens: dict[str, Tokens] = {}
         for part in learners:
             tokens |= part.learned_tokens() if isinstance(part, LearnsTokens) else {}
         if not any(map(len, tokens.values())):
             return
-        tokens[_STAMP] = self._stamp
-        partial = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        arrays = {
+            name: _Array(array.shape, array.astype("<i4").tobytes())
+            for name, array in tokens.items()
+        }
+        content = _TokensFile(_VERSION, self._model, self._of or [], arrays)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.parent.chmod(0o700)
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                np.savez(file, **tokens)
-            partial.replace(self.path)
+            kept_files.replace(self.path, [msgspec.msgpack.encode(content)])
             self._was_there = True
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
             logger.info("tokens cannot be kept in %s: %s", self.path.parent, error)
+
+
+def _read_tokens(path: Path) -> _TokensFile:
+    content = msgspec.msgpack.decode(kept_files.read(path, _MOST_BYTES), type=_TokensFile)
+    for array in content.arrays.values():
+        array.value()
+    return content
 
 
 def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
@@ -153,15 +177,18 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
     how many seconds ago that was kept last. Nothing is known of files that have changed.
     """
     gain = DraftGain()
-    found = kept(_key((target, draft)))
-    if found.get("version") == _VERSION and found.get("of") == [_stamp(target), _stamp(draft)]:
-        _attempt(functools.partial(gain.relearn, found["learned"]))
-    return gain, time.time() - found.get("created", 0.0)
+    entry = kept(_key((target, draft)), _Learned)
+    if entry is None:
+        return gain, math.inf
+    if entry.of == [_stamp(target), _stamp(draft)]:
+        _attempt(functools.partial(gain.relearn, entry.learned))
+    return gain, time.time() - entry.created
 
 
 def _key(paths: Sequence[Path | None]) -> dict[str, Any]:
     """Return the fingerprint of what is learned with a target and a draft model."""
-    return {"kind": _KIND, "models": [path and str(path.resolve()) for path in paths]}
+    names = [path and str(path.resolve()) for path in paths]
+    return {"kind": _KIND, "version": _VERSION, "models": names}
 
 
 def _attempt(relearn: Callable[[], None]) -> None:
@@ -183,14 +210,14 @@ def forget_learned(path: Path) -> None:
 
 def stored_tokens() -> list[Stored]:
     """Return the files of tokens that were learned of models."""
-    found = []
-    for path in sorted(_tokens_folder().glob("*.npz")):
-        model, n_tokens = "", 0
-        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as file:
-            _, model, _ = json.loads(file[_STAMP].tobytes())
-            n_tokens = sum(len(file[name]) for name in file.files if name != _STAMP)
-        found.append(Stored("tokens", path.stem, model, (), 0, n_tokens, path.stat().st_size))
-    return found
+    entries = []
+    for path in sorted(_tokens_folder().glob("*.msgpack")):
+        content = kept_files.load(path, _read_tokens, "tokens are learned anew")
+        if content:
+            n_tokens = sum(array.shape[0] for array in content.arrays.values())
+            size = path.stat().st_size
+            entries.append(Stored("tokens", path.stem, content.model, (), 0, n_tokens, size))
+    return entries
 
 
 def forget_tokens() -> int:

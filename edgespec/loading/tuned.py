@@ -8,18 +8,22 @@ from typing import Any
 
 from .. import backends
 from ..config import EngineConfig, build
-from ..costs.profiles import kept
+from ..costs.profiles import Entry, kept
 from ..errors import ConfigError
 
 TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
 
 
+class _Tuned(Entry, frozen=True, kw_only=True):
+    options: dict[str, Any]
+
+
 def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -> dict[str, Any]:
     """Return the settings that `tune` has chosen for this file, without those that are `given`."""
     try:
-        found = kept(tuning_key(path, config)).get("options", {})
-        fixed = explicit(given)
-        chosen = {name: found[name] for name in TUNABLE if name in found and name not in fixed}
+        entry = kept(tuning_key(path, config), _Tuned)
+        known, fixed = entry.options if entry else {}, explicit(given)
+        chosen = {name: known[name] for name in TUNABLE if name in known and name not in fixed}
         build(EngineConfig, chosen)
     except (ConfigError, OSError, TypeError):  # the engine reports what cannot be read
         return {}

@@ -1,0 +1,153 @@
+"""Files that edgespec keeps and reads back: read with care, written whole or not at all.
+
+By the next start a file may be cut short, another program's, or a pipe that nobody writes to. Only
+regular files of bounded size with valid content are used. Anything else is as if it were not there,
+and one line in the log says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+logger = logging.getLogger("edgespec.kept")
+
+_MOST_JSON = 16 << 20  # bytes
+_NEW = ".new."  # a file begins with it until it is whole
+_ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
+_swept: set[Path] = set()  # folders in which this process has cleaned up
+
+
+def read(path: Path, most: int) -> bytes:
+    """Return what a file holds.
+
+    Raises OSError if it cannot be read, and ValueError if it is no regular file, or has more than
+    `most` bytes.
+    """
+    # without O_NONBLOCK, opening a pipe waits until somebody writes to it
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no regular file")
+        if status.st_size > most:
+            raise ValueError(f"it has {status.st_size} bytes, at most {most} were expected")
+        return file.read(most)
+
+
+def read_json(path: Path, kind: type[T], most: int = _MOST_JSON) -> T:
+    """Return the JSON of a file as a msgspec struct. Raises OSError and ValueError as `read`, and
+    ValueError for anything but such a struct.
+    """
+    try:
+        return msgspec.json.decode(read(path, most), type=kind)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def load(
+    path: Path, reader: Callable[[Path], T], instead: str, *, is_users: bool = False
+) -> T | None:
+    """Return what `reader` makes of a file, None if there is none or none that can be used.
+
+    A file of ours whose content is wrong (ValueError) goes, so that this is said once: it is
+    removed, or renamed to "*.damaged" if the user made it. Everything else stays. instead: says in
+    the log what happens now.
+    """
+    try:
+        return reader(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        logger.warning("%s cannot be read (%s); %s", path, error.strerror or error, instead)
+    except ValueError as error:
+        gone = _put_aside(path) if is_users else _removed(path)
+        logger.warning("%s is damaged%s: %s; %s", path, gone, _one_line(error), instead)
+    return None
+
+
+def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file that only this user can read, and put it in its place when it is whole.
+
+    Raises OSError, and leaves the earlier file as it was; what is no file of ours is not replaced.
+    """
+    if os.path.lexists(path) and not _is_ours(path):
+        raise OSError(f"{path} is no regular file of this user")
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _sweep(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{os.getpid()}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _one_line(error: Exception) -> str:
+    """Return the text of an error, which may quote the file, so that nobody obeys it."""
+    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:200])
+    return "".join(shown)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what writers left in a folder that were killed, once a process."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    for path in folder.glob(f"{_NEW}*"):
+        with contextlib.suppress(OSError):
+            if _is_ours(path) and _is_abandoned(path):
+                path.unlink()
+
+
+def _is_abandoned(path: Path) -> bool:
+    if time.time() - path.stat().st_mtime > _ABANDONED_S:
+        return True
+    writer = path.name.removeprefix(_NEW).partition(".")[0]
+    if not writer.isdecimal():
+        return False
+    import psutil
+
+    return not psutil.pid_exists(int(writer))
+
+
+def _is_ours(path: Path) -> bool:
+    """Return True for a regular file of this user, and no link to one."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and (os.name != "posix" or status.st_uid == os.getuid())
+
+
+def _removed(path: Path) -> str:
+    """Remove a file of ours; return what to say about it."""
+    with contextlib.suppress(OSError):
+        if _is_ours(path):
+            path.unlink()
+            return " and removed"
+    return ""
+
+
+def _put_aside(path: Path) -> str:
+    """Rename a file of ours; return what to say about it."""
+    aside = path.with_name(f"{path.name}.damaged")
+    with contextlib.suppress(OSError):
+        if _is_ours(path):
+            path.replace(aside)
+            return f" and set aside as {aside.name}"
+    return ""
