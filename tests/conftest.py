@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from edgespec import device, hub
 from tests.helpers.progress import Progress
@@ -22,6 +23,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    settings.register_profile("tests", deadline=None)  # times are for benchmarks
+    settings.load_profile("tests")
     selection = Selection(config)
     config.pluginmanager.register(selection)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):

@@ -15,7 +15,7 @@ KINDS = {
     "lossless": "exact enumeration: the text follows the target's own law",
     "models": "real weights",
     "server": "the APIs and the verification of devices",
-    "unit": "values, settings, this machine",
+    "unit": "settings, the device, files that are kept",
 }
 
 
@@ -88,17 +88,28 @@ class Progress:
             self._write(self._line(folder))
         elif self._terminal.isatty:
             share = 100 * self._n_done // self._n_cases
-            self._terminal.rewrite(f"{share:3} %  {report.nodeid.partition('::')[0]}", erase=True)
+            line = self._cut(f"{share:3} %  {report.nodeid.partition('::')[0]}")
+            self._terminal.rewrite(line, erase=True)
 
     def _line(self, folder: str) -> str:
         counts = self._outcomes[folder]
         said = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
-        kind = KINDS.get(folder, f"edgespec/{folder.removeprefix('unit/')}, by itself")
+        kind = KINDS.get(folder, f"edgespec/{folder.removeprefix('unit/')} alone")
         share = 100 * self._n_done // self._n_cases
-        return f"{share:3} %  {folder:16} {kind:64} {said}, {self._seconds[folder]:.0f} s\n"
+        seconds = f"{self._seconds[folder]:.0f} s"
+        return self._cut(f"{share:3} %  {folder:16} {seconds:>5}  {said} ({kind})") + "\n"
+
+    def _cut(self, line: str) -> str:
+        """Return what a terminal shows of a line without wrapping it."""
+        if not self._terminal.isatty:
+            return line
+        width = self._terminal._tw.fullwidth - 1
+        return line if len(line) <= width else line[: width - 1] + "…"
 
     def pytest_terminal_summary(self) -> None:
         """Say what did not run, and why."""
+        if not self._n_cases:
+            self._write(f"no test is called {' '.join(self._config.args)}; -n0 may say more\n")
         for why, n in self._skipped.most_common():
             self._write(f"{n:6} skipped: {why}\n")
         if n := sum((self._left or self._selection.left).values()):
@@ -107,6 +118,7 @@ class Progress:
     def _write(self, text: str) -> None:
         if self._terminal.isatty:
             self._terminal.rewrite("", erase=True)
+            self._terminal.rewrite("")  # back to the first column
         self._terminal.write(text, flush=True)
 
 

@@ -13,6 +13,8 @@ make fewer examples within a test.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -124,21 +126,28 @@ def _values(case: Any) -> list[tuple[str, int]]:
 
 
 class _Listing:
-    """A plugin that writes what is left, by reason and file."""
+    """A plugin that lists what is left, by reason and file."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Write the list."""
+        """Make the list."""
         left = [item for item in session.items if item.get_closest_marker("long")]
         for why, of_reason in itertools.groupby(sorted(left, key=_reason), _reason):
-            print(why)
+            self.lines.append(why)
             for file, n in Counter(item.location[0] for item in of_reason).items():
-                print(f"{n:6} {file}")
-        print("fewer examples within a test")
+                self.lines.append(f"{n:6} {file}")
+        self.lines.append("fewer examples within a test")
         importing = re.compile(r"^from tests.helpers.selection import .*(share|sample)", re.M)
         for path in sorted({item.path for item in session.items}):
             if importing.search(path.read_text("utf-8")):
-                print(f"       {path.relative_to(session.config.rootpath)}")
+                self.lines.append(f"       {path.relative_to(session.config.rootpath)}")
 
 
 if __name__ == "__main__":
-    raise SystemExit(pytest.main(["-n0", "-qqq", "--collect-only", "--all"], plugins=[_Listing()]))
+    listing = _Listing()
+    with contextlib.redirect_stdout(io.StringIO()):  # pytest lists all tests
+        code = pytest.main(["-n0", "-qqq", "--collect-only", "--all"], plugins=[listing])
+    print(*listing.lines, sep="\n")
+    raise SystemExit(code)

@@ -113,10 +113,11 @@ def test_nothing_is_measured_before_the_end_of_the_first_answer():
         assert not draft.calls
         model.go.set()
         wait_for(made)
+        # before the next answer: one that takes much longer makes the engine forget them
+        assert stored(model.fingerprint()).widths == stored(draft.fingerprint()).widths == WIDTHS
         second = made.generate(PROMPT, max_tokens=60).stats
         assert second.num_draft_steps > 0
         assert second.num_accepted_draft_tokens > 0
-    assert stored(model.fingerprint()).widths == stored(draft.fingerprint()).widths == WIDTHS
 
 
 def test_what_is_kept_is_not_measured_again():
