@@ -11,7 +11,7 @@ import edgespec
 from edgespec import EngineConfig
 from edgespec.costs.curves import Curve
 from edgespec.costs.measuring import timed
-from edgespec.costs.profiles import Profile, keep, kept
+from edgespec.costs.profiles import Entry, Profile, keep, kept
 from edgespec.loading import models
 from edgespec.measure import search, tuning
 from edgespec.measure.gains import break_even, speedup
@@ -149,10 +149,11 @@ def test_a_report_for_machines():
 def test_what_is_kept_is_found_under_the_same_key_only(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path))
     path = keep({"file": "a"}, {"options": {"n_threads": 1}})
-    assert kept({"file": "a"})["options"] == {"n_threads": 1}
-    assert kept({"file": "b"}) == {}
+    assert kept({"file": "a"}, Entry).fingerprint == {"file": "a"}
+    assert kept({"file": "b"}, Entry) is None
     path.write_text("[]", encoding="utf-8")
-    assert kept({"file": "a"}) == {}
+    assert kept({"file": "a"}, Entry) is None
+    path.touch()
     monkeypatch.setenv("EDGESPEC_PROFILES", str(path))  # a file
     assert keep({"file": "a"}, {}) is None
 
