@@ -180,7 +180,7 @@ def test_rejection(target):
 
 def test_a_tree_is_followed_as_far_as_it_is_right(target):
     if target.verifier.max_leaves == 1:
-        pytest.skip("it verifies chains only")
+        pytest.skip("a promise of trees, and this verifier takes chains only")
     first, second, third, *rest = plain(target, 6)
     begin(target.verifier, target.prompt)
     tree = Draft(

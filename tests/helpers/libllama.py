@@ -4,7 +4,7 @@ import pytest
 
 from edgespec.errors import EngineMissing
 
-CANNOT_REQUANTISE = "this libllama cannot requantise"
+CANNOT_REQUANTISE = "only the libllama of llama-cpp-python requantises"
 
 
 def require():

@@ -133,6 +133,7 @@ class _Listing:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Make the list."""
+        self.lines.append("(more …: further values of a parameter, which take the same way)")
         left = [item for item in session.items if item.get_closest_marker("long")]
         for why, of_reason in itertools.groupby(sorted(left, key=_reason), _reason):
             self.lines.append(why)

@@ -138,7 +138,7 @@ DEEP = [([-1], [0], [1], [0, 0]), ([-1, -1], [0, 1], [1, -1], [4, 4, 2])]
 def test_nodes_have_the_rows_of_their_paths_as_chains(kind, pair_of, calls):
     head = pair_of(kind, CONFIG).begin(LONG)
     if kind in CHAINS and calls in DEEP:
-        pytest.skip("they are deeper than the head guesses")
+        pytest.skip("this tree is deeper than this head guesses")
     before = None
     for _ in range(2):  # the second after a tree that was forgotten
         head.truncate(0)
