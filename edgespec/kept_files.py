@@ -8,6 +8,7 @@ and one line in the log says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -23,7 +24,7 @@ T = TypeVar("T")
 logger = logging.getLogger("edgespec.kept")
 
 _MOST_JSON = 16 << 20  # bytes
-_NEW = ".new."  # a file begins with it until it is whole
+NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's process follows
 _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
 _swept: set[Path] = set()  # folders in which this process has cleaned up
 
@@ -82,11 +83,11 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     Raises OSError, and leaves the earlier file as it was; what is no file of ours is not replaced.
     """
     if os.path.lexists(path) and not _is_ours(path):
-        raise OSError(f"{path} is no regular file of this user")
+        raise OSError(errno.EPERM, "it is no regular file of this user", str(path))
     for folder in (path.parent.parent, path.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{os.getpid()}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{NEW}{os.getpid()}.")
     try:
         with os.fdopen(handle, "wb") as file:
             for part in parts:
@@ -101,7 +102,7 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the text of an error, which may quote the file, so that nobody obeys it."""
+    """Return the text of an error without control characters: it may quote the file."""
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:200])
     return "".join(shown)
 
@@ -111,21 +112,20 @@ def _sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
-    for path in folder.glob(f"{_NEW}*"):
+    for path in folder.glob(f"{NEW}*"):
         with contextlib.suppress(OSError):
             if _is_ours(path) and _is_abandoned(path):
                 path.unlink()
 
 
 def _is_abandoned(path: Path) -> bool:
-    if time.time() - path.stat().st_mtime > _ABANDONED_S:
-        return True
-    writer = path.name.removeprefix(_NEW).partition(".")[0]
-    if not writer.isdecimal():
-        return False
     import psutil
 
-    return not psutil.pid_exists(int(writer))
+    writer = path.name.removeprefix(NEW).partition(".")[0]
+    if not writer.isdecimal():
+        return False
+    is_old = time.time() - path.stat().st_mtime > _ABANDONED_S
+    return is_old or not psutil.pid_exists(int(writer))
 
 
 def _is_ours(path: Path) -> bool:

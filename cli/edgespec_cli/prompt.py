@@ -147,9 +147,9 @@ def _history(path: Path):  # type: ignore[no-untyped-def]
         def store_string(self, string: str) -> None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
-                os.close(os.open(path, flags, 0o600))  # a pipe is no history, and would block
-                _checked(path)
+                if path.exists() and not path.is_file():
+                    raise ValueError(f"{path} is no regular file")  # a pipe would block
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
                 super().store_string(string)
             except (OSError, ValueError) as error:
                 log.info("history cannot be written: %s", error)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..kept_files import NEW
 from .answers import JOURNAL
 from .collection import ADDED, collections, delete
 from .folder import folder
@@ -55,7 +56,7 @@ def clear() -> int:
     """Delete all documents and answers that are kept; return the bytes that are free now."""
     freed = 0
     for where in _vocabularies():
-        ours = (where.glob(form) for form in ("*.json", "*.i32", ".new.*", "*.damaged"))
+        ours = (where.glob(form) for form in ("*.json", "*.i32", f"{NEW}*", "*.damaged"))
         freed += delete(*itertools.chain(*ours))
         with contextlib.suppress(OSError):
             where.rmdir()

@@ -1,4 +1,4 @@
-"""Compiles what answers have to follow, so that one client's forms delay nobody else."""
+"""Compiles the forms that answers follow; the forms of one client do not delay others."""
 
 from __future__ import annotations
 

@@ -66,8 +66,10 @@ class ServerSettings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} must be between {low} and {high}, got {value!r}")
-        for key in (*self.api_keys, *([self.metrics_key] if self.metrics_key else ())):
+        for key in self.api_keys:
             _check_key(key)
+        if self.metrics_key:
+            _check_key(self.metrics_key)
         if self.metrics_key in self.api_keys:
             raise ConfigError("the key for metrics is a client's API key; expected is another one")
         for origin in self.cors_origins:

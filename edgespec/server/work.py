@@ -17,7 +17,7 @@ from .request_queue import RequestQueue
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
-"""Returns True once nobody waits for the result any more."""
+"""Returns True once the client has left or the server ends."""
 
 
 async def in_turn(

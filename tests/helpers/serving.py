@@ -108,7 +108,7 @@ def free_port() -> int:
 class Server:
     """Sessions on a real server, which may be ended and begun again on the same port.
 
-    keys: one of which devices must send.
+    keys: devices must send one of them.
     """
 
     def __init__(self, make=served, keys=()):

@@ -122,8 +122,11 @@ def test_what_killed_writers_left_is_swept_by_the_next_process(tmp_path):
     path = tmp_path / "file.json"
     subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".new.")
-    own = tmp_path / f".new.{os.getpid()}.abc"  # of a process that still writes
+    assert left.name.startswith(kept_files.NEW)
+    own = tmp_path / f"{kept_files.NEW}{os.getpid()}.abc"  # of a process that still writes
     own.write_bytes(b"half")
+    users = tmp_path / f"{kept_files.NEW}notes"  # not written by us
+    users.write_bytes(b"mine")
+    os.utime(users, (0, 0))
     kept_files.replace(path, [b"{}"])
-    assert {each.name for each in tmp_path.iterdir()} == {path.name, own.name}
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, own.name, users.name}
