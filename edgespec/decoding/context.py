@@ -76,18 +76,20 @@ class Context:
             return self._from(head, messages, turns[i], options, self._n_ctx - reserve)
 
         try:
-            return from_turn(0)
+            fitted = from_turn(0)
         except ContextFull:
             low, high = 0, len(turns) - 1
             if not high:
                 raise
-        fitted = from_turn(high)
-        while high - low > 1:  # long conversations: each attempt renders and tokenizes
-            middle = (low + high) // 2
-            try:
-                fitted, high = from_turn(middle), middle
-            except ContextFull:
-                low = middle
+            fitted = from_turn(high)
+            while high - low > 1:  # long conversations: each attempt renders and tokenizes
+                middle = (low + high) // 2
+                try:
+                    fitted, high = from_turn(middle), middle
+                except ContextFull:
+                    low = middle
+        if fitted.n_dropped == self.n_dropped:
+            return fitted
         earlier = self._encoder.render([*head, *messages[: fitted.n_dropped]])
         return fitted._replace(earlier=self._encoder.encode(earlier))
 

@@ -67,6 +67,9 @@ def test_what_is_no_file_of_ours_stays_and_nobody_waits_for_it(tmp_path, make):
     for is_users in (False, True):
         assert load(path, is_users=is_users) is None
     assert os.path.lexists(path)
+    if make in (os.mkfifo, endless):  # which can be opened, and give nothing or never end
+        with pytest.raises(ValueError, match="it is no regular file"):
+            kept_files.read(path, 100)
     with pytest.raises(OSError, match="is no regular file of this user"):
         kept_files.replace(path, [b"new"])
     assert [each.name for each in tmp_path.iterdir()] == ["file.json"]
