@@ -21,6 +21,7 @@ from ..costs.curves import Curve
 from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..decoding.output import Output
+from ..decoding.owners import OwnRates
 from ..drafters.base import Drafter, DrafterContext
 from ..drafters.draft_model import ModelDrafter
 from ..drafters.suffix import SuffixDrafter
@@ -141,7 +142,7 @@ class Replay:
         self.policy = made.policy
         self.session = made.session(_Verifier(self._target, clock=clock), clock=clock)
 
-    def run(self, trace: Trace) -> Stats:
+    def run(self, trace: Trace, owner: str = "") -> Stats:
         """Replay one answer and return its statistics. Raises ValueError if `dense` did not number
         its tokens.
         """
@@ -149,7 +150,7 @@ class Replay:
             model.tell(trace)
         params = SamplingParams(max_tokens=len(trace.output))
         output, stats = Output(Pieceless(), params), Stats()  # type: ignore[arg-type]
-        request = Request(trace.prompt, params, None)  # type: ignore[arg-type]
+        request = Request(trace.prompt, params, None, owner=owner)  # type: ignore[arg-type]
         for _ in self.session.generate(request, output, stats):
             pass
         if output.token_ids != trace.output:
@@ -170,7 +171,7 @@ class Replay:
     def _speculation(self, setting: Fixed | str, profile: Profile) -> Speculation:
         if isinstance(setting, Fixed):
             made = self._fixed(setting)
-            return Speculation(made, made, FirstSource(setting.depth), str(setting))
+            return Speculation(made, made, FirstSource(setting.depth), str(setting), OwnRates(made))
         method = "none" if setting == "plain" else setting
         # earlier answers count where that is asked for: they are to other people's questions
         memory: DraftMemory = "process" if "memory" in method.split(",") else "off"

@@ -13,13 +13,15 @@ from ..sampling.base import Request
 from ..types import NO_DRAFT, Draft, Event, Stats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
 from .output import Output
+from .owners import OwnRates
 from .steps import budget_of, record, stats_of
 
 
 class Session:
     """The loop of requests, one after the other, on one target; for one thread at a time.
 
-    sources: what the policy chooses from; by default the drafters. clock: returns seconds.
+    sources: what the policy chooses from; by default the drafters. rates: what drafters and policy
+    have learned, by default nothing yet. clock: returns seconds.
 
     A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
     one could trip over: every `begin` aligns caches with its own prompt.
@@ -32,6 +34,7 @@ class Session:
         policy: Policy,
         *,
         sources: Sequence[Source] | None = None,
+        rates: OwnRates | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._verifier = verifier
@@ -40,6 +43,7 @@ class Session:
         self._drafting_ahead = [d for d in drafters if isinstance(d, DraftsAhead)]
         self._sources = list(drafters if sources is None else sources)
         self._policy = policy
+        self._rates = rates or OwnRates([*drafters, policy])
         self._clock = clock
 
     @property
@@ -69,6 +73,7 @@ class Session:
     def _prefill(self, request: Request, stats: Stats) -> Iterator[Event]:
         total = len(request.prompt)
         cached = None
+        self._rates.begin(request.owner)
         for n_done in self._verifier.begin(request):
             if cached is None:
                 cached = stats.num_cached_tokens = n_done

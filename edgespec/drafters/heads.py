@@ -6,7 +6,7 @@ states (EAGLE, arXiv 2401.15077). Which nodes it evaluates is decided as for a d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..backends.base import Trained
@@ -77,6 +77,12 @@ class HeadDrafter(ModelTreeDrafter):
         """Return what is worth to be guessed, and how many tokens each evaluation took."""
         self._n_unused = -1
         return super().guess(context, limit, thresholds)
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned, and draft in the next answer whatever the last one won."""
+        super().relearn(state)
+        self._rest = 0
+        self._trained.features.wanted = True
 
     def accept(self, verified: Verified) -> None:
         """Learn from all that was emitted, drafted or not."""

@@ -15,9 +15,10 @@ from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import governor_of
 from ..decoding.engine import Engine
+from ..decoding.owners import OwnRates
 from ..decoding.session import Session
 from ..device import LoadMeter
-from ..drafters.base import Drafter, DrafterContext, Learns, Source
+from ..drafters.base import Drafter, DrafterContext, Source
 from ..drafters.draft_model import ModelDrafter
 from ..drafters.merged import combined
 from ..drafters.trees import max_leaves
@@ -32,21 +33,27 @@ from .kept import Kept
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The parts that decide and draft. summary: what they draft from, in words."""
+    """The parts that decide and draft.
+
+    summary: what they draft from, in words. rates: what they have learned of whose answers.
+    """
 
     drafters: Sequence[Drafter]
     sources: Sequence[Source]
     policy: Policy
     summary: str
-
-    @property
-    def learners(self) -> list[Learns]:
-        """The parts that go on in another process with what they have learned."""
-        return [part for part in (*self.drafters, self.policy) if isinstance(part, Learns)]
+    rates: OwnRates
 
     def session(self, verifier: Verifier, **options: Any) -> Session:
         """Return the loop with a verifier; `options` as in Session."""
-        return Session(verifier, self.drafters, self.policy, sources=self.sources, **options)
+        return Session(
+            verifier,
+            self.drafters,
+            self.policy,
+            sources=self.sources,
+            rates=self.rates,
+            **options,
+        )
 
 
 def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculation:
@@ -67,7 +74,8 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
         sources, policy = _cascades(made, config), Adaptive(found)
     said = [entry.summary for entry in _entries(context) if entry.name != "forced"]  # few requests
     summary = ", ".join(said) if made else ""
-    return Speculation(made, sources, policy, summary or "off: not asked for")
+    rates = OwnRates([*made, policy], [policy.draft_gain] if isinstance(policy, Adaptive) else [])
+    return Speculation(made, sources, policy, summary or "off: not asked for", rates)
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
@@ -168,7 +176,7 @@ def assemble(
     if isinstance(made.policy, Adaptive):
         made.policy.costs.follow(governor)
     if kept:
-        kept.recall(made.learners)
+        kept.recall(made.rates)
     drafts = bool(made.drafters)
     verifier = LocalVerifier(
         target,

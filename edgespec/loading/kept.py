@@ -1,8 +1,9 @@
 """The memory of what was learned of drafts, beside the measured costs.
 
-It holds rates by kind of evidence, and no text; tokens that likely follow others lie in a file of
-their own, which nobody else may read. An engine begins with what the last one of these models has
-learned on this disk. Of two at the same time the one that writes last is remembered.
+It holds rates by kind of evidence and no text, learned from requests without an owner; tokens that
+likely follow others lie in a file of their own, which nobody else may read. An engine begins with
+what the last one of these models has learned on this disk. Of two at the same time the one that
+writes last is remembered.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..backends import files
 from ..corpus.collection import delete
 from ..corpus.stored import Stored
 from ..costs.profiles import Count, Entry, folder, forget_all, keep, kept
+from ..decoding.owners import OwnRates
 from ..drafters.base import Learns, LearnsTokens, Tokens
 from ..policies.draft_gain import DraftGain
 from ..types import Abort
@@ -58,13 +60,13 @@ class Kept:
         self._key = _key(self._paths)
         self._of = [_stamp(path) for path in self._paths]
         self._tokens = TokensFile(target) if tokens else None
-        self._learners: Sequence[Learns] = ()
+        self._rates = OwnRates(())
         self._last: dict[str, Any] = {}  # what of all names was read or kept last
         self._process = os.getpid()
 
-    def recall(self, learners: Sequence[Learns]) -> None:
+    def recall(self, rates: OwnRates) -> None:
         """Give what is kept to those who learned it; `save` asks them later."""
-        self._learners = learners
+        self._rates, learners = rates, rates.learners
         entry = kept(self._key, _Learned)
         if entry and entry.of == self._of:
             self._last = entry.learned
@@ -87,13 +89,11 @@ class Kept:
         if not self._is_current():
             return  # a model was deleted or replaced, and what was learned of it with it
         try:
-            learned = dict(self._last)  # of drafters that other processes use, too
-            for learner in self._learners:
-                learned |= learner.learned()
+            learned = self._last | self._rates.learned()  # other processes use other drafters
             if learned != self._last and keep(self._key, {"of": self._of, "learned": learned}):
                 self._last = learned
                 if self._tokens:
-                    self._tokens.write(self._learners)
+                    self._tokens.write(self._rates.learners)
         except Exception as error:
             logger.warning("what was learned of drafts cannot be kept: %s", error)
             logger.debug("its traceback", exc_info=True)

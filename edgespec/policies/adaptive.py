@@ -162,13 +162,14 @@ class Adaptive:
     def learned(self) -> dict[str, Any]:
         """Return the accounts of the answers so far, as drafters.base.Learns has it."""
         self._end()
-        return {"accounts": self.accounts.learned()} | self.draft_gain.learned()
+        return {"accounts": self.accounts.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned."""
+        """Take what `learned` returned, and forget what this answer has shown so far."""
+        self._end()
         if "accounts" in state:
             self.accounts.relearn(state["accounts"])
-        self.draft_gain.relearn(state)
+        self._since_plain, self._price, self.costs.won_by_head = 1, 0.0, 0.0
 
     def _end(self) -> None:
         """Learn from an answer that has ended, once."""

@@ -13,6 +13,7 @@ import edgespec
 from edgespec import hub
 from edgespec.config import EngineConfig
 from edgespec.costs import profiles
+from edgespec.decoding.owners import OwnRates
 from edgespec.errors import ConfigError, ModelError
 from edgespec.hub import catalogue
 from edgespec.loading import companions, drafts
@@ -157,7 +158,7 @@ class Learner:
 
 def keep(target, draft, saved_s, answers=ENOUGH):
     kept = Kept(target, draft)
-    kept.recall([Learner(saved_s, answers)])
+    kept.recall(OwnRates([Learner(saved_s, answers)]))
     kept.save()
 
 

@@ -15,6 +15,7 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
+from edgespec.decoding.owners import OwnRates
 from edgespec.drafters.recycling import RecyclingBranches
 from edgespec.loading import corpora
 from edgespec.loading.kept import Kept, TokensFile, forget_learned
@@ -207,7 +208,7 @@ def test_a_learner_that_fails_harms_nobody(model, folder, caplog):
             raise RuntimeError("no")
 
     kept = Kept(model, None)
-    kept.recall([Broken()])
+    kept.recall(OwnRates([Broken()]))
     kept.save()
     assert "cannot be kept" in caplog.text
     assert on_disk(folder) == {}
@@ -347,7 +348,7 @@ def test_damaged_tokens_are_removed_when_they_are_listed(model, folder, caplog):
 def test_no_tokens_are_kept_where_only_rates_are(model, folder):
     kept = Kept(model, None, tokens=False)
     branches = RecyclingBranches(5)
-    kept.recall([branches])
+    kept.recall(OwnRates([branches]))
     branches.begin(edgespec.sampling.base.Request([1], edgespec.SamplingParams(), None))
     branches.accept(Verified((2, 3), [np.arange(5.0), np.arange(5.0)]))
     kept.save()
@@ -357,7 +358,7 @@ def test_no_tokens_are_kept_where_only_rates_are(model, folder):
 
 def test_no_file_is_written_for_no_tokens(model, folder):
     kept = Kept(model, None)
-    kept.recall([RecyclingBranches(5)])
+    kept.recall(OwnRates([RecyclingBranches(5)]))
     kept.save()
     assert "recycling" in on_disk(folder)
     assert tokens_of(folder) == []
