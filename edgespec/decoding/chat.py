@@ -189,14 +189,14 @@ class Chat:
             max_tokens=params.max_tokens,
             options=options,
         )
-        options = options and self._engine.followed(options)
+        options = options and self._engine.followed(options, self._owner)
         events = self._engine.run(
             fitted.prompt,
             params,
             earlier=fitted.earlier,
             interrupt=interrupt,
             owner=self._owner,
-            constraint=self._engine.constraint(params, options, fitted.rendered),
+            constraint=self._engine.constraint(params, options, fitted.rendered, self._owner),
         )
         reader = None
         if options:

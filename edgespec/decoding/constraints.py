@@ -42,7 +42,11 @@ _KEPT = 16  # compiled constraints of an engine
 
 
 class Constraints:
-    """Compiles what requests ask for, over the vocabulary of a tokenizer."""
+    """Compiles what requests ask for, over the vocabulary of a tokenizer.
+
+    What is compiled is kept for its owner: a form that is ready at once would tell another owner
+    that somebody else has used it.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -50,15 +54,15 @@ class Constraints:
         self._refused = Once(self._refusal, _KEPT_TOOLS)
         self._lenient = LenientTools(lambda text: bool(self._matcher("schema", text)[1]))
 
-    def of(self, params: SamplingParams) -> Grammar | None:
+    def of(self, params: SamplingParams, owner: str = "") -> Grammar | None:
         """Return the constraint of a request, None where it has none.
 
         Raises ConfigError for one that cannot be compiled, with what is wrong in it.
         """
         given = self._given(params)
-        return self._compiled(*given) if given else None
+        return self._compiled(owner, *given) if given else None
 
-    def described(self, description: Mapping[str, Any]) -> Constraint | None:
+    def described(self, description: Mapping[str, Any], owner: str = "") -> Constraint | None:
         """Return the constraint that another machine describes, as Constraint.description has it.
 
         Raises ConfigError for one that cannot be compiled, or is none.
@@ -66,17 +70,24 @@ class Constraints:
         if not description:
             return None
         given, limit = form_of(description), limit_of(description)
-        compiled = self._compiled(*given)
+        compiled = self._compiled(owner, *given)
         return self._limited(compiled, limit) if limit else compiled
 
-    def followed(self, form: AnswerFormat, options: AnswerOptions) -> AnswerOptions:
+    def followed(
+        self, form: AnswerFormat, options: AnswerOptions, owner: str = ""
+    ) -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed."""
         if not form.tools or all(tool.strict for tool in options.callable_tools):
             return options
-        return self._lenient.of(options, form.tools)
+        return self._lenient.of(options, form.tools, owner)
 
     def of_answer(
-        self, params: SamplingParams, form: AnswerFormat, options: AnswerOptions, rendered: str
+        self,
+        params: SamplingParams,
+        form: AnswerFormat,
+        options: AnswerOptions,
+        rendered: str,
+        owner: str = "",
     ) -> Constraint | None:
         """Return the constraint of a whole answer to the prompt `rendered`, None for no limits.
 
@@ -85,9 +96,9 @@ class Constraints:
         """
         from .answers.forms import told_apart, whole
 
-        options = self.followed(form, options)
+        options = self.followed(form, options, owner)
         form.check(options)
-        given, alone = self._given(params), self.of(params)  # its errors are told as such
+        given, alone = self._given(params), self.of(params, owner)  # its errors are told as such
         control = self._control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
@@ -104,8 +115,8 @@ class Constraints:
             own = told_apart(given[0], own, others, alone.may_begin_with, self._matcher)
         if form.tools:
             for tool in options.callable_tools:
-                self._check_tool(tool, form.tools)
-        compiled = self._compiled("answer", whole(lark, own)).showing(shown)
+                self._check_tool(tool, form.tools, owner)
+        compiled = self._compiled(owner, "answer", whole(lark, own)).showing(shown)
         if options.reasoning_budget is None or not form.reasoning:
             return compiled
         thought = form.beginning(rendered)
@@ -141,12 +152,12 @@ class Constraints:
         ends = self._tokenizer.is_eog
         return {text: None if ends(token) else token for text, token in found.items()}
 
-    def _check_tool(self, tool: Tool, markers: ToolMarkers) -> None:
+    def _check_tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> None:
         """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
         from .answers.schemas import embedded, refused
 
         for before, schema in embedded(tool, markers):
-            error, inner = self._refused(json.dumps(schema))
+            error, inner = self._refused(owner, json.dumps(schema))
             if error:
                 raise refused(tool, error, before + inner, is_broken=False)
 
@@ -181,16 +192,16 @@ class Constraints:
         lark = grammars.of_choices(given) if kind == "choices" else grammars.of_grammar(given)
         return LLMatcher.grammar_from_lark(lark)
 
-    def _compile(self, kind: str, text: str) -> Grammar:
+    def _compile(self, owner: str, kind: str, text: str) -> Grammar:
         matcher, error = self._matcher(kind, text)
         if matcher is None:
-            place = self._refused(text)[1] if kind == "schema" else ""
+            place = self._refused(owner, text)[1] if kind == "schema" else ""
             where = f" (at {place})" if place else ""
             raise ConfigError(f"{kind} cannot be followed: {error}{where}")
         text = json.loads(text) if kind in ("regex", "grammar") else text
         return Grammar(matcher, self._words, description={kind: text})
 
-    def _refusal(self, text: str) -> tuple[str, str]:
+    def _refusal(self, owner: str, text: str) -> tuple[str, str]:
         """Return why a schema cannot be followed and the place, both "" if it can be."""
         error = self._matcher("schema", text)[1]
         if not error:

@@ -187,30 +187,34 @@ class Engine:
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
-        constraint = constraint or self.constraint(params)
+        constraint = constraint or self.constraint(params, owner=owner)
         return self._run(
             Request(prompt, params, randomness, earlier, interrupt, owner, constraint), interrupt
         )
 
     def constraint(
-        self, params: SamplingParams, options: AnswerOptions | None = None, rendered: str = ""
+        self,
+        params: SamplingParams,
+        options: AnswerOptions | None = None,
+        rendered: str = "",
+        owner: str = "",
     ) -> Constraint | None:
         """Return what an answer has to follow, None for no limits; may be called from any thread.
 
         options: tools and reasoning; a schema or another form then holds behind the reasoning.
-        rendered: the prompt's text, which says whether reasoning has begun. Raises ConfigError
-        where something cannot be followed.
+        rendered: the prompt's text, which says whether reasoning has begun. owner: for whom it is
+        kept. Raises ConfigError where something cannot be followed.
         """
         if options is None:
-            return self.constraints.of(params)
-        return self.constraints.of_answer(params, self.answer_format, options, rendered)
+            return self.constraints.of(params, owner)
+        return self.constraints.of_answer(params, self.answer_format, options, rendered, owner)
 
-    def followed(self, options: AnswerOptions) -> AnswerOptions:
+    def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed.
 
         The reader of an answer needs them too; templates are given the tools as they are.
         """
-        return self.constraints.followed(self.answer_format, options)
+        return self.constraints.followed(self.answer_format, options, owner)
 
     @functools.cached_property
     def answer_format(self) -> AnswerFormat:

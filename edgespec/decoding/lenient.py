@@ -35,28 +35,28 @@ class LenientTools:
         self._trials = _Trials()
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
-    def of(self, options: AnswerOptions, markers: ToolMarkers) -> AnswerOptions:
+    def of(self, options: AnswerOptions, markers: ToolMarkers, owner: str = "") -> AnswerOptions:
         """Return options whose tools can be followed, but for strict ones.
 
         After many trials the arguments of further tools may be any object.
         """
         self._trials.n = 0
-        tools = tuple(self._tool(tool, markers) for tool in options.tools)
+        tools = tuple(self._tool(tool, markers, owner) for tool in options.tools)
         return dataclasses.replace(options, tools=tools)
 
-    def _tool(self, tool: Tool, markers: ToolMarkers) -> Tool:
+    def _tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> Tool:
         from .answers.schemas import arguments_schema
 
         if tool.strict:
             return tool
         whole = json.dumps(arguments_schema(tool, markers))
         try:
-            found = self._followed(whole, markers.pairs)
+            found = self._followed(owner, whole, markers.pairs)
         except _TooManyTrials:
             found = {"type": "object"}
         return tool if found is None else dataclasses.replace(tool, parameters=found)
 
-    def _without(self, whole: str, pairs: PairMarkers | None) -> dict[str, Any] | None:
+    def _without(self, owner: str, whole: str, pairs: PairMarkers | None) -> dict[str, Any] | None:
         """Return what can be followed of the schema of arguments, None for all of it.
 
         pairs: how arguments are written one by one, each of which is followed by itself then.

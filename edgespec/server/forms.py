@@ -60,10 +60,11 @@ class Forms:
 
         param: the parameter that gives the answer a form, "" if none does. Raises ApiError.
         """
+        owner = client_of(request.scope).owner
 
         def work(stopped: Stopped) -> Followed:
             try:
-                return Followed(self._engine.constraint(build(SamplingParams, fields)))
+                return Followed(self._engine.constraint(build(SamplingParams, fields), owner=owner))
             except ConfigError as error:
                 raise bad_value(param, str(error)) from None
 
@@ -81,20 +82,25 @@ class Forms:
         if asked.options is None:
             return await self.of_text(request, fields, param)
 
+        owner = client_of(request.scope).owner
+
         def work(stopped: Stopped) -> Followed:
             try:
-                return self._of_answer(build(SamplingParams, fields), asked, stopped)
+                return self._of_answer(build(SamplingParams, fields), asked, owner, stopped)
             except ConfigError as error:
-                raise bad_value(place_of(given, param, self._engine), str(error)) from None
+                place = place_of(given, param, self._engine, owner)
+                raise bad_value(place, str(error)) from None
 
         return await self._alone(request, work)
 
-    def _of_answer(self, params: SamplingParams, asked: Conversation, stopped: Stopped) -> Followed:
+    def _of_answer(
+        self, params: SamplingParams, asked: Conversation, owner: str, stopped: Stopped
+    ) -> Followed:
         assert asked.options
-        options, form = self._engine.followed(asked.options), self._engine.answer_format
+        options, form = self._engine.followed(asked.options, owner), self._engine.answer_format
         if stopped():
             raise shutting_down()
-        constraint = self._engine.constraint(params, options, asked.rendered)
+        constraint = self._engine.constraint(params, options, asked.rendered, owner)
         if not options.tools and not form.reasoning:
             return Followed(constraint)
         has_form = params.is_constrained

@@ -149,14 +149,14 @@ def _check_depth(place: str, value: Any) -> None:
         raise bad_value(place, f"the values of {place} {TOO_DEEP}")
 
 
-def place_of(request: ChatRequest, param: str, engine: Engine) -> str:
+def place_of(request: ChatRequest, param: str, engine: Engine, owner: str) -> str:
     """Return which parameter of a request holds what cannot be followed.
 
     param: the parameter that gives the answer a form, "" if none does.
     """
     for place, tool in _functions(request.tools):
         try:
-            engine.constraint(SamplingParams(), AnswerOptions((tool,), tool.name))
+            engine.constraint(SamplingParams(), AnswerOptions((tool,), tool.name), owner=owner)
         except ConfigError:
             return f"{place}.parameters"
     return param or "tools"

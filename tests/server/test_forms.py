@@ -21,12 +21,12 @@ class Held:
         self.n, self.go, self._compile = 0, threading.Event(), engine.constraint
         self.begun = threading.Semaphore(0)
 
-    def __call__(self, params, *rest):
+    def __call__(self, params, *rest, **more):
         if params.choices and params.choices[0].startswith("slow"):
             self.n += 1
             self.begun.release()
             assert self.go.wait(20)
-        return self._compile(params, *rest)
+        return self._compile(params, *rest, **more)
 
 
 @pytest.fixture

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
 
 import pytest
 from starlette.datastructures import Headers
 from websockets.sync.client import connect
 
-from edgespec import protocol
+from edgespec import SamplingParams, protocol
+from edgespec.decoding.constraints import Constraints
 from edgespec.server import clients
-from tests.helpers.serving import Server, introduce, until
+from tests.helpers.serving import TOKENIZER, Server, introduce, until
 
 KEYS = ("first-key", "second-key")
 PROMPT = tuple([5] * 100)
@@ -88,15 +91,9 @@ def device(server, headers):
         additional_headers=headers,
     ) as socket:  # fmt: skip
         introduce(socket)
-        begin = protocol.Begin(1, 0, 0, len(PROMPT), protocol_params(), 7, PROMPT, {})
+        begin = protocol.Begin(1, 0, 0, len(PROMPT), SamplingParams(), 7, PROMPT, {})
         socket.send(protocol.encode(begin, protocol.SUBPROTOCOLS[socket.subprotocol]))
         yield protocol.expect(protocol.Progress, protocol.decode(socket.recv(5))).n_done
-
-
-def protocol_params():
-    from edgespec import SamplingParams
-
-    return SamplingParams()
 
 
 def shared_tokens(server, pair):
@@ -121,6 +118,90 @@ def test_nothing_is_verified_with_what_another_owner_has_sent(pair, keys):
 def test_what_an_owner_has_sent_is_reused_for_it(pair):
     with Server(keys=KEYS if pair[0] else ()) as server:
         assert shared_tokens(server, pair) > 0
+
+
+# --- forms --------------------------------------------------------------------------------------
+
+
+class Held:
+    """Keeps the compiling of choices that begin with "slow" until `go` is set."""
+
+    def __init__(self, target):
+        self.begun, self.go, self._compile = [], threading.Event(), target.constraint
+
+    def __call__(self, options, owner=""):
+        if "slow" in options.get("choices", ""):
+            self.begun.append(options["choices"])
+            assert self.go.wait(20)
+        return self._compile(options, owner)
+
+
+@contextlib.contextmanager
+def held(server):
+    target = server.sessions._target
+    target.constraint = made = Held(target)
+    try:
+        yield made
+    finally:
+        made.go.set()
+
+
+@contextlib.contextmanager
+def asking(server, key, *choices):
+    """Connect, and ask for one of some choices."""
+    with connect(
+        server.url + "/v1/verify", subprotocols=["edgespec.verify.v2"], compression=None,
+        additional_headers=bearer(key),
+    ) as socket:  # fmt: skip
+        introduce(socket)
+        options = {"choices": json.dumps(choices)}
+        begin = protocol.Begin(1, 0, 0, len(PROMPT), SamplingParams(), 7, PROMPT, options)
+        socket.send(protocol.encode(begin, 2))
+        yield socket
+
+
+def progress(socket):
+    return protocol.expect(protocol.Progress, protocol.decode(socket.recv(10)))
+
+
+def test_a_devices_forms_delay_only_its_own_client():
+    with (
+        Server(keys=KEYS) as server,
+        held(server) as compiling,
+        asking(server, ONE, "slow", "b") as first,
+    ):
+        until(lambda: compiling.begun)
+        with asking(server, ONE, "slow too") as second, asking(server, TWO, "a") as other:
+            progress(other)
+            assert len(compiling.begun) == 1
+            compiling.go.set()
+            progress(first)
+            progress(second)
+
+
+def test_a_form_whose_device_has_left_is_not_begun():
+    with (
+        Server(keys=KEYS) as server,
+        held(server) as compiling,
+        asking(server, ONE, "slow", "b") as first,
+    ):
+        until(lambda: compiling.begun)
+        with asking(server, ONE, "slow too"):
+            until(lambda: server.sessions.n_connected == 2)
+        until(lambda: server.sessions.n_connected == 1)
+        compiling.go.set()
+        progress(first)
+        assert not any("too" in each for each in compiling.begun)
+
+
+def test_a_form_that_is_ready_tells_no_other_owner():
+    constraints = Constraints(TOKENIZER)
+    compiled, matcher = [], constraints._matcher
+    constraints._matcher = lambda kind, text: compiled.append(kind) or matcher(kind, text)
+    for owner, times in [("one", 1), ("one", 1), ("two", 2), ("one", 2), ("two", 2)]:
+        constraints.of(SamplingParams(choices=("a", "b")), owner)
+        constraints.described({"choices": '["a", "b"]'}, owner)
+        assert len(compiled) == times
 
 
 # --- metrics ------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def asked(server):
 
     def ask(constraint, url=server.url, **options):
         with closing(device(url)) as there:
-            there.constraints = types.SimpleNamespace(of=lambda params: constraint)
+            there.constraints = types.SimpleNamespace(of=lambda params, owner: constraint)
             return there.generate(PROMPTS[0], max_tokens=50, **FREE, **options)
 
     return ask
@@ -307,12 +307,11 @@ def test_compiling_keeps_nobody_waiting(server):
     may, constraints = threading.Event(), server.sessions._target._constraints
     compile_now, held = constraints.described, []
 
-    def described(description):
-        if not description:  # the other device's, which has no form
-            return compile_now(description)
-        held.append(description)
-        assert may.wait(20)
-        return compile_now(description)
+    def described(description, owner):
+        if description:  # the other device has no form
+            held.append(description)
+            assert may.wait(20)
+        return compile_now(description, owner)
 
     constraints.described, found = described, []
     with closing(device(server.url)) as slow, closing(device(server.url)) as other:

@@ -65,7 +65,7 @@ class FrameHandler:
     def _begin(self, session: DeviceSession, frame: protocol.Begin) -> None:
         self._check_begin(frame)
         try:
-            constraint = self._target.constraint(frame.options)
+            constraint = self._target.constraint(frame.options, session.owner)
         except ConfigError as error:
             self._answers.fail(session, protocol.CONSTRAINT, str(error))
             return

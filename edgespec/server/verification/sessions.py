@@ -48,6 +48,7 @@ from .types import Counts, DeviceSession, Limits, Send
 
 logger = logging.getLogger("edgespec.server")
 
+_COMPILING = 4  # constraints that are compiled at the same time
 _WAIT_S = 1.0  # sessions that are over are looked for at least this often
 
 
@@ -78,7 +79,7 @@ class Sessions:
         self.counts = Counts()
         self._model = model
         self._target = target = ServedTarget(model, tokenizer, name, costs, constraints)
-        self._compiling = ThreadPoolExecutor(1, "edgespec-constraints")
+        self._compiling = ThreadPoolExecutor(_COMPILING, "edgespec-constraints")
         self._registry = SessionRegistry(target, self.limits, self.counts, clock)
         self._slots = SlotTable(model, self.counts, clock)
         self._answers = Answers(self._registry, self._slots, model.n_ctx)
@@ -116,20 +117,21 @@ class Sessions:
         """
         return self._registry.open(data, send, owner, agreed)
 
-    def compile(self, data: bytes | str, version: int) -> Future[None] | None:
-        """Compile what a frame says that answers have to follow, in a thread of its own; None if
-        it says nothing. A frame that is received afterwards does not keep others waiting for it,
-        nor for the vocabulary, which the first one reads.
+    def compile(self, options: protocol.Options, owner: str = "") -> Future[None]:
+        """Compile what the options of a frame say that answers have to follow, in a thread of its
+        own. A frame that is received afterwards does not keep others waiting for it, nor for the
+        vocabulary, which the first one reads. After `close` nothing is compiled.
         """
-        options = protocol.options_of(data, version)
-        with self._registry.lock:
-            if not options or self._closing:
-                return None
-            return self._compiling.submit(self._try, options)
+        try:
+            return self._compiling.submit(self._try, options, owner)
+        except RuntimeError:  # it is closed
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
 
-    def _try(self, options: protocol.Options) -> None:
+    def _try(self, options: protocol.Options, owner: str) -> None:
         with contextlib.suppress(ConfigError):  # whoever handles the frame is told, too
-            self._target.constraint(options)
+            self._target.constraint(options, owner)
 
     def receive(self, session: DeviceSession, send: Send, data: bytes | str) -> bool:
         """Take a frame that came over the connection `send`. False if the connection has to end,
@@ -171,8 +173,8 @@ class Sessions:
         """Take in frames, evaluate once, answer. False if there was nothing to do."""
         with self._registry.lock:
             self._registry.expire()
-            self._slots.release_idle(self.limits.idle_s)
             frames = self._registry.take_frames()
+        self._slots.release_idle(self.limits.idle_s)
         for session, arrived, version, data in frames:
             with self._failing_alone(session):
                 self._frames.handle(session, arrived, version, data)

@@ -99,21 +99,23 @@ class ServedTarget:
             n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 
-    def constraint(self, options: protocol.Options) -> Constraint | None:
+    def constraint(self, options: protocol.Options, owner: str = "") -> Constraint | None:
         """Return what a device says that its answer has to follow, None for nothing.
 
         It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
         what cannot be compiled.
         """
-        found = self._kept(tuple((k, type(v), v) for k, v in sorted(options.items())))
+        found = self._kept(owner, tuple((k, type(v), v) for k, v in sorted(options.items())))
         if isinstance(found, str):
             raise ConfigError(found)
         return found
 
-    def _compiled(self, options: tuple[tuple[str, type, Any], ...]) -> Constraint | str | None:
+    def _compiled(
+        self, owner: str, options: tuple[tuple[str, type, Any], ...]
+    ) -> Constraint | str | None:
         """Return a constraint, or why it cannot be compiled: that is kept as well."""
         try:
-            return self._constraints.described({name: value for name, _, value in options})
+            return self._constraints.described({name: value for name, _, value in options}, owner)
         except ConfigError as error:
             return str(error)
 

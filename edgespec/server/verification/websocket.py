@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import WebSocketRoute
@@ -29,6 +30,7 @@ _TRY_LATER = 1013
 
 def route(sessions: Sessions) -> WebSocketRoute:
     """Return the route to which devices connect; only the owner of a session can resume it."""
+    turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def verify(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", ())
@@ -37,9 +39,12 @@ def route(sessions: Sessions) -> WebSocketRoute:
             await socket.close(_POLICY)  # before `accept` that is an HTTP 403
             return
         await socket.accept(spoken)
-        connection = _Connection(socket, sessions, protocol.SUBPROTOCOLS[spoken])
+        client = client_of(socket.scope)
+        turn = turns.setdefault(client.turn, asyncio.Lock())
+        version = protocol.SUBPROTOCOLS[spoken]
+        connection = _Connection(socket, sessions, version, client.owner, turn)
         with contextlib.suppress(WebSocketDisconnect, OSError):
-            await connection.run(client_of(socket.scope).owner)
+            await connection.run()
 
     return WebSocketRoute(PATH, verify)
 
@@ -47,18 +52,23 @@ def route(sessions: Sessions) -> WebSocketRoute:
 class _Connection:
     """One device's connection. Frames are read and written at the same time.
 
-    version: of the protocol, on which both sides have agreed.
+    version: of the protocol, on which both sides have agreed. turn: held while a constraint of
+    this client is compiled, so that its many do not delay another client's.
     """
 
-    def __init__(self, socket: WebSocket, sessions: Sessions, version: int) -> None:
+    def __init__(
+        self, socket: WebSocket, sessions: Sessions, version: int, owner: str, turn: asyncio.Lock
+    ) -> None:
         self._socket = socket
         self._sessions = sessions
         self._version = version
+        self._owner = owner
+        self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_UNSENT)
         self._stalled = False
 
-    async def run(self, owner: str) -> None:
+    async def run(self) -> None:
         """Serve the connection until either side ends it."""
         writing = asyncio.create_task(self._write())
         session = None
@@ -66,7 +76,7 @@ class _Connection:
         try:
             first = await asyncio.wait_for(self._read(), _OPEN_TIMEOUT_S)
             session = await run_in_threadpool(
-                self._sessions.open, first, self.send, owner, self._version
+                self._sessions.open, first, self.send, self._owner, self._version
             )
             if session:
                 code = await self._listen(session, writing)
@@ -90,19 +100,39 @@ class _Connection:
 
     async def _listen(self, session: DeviceSession, writing: asyncio.Task[None]) -> int:
         """Hand frames to the session until the connection ends; return its close code."""
-        while True:
-            reading = asyncio.create_task(self._read())
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
-                    await reading
-                return _LOST
-            data = reading.result()
-            if compiling := self._sessions.compile(data, self._version):
-                await asyncio.wrap_future(compiling)
-            if not self._sessions.receive(session, self.send, data):
-                return _LOST
+        reading = asyncio.create_task(self._read())
+        try:
+            while True:
+                await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():
+                    return _LOST
+                data = reading.result()
+                reading = asyncio.create_task(self._read())
+                if options := protocol.options_of(data, self._version):
+                    await self._compile(options, reading)
+                if not self._sessions.receive(session, self.send, data):
+                    return _LOST
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
+
+    async def _compile(self, options: protocol.Options, reading: asyncio.Task[bytes | str]) -> None:
+        """Compile a constraint in this client's turn. Raises WebSocketDisconnect if `reading` ends
+        with it before.
+        """
+
+        async def compile() -> None:
+            async with self._turn:
+                await asyncio.wrap_future(self._sessions.compile(options, self._owner))
+
+        compiling = asyncio.create_task(compile())
+        try:
+            await asyncio.wait({compiling, reading}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+            await compiling
+        finally:
+            compiling.cancel()
 
     async def _read(self) -> bytes | str:
         message = await self._socket.receive()

@@ -164,17 +164,21 @@ def test_a_constraint_holds_for_one_context():
 def test_what_is_compiled_beside_the_others():
     sessions = sessions_over()
 
+    assert sessions.compile({"regex": "a+"}).result(20) is None
+    assert sessions.compile({"regex": "("}).result(20) is None  # refused by the frame's turn
+    sessions.close()
+    assert sessions.compile({"regex": "b"}).result(20) is None
+
+
+def test_only_a_begin_has_options():
     def begin(**options):
         frame = protocol.Begin(1, 0, 0, 3, SamplingParams(), 0, (1, 2, 3), options)
         return protocol.encode(frame, 2)
 
-    assert sessions.compile(begin(regex="a+"), 2).result(20) is None
-    assert sessions.compile(begin(regex="("), 2).result(20) is None  # refused by the frame's turn
+    assert protocol.options_of(begin(regex="a+"), 2) == {"regex": "a+"}
     for data in (begin(), begin(regex="a")[:70], b"", b"\x02", "text", b"\x05"):
-        assert sessions.compile(data, 2) is None
-    assert sessions.compile(protocol.encode(protocol.Cancel()), 1) is None
-    sessions.close()
-    assert sessions.compile(begin(regex="b"), 2) is None
+        assert protocol.options_of(data, 2) == {}
+    assert protocol.options_of(protocol.encode(protocol.Cancel()), 1) == {}
 
 
 TEXTS = st.one_of(
