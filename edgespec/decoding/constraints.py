@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
 _MOST_GRAMMAR = 1 << 19  # bytes of a whole answer's grammar, with all tools
 _MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
+_MOST_WORK = 20_000_000  # of one step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
+_MOST_STATES = 1_000_000  # of the automaton of a form's texts and numbers
 _TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of one step
 _KEPT_TOOLS = 256  # schemas of tools of which is known whether they can be followed
+_MOST_SAID = 300  # characters of what llguidance says is wrong: it may repeat whole expressions
 _KEPT = 16  # compiled constraints of an engine
 
 
@@ -114,6 +117,7 @@ class Constraints:
             others = form.beginnings(options, rendered)
             own = told_apart(given[0], own, others, alone.may_begin_with, self._matcher)
         if form.tools:
+            schemas.check_remainders([tool.parameters for tool in options.callable_tools])
             for tool in options.callable_tools:
                 self._check_tool(tool, form.tools, owner)
         compiled = self._compiled(owner, "answer", whole(lark, own)).showing(shown)
@@ -222,10 +226,15 @@ class Constraints:
         try:
             source = self._source(kind, text)
         except ValueError as refused:
-            return None, str(refused)
+            return None, _plainly(str(refused))
         if len(source) > _MOST_GRAMMAR:
             return None, f"its grammar has {len(source)} bytes, and may have {_MOST_GRAMMAR}"
-        limits = LLParserLimits(verbose_errors=False, max_items_in_row=_MOST_ITEMS)
+        limits = LLParserLimits(
+            verbose_errors=False,
+            max_items_in_row=_MOST_ITEMS,
+            step_lexer_fuel=_MOST_WORK,
+            max_lexer_states=_MOST_STATES,
+        )
         matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
         error = _error_of(matcher.deep_copy())
         return (None, error) if error else (matcher, "")
@@ -397,7 +406,8 @@ def _plainly(error: str) -> str:
     if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
         return "it allows no answer at all"
     error = re.sub(r"regex parse error:.*?\n *error: ", "", error, flags=re.DOTALL)
-    return " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
+    said = " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"
 
 
 def parsed(params: SamplingParams, text: str) -> Any:

@@ -14,7 +14,10 @@ from ..errors import ConfigError
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
 _LONGEST = 4096  # characters of a text in const or enum
-_MOST_REMAINDERS = 50_000  # of all multipleOf together: each is a state, which took 10 µs and 1 KB
+_MOST_REMAINDERS = 10_000  # of numbers that fulfil all multipleOf at once, beside a range
+_MOST_IN_ALL = 20_000  # the sum of each multipleOf's: compiling takes 10 µs and 1 KB for each
+_LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
+_SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 _MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
 DEFINITIONS = ("$defs", "definitions")
 """The keywords under which schemas stand that others refer to."""
@@ -86,9 +89,7 @@ def closed(schema: Any) -> Any:
 def check_bounds(schema: Any, what: str) -> None:
     """Raise ConfigError, with the place, for a schema that would take too long to follow."""
     remainders = 1
-    todo: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
-    while todo:
-        value, path = todo.pop()
+    for value, path in _values(schema):
         if len(path) > _DEEPEST:
             raise ConfigError(
                 f"{what} cannot be followed: it is nested more than {_DEEPEST} levels deep (at "
@@ -99,23 +100,53 @@ def check_bounds(schema: Any, what: str) -> None:
                 f"{what} cannot be followed: a text has {len(value)} characters, and may have "
                 f"{_LONGEST} (at {_place(path)})"
             )
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if path[-1:] == ("multipleOf",) and is_number and value:
-            remainders = math.lcm(remainders, _divisor(value))
-            if remainders > _MOST_REMAINDERS:
-                raise ConfigError(
-                    f"{what} cannot be followed: multipleOf {value} makes {remainders} remainders "
-                    f"with the others, and may make {_MOST_REMAINDERS} (at {_place(path)})"
-                )
+        sign = _SIGNS.get(path[-1], 0) if path and isinstance(value, (int, float)) else 0
+        if sign and sign * value > _LARGEST:
+            raise ConfigError(
+                f"{what} cannot be followed: {path[-1]} is {Decimal(value).normalize():.6g}, and "
+                f"may be {sign * _LARGEST} at {'most' if sign > 0 else 'least'} (at {_place(path)})"
+            )
+        remainders = math.lcm(remainders, _remainders(value, path) or 1)
+        if remainders > _MOST_REMAINDERS:
+            raise ConfigError(
+                f"{what} cannot be followed: multipleOf {Decimal(value).normalize():.6g} makes "
+                f"{Decimal(remainders).normalize():.6g} remainders with the others, and may "
+                f"make {_MOST_REMAINDERS} (at {_place(path)})"
+            )
+    check_remainders(schema, what)
+
+
+def check_remainders(schema: Any, what: str = "the tools") -> None:
+    """Raise ConfigError for schemas with so many multipleOf that compiling would take too long."""
+    in_all = sum(_remainders(value, path) for value, path in _values(schema))
+    if in_all > _MOST_IN_ALL:
+        raise ConfigError(
+            f"{what} cannot be followed: all multipleOf make {in_all} remainders when they are "
+            f"added up, and may make {_MOST_IN_ALL}"
+        )
+
+
+def _values(schema: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield all values in a schema, and the schema, with their places."""
+    todo: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while todo:
+        value, path = todo.pop()
+        yield value, path
         items: Any = value.items() if isinstance(value, Mapping) else ()
         items = enumerate(value) if isinstance(value, list) else items
         todo += [(item, (*path, str(key))) for key, item in items]
 
 
-def _divisor(value: float) -> int:
-    """Return a number without its decimal point and the zeros at its end, which cost nothing."""
-    digits = Decimal(str(value)).normalize().as_tuple().digits
-    return int("".join(map(str, digits)))
+def _remainders(value: Any, path: tuple[str, ...]) -> int:
+    """Return how many remainders a multipleOf makes, 0 for another value: as many as the number is
+    without its decimal point.
+    """
+    if path[-1:] != ("multipleOf",):
+        return 0
+    if isinstance(value, float) and math.isfinite(value):
+        value = Decimal(repr(value)).normalize()
+        value = value.scaleb(-min(int(value.as_tuple().exponent), 0))
+    return abs(int(value)) if isinstance(value, (int, Decimal)) else 0
 
 
 def _place(path: tuple[str, ...]) -> str:

@@ -42,6 +42,9 @@ REFUSED = {
     "remainders together": (
         {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}, "988027 remainders",
     ),
+    "large steps": (fields(a={"multipleOf": 1e9, "type": "number"}), r"1e\+9 .* \(at .*/a/mult"),
+    "endless steps": ({"type": "integer", "multipleOf": 10**400}, r"1.*e\+400"),
+    "many steps": (fields(**{f"a{i}": {"multipleOf": 9973} for i in range(3)}), "29919 remainders"),
     "an unknown format": (
         fields(a=fields(b={"type": "array", "items": {"type": "string", "format": "nope"}})),
         r"Unknown format: nope \(at /properties/a/properties/b/items\)",
@@ -87,7 +90,7 @@ FOLLOWED = {
     },
     "long lists and texts": {"type": "array", "items": {"maxLength": 10**6}, "maxItems": 10**6},
     "small steps": {"type": "number", "multipleOf": 0.001},
-    "large steps": {"type": "number", "multipleOf": 1e9},
+    "large steps": {"type": "number", "multipleOf": 1e4, "minimum": 0, "maximum": 1e12},
 }
 
 
