@@ -23,6 +23,7 @@ from . import grammars, schemas
 from .descriptions import Limit, form_of, limit_of
 from .lenient import LenientTools
 from .once import Once
+from .stack import with_stack
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
     from .answers.options import AnswerOptions
     from .answers.tools import Tool
 
-_MOST_BYTES = 1 << 18  # of a schema, an expression, a grammar or choices
-_MOST_GRAMMAR = 1 << 19  # bytes of a whole answer's grammar, with all tools
+_MOST_BYTES = {  # of what is compiled
+    "schema": 1 << 18, "choices": 1 << 18, "grammar": 1 << 16, "regex": 1 << 12, "answer": 1 << 19
+}  # fmt: skip
+_MOST_GRAMMAR = 1 << 19  # bytes of the grammar that is made of it
+_OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # what may be left out
+_MOST_OPTIONAL = 8000  # in a row they take memory by their square: 8,000 took 180 MB
+_STACK = 128 << 20  # bytes for llguidance, which calls itself for each of 14,000 rules in a row
 _MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
 _MOST_WORK = 20_000_000  # of one step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
 _MOST_STATES = 1_000_000  # of the automaton of a form's texts and numbers
@@ -172,12 +178,7 @@ class Constraints:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) is not None)
         given = getattr(params, kind)
-        text = schemas.text_of(given) if kind == "schema" else json.dumps(given)
-        if len(text) > _MOST_BYTES:
-            raise ConfigError(
-                f"{kind} has {len(text)} bytes, and may have {_MOST_BYTES}; split the task"
-            )
-        return kind, text
+        return kind, schemas.text_of(given) if kind == "schema" else json.dumps(given)
 
     @staticmethod
     def _source(kind: str, text: str) -> str:
@@ -221,6 +222,16 @@ class Constraints:
 
         The first steps are tried: they show what allows nothing and what grows beyond all limits.
         """
+        if len(text) > _MOST_BYTES[kind]:
+            most = _MOST_BYTES[kind]
+            return None, f"it has {len(text)} bytes, and may have {most}; split the task"
+        n_optional = len(_OPTIONAL.findall(text)) if kind in ("grammar", "regex", "answer") else 0
+        if n_optional > _MOST_OPTIONAL:
+            return None, f"{n_optional} parts may be left out, and {_MOST_OPTIONAL} may be at most"
+        return with_stack(_STACK, lambda: self._tried(kind, text))
+
+    def _tried(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
+        """Return a compiled form whose first steps can be made, or None and why there is none."""
         from llguidance import LLMatcher, LLParserLimits
 
         try:

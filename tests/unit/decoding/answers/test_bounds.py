@@ -155,7 +155,7 @@ def test_the_place_in_a_tool_is_told():
 
 def test_tools_that_are_too_large_together_are_refused():
     schema = {"enum": [f"choice {i}" for i in range(9000)]}
-    with pytest.raises(ConfigError, match=r"its grammar has \d+ bytes"):
+    with pytest.raises(ConfigError, match=r"it has \d+ bytes"):
         of_tools("object", *[fields(a=schema) for _ in range(5)])
 
 
