@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -29,20 +29,29 @@ _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer a
 _swept: set[Path] = set()  # folders in which this process has cleaned up
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, and ValueError for a pipe, a device or a
+    folder.
+    """
+    # without O_NONBLOCK, opening a pipe waits until somebody writes to it
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("it is no regular file")
+    return os.fdopen(handle, "rb")
+
+
 def read(path: Path, most: int) -> bytes:
     """Return what a file holds.
 
     Raises OSError if it cannot be read, and ValueError if it is no regular file, or has more than
     `most` bytes.
     """
-    # without O_NONBLOCK, opening a pipe waits until somebody writes to it
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no regular file")
-        if status.st_size > most:
-            raise ValueError(f"it has {status.st_size} bytes, at most {most} were expected")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise ValueError(f"it has {size} bytes, at most {most} were expected")
         return file.read(most)
 
 
@@ -73,7 +82,7 @@ def load(
         logger.warning("%s cannot be read (%s); %s", path, error.strerror or error, instead)
     except ValueError as error:
         gone = _put_aside(path) if is_users else _removed(path)
-        logger.warning("%s is damaged%s: %s; %s", path, gone, _one_line(error), instead)
+        logger.warning("%s is damaged%s: %s; %s", path, gone, one_line(error), instead)
     return None
 
 
@@ -101,8 +110,8 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         raise
 
 
-def _one_line(error: Exception) -> str:
-    """Return the text of an error without control characters: it may quote the file."""
+def one_line(error: Exception) -> str:
+    """Return the text of an error without control characters, shortened: it may quote a file."""
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:200])
     return "".join(shown)
 

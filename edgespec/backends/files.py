@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from ..errors import ModelNotFound
+from .. import kept_files
+from ..errors import ModelError, ModelNotFound
 
 HEAD = "head.json"
 """The file beside the graphs of a head that says what it is."""
+
+_MOST_JSON = 16 << 20  # bytes
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file of a model. Raises ModelNotFound if it cannot be read, also for a pipe, a device
+    or a folder.
+    """
+    try:
+        return kept_files.open_regular(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def read_json(path: Path, most: int = _MOST_JSON) -> dict[str, Any]:
+    """Return the JSON object in a file of a model.
+
+    Raises ModelNotFound if it cannot be read, and ModelError if it has more than `most` bytes, or
+    is no JSON object.
+    """
+    try:
+        content: Any = json.loads(kept_files.read(path, most))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except RecursionError:
+        raise ModelError(f"{path} is no JSON: it is nested too deeply; fetch it again") from None
+    except ValueError as error:
+        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds no JSON object; fetch it again")
+    return content
+
+
+def _unreadable(path: Path, error: Exception) -> ModelNotFound:
+    reason = getattr(error, "strerror", None) or error
+    return ModelNotFound(f"cannot read {path}: {reason}; give a file that exists")
 
 
 def has_folder(path: Path) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..files import read_json
 
 DEFAULT_N_CTX = 8192
+_MOST = 1 << 30  # tokens of context, the largest number that a configuration has
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -22,15 +23,7 @@ def find(folder: Path, name: str) -> Path | None:
 def read(folder: Path, name: str) -> dict[str, Any]:
     """Return a JSON file beside a model, {} where there is none. Raises ModelError."""
     path = find(folder, name)
-    if path is None:
-        return {}
-    try:
-        found: Any = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} holds no JSON object; fetch it again")
-    return found
+    return read_json(path) if path else {}
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -47,9 +40,27 @@ def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
     return config
 
 
+def number(folder: Path, table: dict[str, Any], *names: str) -> int:
+    """Return the first of these numbers that a table in a folder has, 0 where it has none. Raises
+    ModelError for anything but a whole number of a plausible size.
+    """
+    for name in names:
+        if given := table.get(name):
+            if type(given) is not int or not 0 < given <= _MOST:
+                raise ModelError(
+                    f"{folder}: {name} is {given!r:.40}; a number of at most {_MOST} is expected: "
+                    "fetch its configuration again"
+                )
+            return given
+    return 0
+
+
 def n_ctx_train(folder: Path) -> int:
     """Return the tokens of context that the model was trained for, DEFAULT_N_CTX if unknown."""
-    genai = section(read(folder, "genai_config.json"), "model").get("context_length")
-    config = settings(folder)
-    own = config.get("max_position_embeddings") or config.get("n_positions")
-    return int(genai or own or DEFAULT_N_CTX)
+    genai = section(read(folder, "genai_config.json"), "model")
+    own = ("max_position_embeddings", "n_positions")
+    return (
+        number(folder, genai, "context_length")
+        or number(folder, settings(folder), *own)
+        or DEFAULT_N_CTX
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UnknownArchitecture
 from ..base import FINAL
-from .companions import read, section, settings
+from .companions import number, read, section, settings
 
 KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -79,7 +79,7 @@ def read_graph(path: Path, session: Any) -> Graph:
         _type(path, inputs[past[0]], _FLOATS), _type(path, outputs["logits"], _FLOATS),
         _vocab_size(path.parent, outputs["logits"].shape), types, square,
         frozenset(_FOR_TREES & optional.keys()),
-        int(settings(path.parent).get("num_hidden_layers") or len(past) // 2),
+        number(path.parent, settings(path.parent), "num_hidden_layers") or len(past) // 2,
         *_hidden(path, outputs),
         (1,) * len(inputs[KEEP].shape) if KEEP in inputs else (1,),
     )  # fmt: skip
@@ -87,13 +87,13 @@ def read_graph(path: Path, session: Any) -> Graph:
 
 def _hidden(path: Path, outputs: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, Any]]]:
     """Return the width of hidden states, and what gives those of which layer."""
-    found, size = {}, settings(path.parent).get("hidden_size") or 0
+    found, size = {}, number(path.parent, settings(path.parent), "hidden_size")
     for name, node in outputs.items():
         if match := _HIDDEN.fullmatch(name):
             layer = FINAL if match[1] is None else int(match[1])
             found[layer] = name, _type(path, node, _FLOATS)
             size = node.shape[-1] if isinstance(node.shape[-1], int) else size
-    return int(size), found if size else {}
+    return size, found if size else {}
 
 
 def _is_square(inputs: Mapping[str, Any], name: str) -> bool:
@@ -114,10 +114,10 @@ def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[
     past, present = [], []
     for layer in range(len(inputs)):
         for before, after in patterns:
-            name = before.replace("%d", str(layer))
+            name = str(before).replace("%d", str(layer))
             if name in inputs and name not in past:
                 past.append(name)
-                present.append(after.replace("%d", str(layer)))
+                present.append(str(after).replace("%d", str(layer)))
     return past, present
 
 
@@ -140,10 +140,11 @@ def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
         return shape[1], shape[3]
     decoder = section(read(folder, "genai_config.json"), "model", "decoder")
     config = settings(folder)
-    heads = decoder.get("num_key_value_heads") or config.get("num_key_value_heads")
-    size = decoder.get("head_size") or config.get("head_dim")
-    if not size and config.get("num_attention_heads"):
-        size = config["hidden_size"] // config["num_attention_heads"]
+    n_queries = number(folder, config, "num_attention_heads")
+    heads = number(folder, config | decoder, "num_key_value_heads")
+    size = number(folder, decoder, "head_size") or number(folder, config, "head_dim")
+    if not size and n_queries:
+        size = number(folder, config, "hidden_size") // n_queries
     if not heads or not size:
         raise UnknownArchitecture(
             f"the graph in {folder} does not say the shape of its cache ({list(shape)}), and no "
@@ -155,11 +156,11 @@ def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
 def _vocab_size(folder: Path, shape: Sequence[Any]) -> int:
     if isinstance(shape[-1], int):
         return shape[-1]
-    found = section(read(folder, "genai_config.json"), "model").get("vocab_size")
-    found = found or settings(folder).get("vocab_size")
-    if not found:
+    genai = section(read(folder, "genai_config.json"), "model")
+    known = number(folder, genai, "vocab_size") or number(folder, settings(folder), "vocab_size")
+    if not known:
         raise UnknownArchitecture(
             f"neither the graph in {folder} nor a config.json says how large its vocabulary is; "
             "put one there"
         )
-    return int(found)
+    return known

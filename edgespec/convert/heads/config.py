@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from ...backends.files import read_json
 from ...errors import ModelError
+from ...kept_files import one_line
 from ...schema import convert
 from .checkpoint import LayerIds
 
 _README_BYTES = 1 << 16
+_MAX_HEAD_DIM = 4096
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]  # of states, vocabularies, windows
+_Count = Annotated[int, msgspec.Meta(ge=0, le=4096)]  # of layers, heads, tokens of a block
+_Context = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]  # tokens
+_Number = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+_Name = Annotated[str, msgspec.Meta(max_length=200)]
+_Names = Annotated[list[_Name], msgspec.Meta(max_length=512)]
+_Layer = Annotated[int, msgspec.Meta(ge=-4096, le=4096)]
+_Layers = Annotated[list[_Layer], msgspec.Meta(max_length=512)]
 
 
 class EagleConfig(msgspec.Struct):
     """The part that SpecForge and others write about layers."""
 
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    eagle_aux_hidden_state_layer_ids: _Layers | None = None
 
 
 class Config(msgspec.Struct):
@@ -30,57 +40,57 @@ class Config(msgspec.Struct):
     do those of `text_config`, in models that also see, and of `dflash_config`.
     """
 
-    architectures: list[str] = []
-    model_type: str = ""
-    speculators_model_type: str = ""
-    hidden_size: int = 0
-    target_hidden_size: int | None = None
-    target_num_hidden_layers: int | None = None
-    num_attention_heads: int = 0
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    intermediate_size: int = 0
-    hidden_act: str = "silu"
-    rms_norm_eps: float = 1e-6
-    rope_theta: float | None = None
+    architectures: _Names = []
+    model_type: _Name = ""
+    speculators_model_type: _Name = ""
+    hidden_size: _Size = 0
+    target_hidden_size: _Size | None = None
+    target_num_hidden_layers: _Count | None = None
+    num_attention_heads: _Count = 0
+    num_key_value_heads: _Count | None = None
+    head_dim: _Count | None = None
+    intermediate_size: _Size = 0
+    hidden_act: _Name = "silu"
+    rms_norm_eps: _Number = 1e-6
+    rope_theta: _Number | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
-    partial_rotary_factor: float | None = None
-    max_position_embeddings: int = 0
-    vocab_size: int = 0
-    draft_vocab_size: int | None = None
-    num_hidden_layers: int | None = None
+    partial_rotary_factor: _Number | None = None
+    max_position_embeddings: _Context = 0
+    vocab_size: _Size = 0
+    draft_vocab_size: _Size | None = None
+    num_hidden_layers: _Count | None = None
     norm_before_residual: bool | None = None
     norm_output: bool | None = None
     fc_norm: bool | None = None
     norm_before_fc: bool | None = None
     eagle_config: EagleConfig | None = None
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    emb_dim: int = 0
-    inner_dim: int = 0
-    n_predict: int = 0
+    eagle_aux_hidden_state_layer_ids: _Layers | None = None
+    emb_dim: _Size = 0
+    inner_dim: _Size = 0
+    n_predict: _Count = 0
     tie_weights: bool = False
     tie_word_embeddings: bool = False
     scale_input: bool = False
-    medusa_num_heads: int | None = None
-    medusa_num_layers: int | None = None
-    license: str | None = None
-    block_size: int = 0
+    medusa_num_heads: _Count | None = None
+    medusa_num_layers: _Count | None = None
+    license: _Name | None = None
+    block_size: _Count = 0
     mask_token_id: int | None = None
-    target_layer_ids: list[int] | None = None
-    aux_hidden_state_layer_ids: list[int] | None = None
-    num_target_layers: int | None = None
-    layer_types: list[str] | None = None
-    sliding_window: int | None = None
+    target_layer_ids: _Layers | None = None
+    aux_hidden_state_layer_ids: _Layers | None = None
+    num_target_layers: _Count | None = None
+    layer_types: _Names | None = None
+    sliding_window: _Size | None = None
     is_causal: bool | None = None
     causal: bool | None = None
     use_swa: bool = False
-    swa_window_size: int | None = None
+    swa_window_size: _Size | None = None
     sample_from_anchor: bool = False
-    target_layer_inference: int = 0
-    input_embedding_scale: float = 1.0
-    output_multiplier: float = 1.0
-    final_logit_softcapping: float | None = None
+    target_layer_inference: _Count = 0
+    input_embedding_scale: _Number = 1.0
+    output_multiplier: _Number = 1.0
+    final_logit_softcapping: _Number | None = None
 
     def layer_ids(self) -> tuple[tuple[int, ...], LayerIds]:
         """Return the layer ids of the config and what they count.
@@ -100,12 +110,7 @@ def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.is_file():
         return Config()
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} holds no JSON object; fetch it again")
+    found = read_json(path)
     nested = found.get("transformer_layer_config", found.get("text_config"))
     if isinstance(nested, dict):
         ours = {k: v for k, v in found.items() if k not in ("architectures", "model_type")}
@@ -123,21 +128,27 @@ def rotation_of(
     head may be rotated. Raises ModelError for a kind of rotation that is not known.
     """
     given = (config.rope_parameters or {}) | (config.rope_scaling or {})
-    kind = str(given.get("rope_type") or given.get("type") or "default")
-    theta = float(given.get("rope_theta") or config.rope_theta or 10000.0)
-    share = float(given.get("partial_rotary_factor") or config.partial_rotary_factor or 1)
-    if kind not in ("default", "linear", "llama3") or (share != 1 and not partial):
-        what = f"{kind!r} rotations" if share == 1 else "rotations of a part of each head"
-        raise ModelError(f"{path}: {what} are not known here; known: default, linear, llama3")
-    n = int(head_dim * share)
-    inverse = [theta ** (-2 * i / n) for i in range(n // 2)]
+    kind = str(given.get("rope_type") or given.get("type") or "default")[:80]
     try:
+        theta = float(given.get("rope_theta") or config.rope_theta or 10000.0)
+        share = float(given.get("partial_rotary_factor") or config.partial_rotary_factor or 1)
+        if kind not in ("default", "linear", "llama3") or (share != 1 and not partial):
+            what = f"{kind!r} rotations" if share == 1 else "rotations of a part of each head"
+            raise ModelError(f"{path}: {what} are not known here; known: default, linear, llama3")
+        if not 0 < share <= 1 or not 0 < theta < math.inf or head_dim > _MAX_HEAD_DIM:
+            raise ValueError(f"{share} of {head_dim} numbers, and a base of {theta}")
+        n = int(head_dim * share)
+        inverse = [theta ** (-2 * i / n) for i in range(n // 2)]
         if kind == "linear":
             inverse = [each / float(given["factor"]) for each in inverse]
         if kind == "llama3":
             inverse = [_llama3(each, given) for each in inverse]
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ModelError(f"{path}: rope_scaling of {kind!r} is incomplete: {error}") from error
+        if not all(map(math.isfinite, inverse)):
+            raise ValueError("its angles are no numbers")
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise ModelError(
+            f"{path}: the rotation {kind!r} is incomplete or wrong: {one_line(error)}"
+        ) from None
     return tuple(inverse)
 
 

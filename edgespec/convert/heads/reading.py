@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from ...backends.files import read_json
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
+from ...schema import convert
 from .checkpoint import HeadCheckpoint
 from .config import Config, read_config
 from .dflash import read_dflash
@@ -23,6 +26,7 @@ _NAMES = (
     "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
     "pytorch_model.bin", "medusa_lm_head.pt",
 )  # fmt: skip
+_LONGEST_NAME = 200  # characters
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _PREFIXES = ("model.", "module.", "medusa_head.", "speculator.")
 _READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
@@ -36,6 +40,12 @@ _READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
 }
 
 
+class _Index(msgspec.Struct):
+    """The file beside shards: in which of them each tensor is."""
+
+    weight_map: dict[str, str]
+
+
 def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
     """Return the description of a checkpoint: a folder with its config.json, or a file in it.
 
@@ -46,6 +56,8 @@ def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
     file = _find(Path(path).expanduser())
     config = read_config(file.parent)
     tensors = {_plain(name): tensor for name, tensor in _read(file).items()}
+    if odd := [n for n in tensors if len(n) > _LONGEST_NAME or not n.isprintable()]:
+        raise ModelError(f"{file} is damaged: it has a tensor {odd[0]!r:.80}; fetch it again")
     return _READERS[_kind(file, config, tensors)](file, tensors, config)
 
 
@@ -72,13 +84,12 @@ def _find(path: Path) -> Path:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if path.name.endswith(".index.json"):
-        try:
-            names = set(json.loads(path.read_text("utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"{path} has no weight_map: {error}; fetch it again") from error
+        index = convert(read_json(path), _Index, str(path), ModelError)
         found: dict[str, Tensor] = {}
-        for name in sorted(names):
-            found |= read_safetensors(path.parent / Path(str(name)).name)
+        for name in sorted(set(index.weight_map.values())):
+            if not name.endswith(".safetensors") or name != Path(name).name:
+                raise ModelError(f"{path} names {name!r:.80}; .safetensors beside it are expected")
+            found |= read_safetensors(path.parent / name)
         return found
     from .pickles import read_pickle  # its modules take time to import
 
@@ -112,6 +123,6 @@ def _kind(path: Path, config: Config, tensors: Tensors) -> str:
     shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
     raise UnknownArchitecture(
         f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator, "
-        f"DFlash, MTP, Mixture of Attentions): its config names {named.strip() or 'nothing'}, and "
-        f"it holds {shown}"
+        f"DFlash, MTP, Mixture of Attentions): its config names "
+        f"{named.strip()[:200] or 'nothing'}, and it holds {shown}"
     )
