@@ -20,6 +20,7 @@ _BOUNDS = {  # of an architecture's own keys: least and most
     "attention.value_length": (1, 1 << 16),
     "expert_count": (0, 512),  # llama.cpp's LLAMA_MAX_EXPERTS
 }
+_OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # a value for each, or for all
 _ALIGNMENT = 32  # bytes, of weights that are used where they lie
 _WHOLE_HEADS = ("qwen2.", "qwen3.")
 _NAMED = 8  # missing parts
@@ -79,7 +80,8 @@ def _check_numbers(header: Header) -> None:
     prefix = header.text("general.architecture") + "."
     for key, (least, most) in _BOUNDS.items():
         found = header.metadata.get(prefix + key, least)
-        for value in found if isinstance(found, list) else [found]:
+        of_layers = isinstance(found, list) and key in _OF_LAYERS
+        for value in found if of_layers else [found]:
             if not isinstance(value, int) or not least <= value <= most:
                 _refuse(header, f"{prefix + key} is {value!r:.80}", f"{least} to {most}")
     _check_experts(header, prefix)
@@ -112,14 +114,24 @@ def _check_experts(header: Header, prefix: str) -> None:
 
 
 def _check_rotary(header: Header, prefix: str) -> None:
-    """Refuse rotations of another width than the heads', for architectures that rotate whole
-    heads.
+    """Refuse rotations of half a pair of numbers or of more than there are, and of another width
+    than the heads' for architectures that rotate whole heads.
     """
     heads = header.metadata.get(prefix + "attention.head_count")
     width = header.metadata.get(prefix + "embedding_length")
-    if prefix not in _WHOLE_HEADS or not (isinstance(heads, int) and isinstance(width, int)):
+    usual = width // max(1, heads) if isinstance(heads, int) and isinstance(width, int) else 0
+    rotated = size = header.metadata.get(prefix + "attention.key_length", usual)
+    for end in ("", "_swa"):  # of layers with a sliding window; what is not said is as in others
+        key = f"{prefix}rope.dimension_count{end}"
+        if (rotated := header.metadata.get(key, rotated)) == 0 and key in header.metadata:
+            _refuse(header, f"{key} is 0", "some numbers of a head")  # the engine never ends
+        size = header.metadata.get(f"{prefix}attention.key_length{end}", size)
+        if not isinstance(rotated, int) or not isinstance(size, int) or rotated % 2:
+            _refuse(header, f"{rotated!r:.80} numbers of a head are rotated", "an even number")
+        if not 0 <= rotated <= (size or rotated):
+            _refuse(header, f"{rotated} numbers of a head are rotated", f"at most {size}")
+    if prefix not in _WHOLE_HEADS or not usual:
         return
-    usual = width // max(1, heads)
     head = header.metadata.get(prefix + "attention.key_length", usual)
     rotated = header.metadata.get(prefix + "rope.dimension_count", head)
     value = header.metadata.get(prefix + "attention.value_length", usual)

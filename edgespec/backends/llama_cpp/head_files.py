@@ -22,6 +22,7 @@ ASSISTANT = "gemma4-assistant"
 ARCHITECTURES = ("eagle3", "dflash", ASSISTANT)  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
+_KEY_VALUE = ("key", "value")
 _OTHER_DFLASH = (  # tensors, and keys of metadata
     "markov_w1.weight", "selector_hidden.weight", "hyper_connection_count",
 )  # fmt: skip
@@ -62,9 +63,9 @@ def fitting(path: Path, target: HiddenStates) -> HeadFile:
     if mtp := mtp_layers(path):
         return _MtpCheck(header, kind, target).mtp_file(mtp)
     raise ModelError(
-        f"{path.name} has no head that can be evaluated here: it is of the architecture {kind!r}, "
-        f"with {n_declared(header)} MTP layers; give an EAGLE-3 or DFlash head, MTP layers of "
-        f"{', '.join(GRAPHS)}, or an assistant of {ASSISTED}"
+        f"{path.name} has no head that can be evaluated here: it is of the architecture "
+        f"{kind!r:.80}, with {n_declared(header)} MTP layers; give an EAGLE-3 or "
+        f"DFlash head, MTP layers of {', '.join(GRAPHS)}, or an assistant of {ASSISTED}"
     )
 
 
@@ -112,12 +113,8 @@ class _Check:
             self._damaged(f"it has {n_heads} heads over {n_kv}", "a multiple")
         size = self._number("attention.key_length", max(1, self._width // n_heads))
         values = self._number("attention.value_length", max(1, self._width // n_heads))
-        rotated = self._number("rope.dimension_count", size)
-        if values != size or rotated > size or rotated % 2:
-            self._damaged(
-                f"its keys have {size} numbers, {rotated} of them rotated, and its values {values}",
-                "the same for keys and values, and an even number of them rotated",
-            )
+        if values != size:
+            self._damaged(f"its keys have {size} numbers and its values {values}", "as many")
 
     def _check_states(self) -> None:
         """Refuse a head that reads states of another size."""
@@ -282,15 +279,17 @@ class _MtpCheck(_Check):
 
 
 class _Keys(NamedTuple):
-    """The keys that a layer looks at: n_kv heads, each of `size` numbers."""
+    """The keys that a layer looks at: n_kv heads, each of `size` numbers, and its values."""
 
     slides: bool
     n_kv: int
     size: int
+    values: int
 
     def __str__(self) -> str:
         window = "with a sliding window" if self.slides else "over the whole text"
-        return f"{self.n_kv} heads of {self.size} numbers {window}"
+        values = f" and values of {self.values!r:.20}" if self.values != self.size else ""
+        return f"{self.n_kv!r:.20} heads of {self.size!r:.20} numbers{values} {window}"
 
 
 class _AssistantCheck(_Check):
@@ -320,7 +319,7 @@ class _AssistantCheck(_Check):
             )
         header = check(self._target.path)
         if (found := header.text("general.architecture")) != ASSISTED:
-            self._other_target(f"it assists {ASSISTED}", f"the architecture {found!r}")
+            self._other_target(f"it assists {ASSISTED}", f"the architecture {found!r:.80}")
         return header
 
     def _keys(self, header: Header, kind: str) -> list[_Keys]:
@@ -338,22 +337,22 @@ class _AssistantCheck(_Check):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "some in each layer")
         if any(all_heads % kv for all_heads, kv in zip(n_heads, n_kv, strict=True)):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "multiples")
-        whole, sliding = (
-            header.metadata.get(f"{kind}.attention.key_length{end}", 0) for end in ("", "_swa")
-        )
+        sizes = {
+            end: [header.metadata.get(f"{kind}.attention.{x}_length{end}", 0) for x in _KEY_VALUE]
+            for end in ("", "_swa")
+        }
         return [
-            _Keys(bool(slide), kv, sliding if slide else whole)
+            _Keys(bool(slide), kv, *sizes["_swa" if slide else ""])
             for slide, kv in zip(slides, n_kv, strict=True)
         ]
 
     def _check_shape(self) -> None:
-        """Refuse rotations that the engine cannot do."""
+        """Refuse values of other sizes than keys: what is usual is not what the target has."""
         self._number("attention.sliding_window")
         for end in ("", "_swa"):
-            size = self._number(f"attention.key_length{end}")
-            rotated = self._number(f"rope.dimension_count{end}", size)
-            if rotated > size or rotated % 2:
-                self._damaged(f"{rotated} of {size} numbers are rotated", "an even part of them")
+            size, values = (self._number(f"attention.{x}_length{end}") for x in _KEY_VALUE)
+            if values != size:
+                self._damaged(f"its keys have {size} numbers and its values {values}", "as many")
 
 
 _CHECKS: dict[str, type[_Check]] = {

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from ...errors import ModelNotFound, NotAGGUF, TruncatedModel
+from ...errors import NotAGGUF, TruncatedModel
+from ..files import opened
 
 _SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -27,7 +28,8 @@ BLOCKS = {  # ggml_type: elements and bytes of a block
     28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
     40: (64, 36), 41: (128, 18),
 }  # fmt: skip
-_MAX_KEYS, _MAX_TENSORS, _MAX_ELEMENTS, _MAX_DEPTH = 1 << 16, 1 << 20, 1 << 24, 4
+_MAX_KEYS, _MAX_TENSORS, _MAX_DEPTH = 1 << 16, 1 << 20, 4
+_MAX_ELEMENTS = 1 << 24  # of all arrays together
 _VERSIONS = (2, 3)
 _LENGTH = struct.Struct("<Q")
 
@@ -73,7 +75,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Return the header of a file. Raises ModelNotFound, NotAGGUF, TruncatedModel."""
     check_file(path)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _Reader(path, data)
         try:
             header = reader.header()
@@ -86,13 +88,8 @@ def read_header(path: Path) -> Header:
 
 def check_file(path: Path) -> None:
     """Raise ModelNotFound or NotAGGUF if `path` is no GGUF; only its first bytes are read."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelNotFound(
-            f"cannot read {path}: {error.strerror}; give a GGUF file that exists"
-        ) from error
+    with opened(path) as file:
+        magic = file.read(4)
     if not magic:
         raise NotAGGUF(f"{path} is empty; fetch it again")
     if magic != b"GGUF":
@@ -106,6 +103,7 @@ class _Reader:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.at = path, 4  # behind the magic
         self._data, self._size = data, len(data)
+        self._n_elements = 0  # of the arrays so far
 
     def header(self) -> Header:
         version = self._number("I")
@@ -124,7 +122,7 @@ class _Reader:
         tensors = list(self._tensors(n_tensors))
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment < 1 << 20:
-            self._damaged(f"an alignment of {alignment!r}, expected 32 or another power of two")
+            self._damaged(f"an alignment of {alignment!r:.80}, expected 32 or another power of two")
         start = -(-self.at // alignment) * alignment
         return Header(
             self.path,
@@ -167,7 +165,9 @@ class _Reader:
             return self._text()
         if kind == _ARRAY and depth < _MAX_DEPTH:
             element = self._number("I")
-            return self._array(element, self._count("array elements", _MAX_ELEMENTS), depth + 1)
+            n = self._count("array elements", _MAX_ELEMENTS - self._n_elements)
+            self._n_elements += n
+            return self._array(element, n, depth + 1)
         if kind not in _SCALARS:
             self._damaged(f"a value of type {kind} at byte {self.at}, expected 0 to 12")
         return self._number(_SCALARS[kind])

@@ -21,6 +21,7 @@ from .declarations import FTYPE_Q4_0
 from .library import engine, lib, native_log, start
 
 _NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
+_LONGEST_REASON = 300  # characters: it may quote the file
 _DAMAGED = (
     "corrupted or incomplete", "file bounds", "failed to read",
     "failed to load model from file", "invalid", "unexpectedly",
@@ -64,7 +65,7 @@ def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
     reason = next(
         (line.partition(": ")[2] or line for line in lines if "error" in line.lower()),
         lines[-1] if lines else "no reason given",
-    )
+    )[:_LONGEST_REASON]
     if "unknown model architecture" in said or "unsupported model architecture" in said:
         return UnknownArchitecture(
             f"{path}: {reason}; the llama.cpp of {engine()} does not know the model: take another "
@@ -94,5 +95,5 @@ def requantize(path: Path, target: Path) -> None:
     if pressed.is_set():  # it cannot be stopped half-way
         raise KeyboardInterrupt
     if code:
-        reason = lines[-1] if lines else f"code {code}"
+        reason = lines[-1][:_LONGEST_REASON] if lines else f"code {code}"
         raise ModelError(f"{path} cannot be requantised: {reason}")

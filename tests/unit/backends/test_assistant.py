@@ -161,14 +161,28 @@ REFUSED = {
         "layer 0 looks at 2 heads of 16 numbers with a sliding window, the target has 2 heads of 8",
     ),
     "whole keys": (
-        {"attention__key_length": (UINT32, 32)}, "layer 2 looks at 2 heads of 32 numbers over the"
+        {"attention__key_length": (UINT32, 32), "attention__value_length": (UINT32, 32)},
+        "layer 2 looks at 2 heads of 32 numbers over the whole text",
+    ),
+    "values": (
+        {"attention__value_length": (UINT32, 32)},
+        "layer 2 looks at 2 heads of 16 numbers and values of 32 over the whole text, the target",
+    ),
+    "values not said": (
+        {"attention__value_length_swa": None}, "8 numbers and values of 0 with a sliding window"
+    ),
+    "rotation not said": (
+        {"rope__dimension_count_swa": None}, "16 numbers of a head are rotated, expected at most 8"
     ),
     "heads": ({"attention__head_count_kv": (UINT32, 4)}, "layer 0 looks at 4 heads of 8 numbers"),
     "odd heads": ({"attention__head_count": (UINT32, 5)}, "5.* heads over .*2.*, expected multipl"),
     "heads not said": ({"attention__head_count": None}, "expected some in each layer"),
     "no heads": ({"attention__head_count_kv": (UINT32, 0)}, "expected some in each layer"),
-    "rotated": ({"rope__dimension_count_swa": (UINT32, 10)}, "10 of 8 numbers are rotated"),
-    "oddly": ({"rope__dimension_count": (UINT32, 3)}, "3 of 16 numbers are rotated"),
+    "rotated": (
+        {"rope__dimension_count_swa": (UINT32, 10)}, "10 numbers .* are rotated, expected at most 8"
+    ),
+    "not rotated": ({"rope__dimension_count": (UINT32, 0)}, "dimension_count is 0, expected some"),
+    "oddly": ({"rope__dimension_count": (UINT32, 3)}, "3 numbers .* are rotated, expected an even"),
     "vocabulary": (
         {
             "tokenizer.ggml.tokens": (ARRAY, (STRING, MORE_TOKENS)),
@@ -184,7 +198,6 @@ REFUSED = {
 def test_what_does_not_fit_is_refused(pair, tmp_path, case):
     changed, message = REFUSED[case]
     path = tiny_gemma4.write_assistant(tmp_path, **changed)
-    assert llama_cpp.is_head(path)
     with pytest.raises((ConfigError, ModelError), match=message):
         llama_cpp.open_head(path, EXACT, pair.target)
 

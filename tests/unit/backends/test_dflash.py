@@ -204,7 +204,7 @@ REFUSED = {
     "no layers": (layers(), None, r"target_layers is \[\], expected some layers"),
     "fewer layers": (layers(1, 3), None, r"fc.weight is \(128, 32\), expected \(64, 32\)"),
     "heads": ({"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3"),
-    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 of them rotated"),
+    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 numbers of a head are rotated"),
     "no block": ({"block_size": None}, None, "block_size is 0, expected a number"),
     "block of one": ({"block_size": (UINT32, 1)}, None, "a block has 1 tokens, expected 2 to 32"),
     "long block": ({"block_size": (UINT32, 33)}, None, "a block has 33 tokens, expected 2 to 32"),

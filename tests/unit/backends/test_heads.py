@@ -206,9 +206,9 @@ REFUSED = {
         {"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3, expected a multiple"
     ),
     "values": (
-        {"attention__value_length": (UINT32, 4)}, None, "keys have 8 numbers, 8 of them rotated, "
+        {"attention__value_length": (UINT32, 4)}, None, "keys have 8 numbers and its values 4"
     ),
-    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 of them rotated"),
+    "rotated": ({"rope__dimension_count": (UINT32, 10)}, None, "10 numbers of a head are rotated"),
     "another embedding": (
         {}, more(token_embd__weight=np.zeros((100, 32), np.float32)), r"embeddings are \(32, 100\)"
     ),
