@@ -110,9 +110,9 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         raise
 
 
-def one_line(error: Exception) -> str:
+def one_line(said: object, most: int = 200) -> str:
     """Return the text of an error without control characters, shortened: it may quote a file."""
-    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(error)[:200])
+    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(said)[:most])
     return "".join(shown)
 
 

@@ -26,20 +26,32 @@ def opened(path: Path) -> BinaryIO:
         raise _unreadable(path, error) from None
 
 
-def read_json(path: Path, most: int = _MOST_JSON) -> dict[str, Any]:
-    """Return the JSON object in a file of a model.
-
-    Raises ModelNotFound if it cannot be read, and ModelError if it has more than `most` bytes, or
-    is no JSON object.
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return what a file of a model holds. Raises ModelNotFound if it cannot be read, and
+    ModelError if it has more than `most` bytes.
     """
     try:
-        content: Any = json.loads(kept_files.read(path, most))
+        return kept_files.read(path, most)
     except OSError as error:
         raise _unreadable(path, error) from None
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be used: {error}; fetch it again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model. Raises as `read_bytes`, and ModelError for
+    anything but such an object.
+    """
+    data = read_bytes(path, _MOST_JSON)
+    try:
+        content: Any = json.loads(data)
+        if b"\\u" in data:
+            json.dumps(content, ensure_ascii=False).encode()  # raises for half a character
     except RecursionError:
         raise ModelError(f"{path} is no JSON: it is nested too deeply; fetch it again") from None
     except ValueError as error:
-        raise ModelError(f"{path} is no JSON: {error}; fetch it again") from None
+        reason = kept_files.one_line(error)
+        raise ModelError(f"{path} is no JSON: {reason}; fetch it again") from None
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds no JSON object; fetch it again")
     return content

@@ -67,6 +67,15 @@ def target_weights(seed: int = 0) -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) for name, value in found.items()}
 
 
+def assistant_metadata() -> dict[str, Field]:
+    """Return the metadata of an assistant."""
+    kind = "gemma4-assistant"
+    return _metadata(kind, OWN_WIDTH, OWN_PATTERN) | {
+        f"{kind}.nextn_predict_layers": (UINT32, len(OWN_PATTERN)),
+        f"{kind}.embedding_length_out": (UINT32, WIDTH),
+    }
+
+
 def assistant_weights(seed: int = 1) -> dict[str, np.ndarray]:
     """Return the weights of an assistant."""
     rng = np.random.default_rng(seed)
@@ -106,12 +115,8 @@ def write_target(folder: Path, weights: dict | None = None, **changed: Field | N
 
 def write_assistant(folder: Path, weights: dict | None = None, **changed: Field | None) -> Path:
     """Write an assistant and return its path. changed: as for `write_target`."""
-    kind, n = "gemma4-assistant", len(OWN_PATTERN)
-    found = _metadata(kind, OWN_WIDTH, OWN_PATTERN) | {
-        f"{kind}.nextn_predict_layers": (UINT32, n),
-        f"{kind}.embedding_length_out": (UINT32, WIDTH),
-    }
-    return _write(folder / "mtp-gemma4.gguf", found, weights or assistant_weights(), changed)
+    made = weights or assistant_weights()
+    return _write(folder / "mtp-gemma4.gguf", assistant_metadata(), made, changed)
 
 
 def _write(path: Path, found: dict, weights: dict, changed: dict[str, Field | None]) -> Path:

@@ -62,6 +62,11 @@ class OnnxHead:
         self.n_threads = self.n_threads_batch = config.threads(physical_cores())[0]
         self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1)
         self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
+        if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:
+            raise ModelError(
+                f"{folder}: the graph guesses {self._steps.n_guesses} tokens, and head.json says "
+                f"{self.max_depth}; convert the head again"
+            )
         self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
         n_numbers = len(self.layers) * note.hidden_size or note.n_layer * note.cached_size

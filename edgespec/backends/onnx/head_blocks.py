@@ -20,6 +20,7 @@ from .head_steps import (
     bind_output,
     described,
     provider_of,
+    size,
 )
 from .session import open_session
 
@@ -39,16 +40,17 @@ class Blocks:
         self._fuse = open_session(folder / FUSE, config, n_threads)
         self.provider = provider_of(self._head)
         with described(self._head, folder / HEAD, config) as graph:
-            _, n_guesses, self.width = graph.outputs["logits"]
             inputs, mask = graph.inputs, int(graph.notes["edgespec.mask_token"])
-            self._block = np.full(inputs.pop("input_ids"), mask, np.int64)
+            self.n_guesses, self.width = map(size, graph.outputs["logits"][1:])
+            self._block = np.full((1, size(inputs.pop("input_ids")[1])), mask, np.int64)
             self.n_ctx = graph.n_ctx
-        self._cache = {
-            name.removeprefix("past_key_values."): KeptRows(self.n_ctx, shape[-1], self.provider)
-            for name, shape in inputs.items()
-        }
+            sizes = {
+                name.removeprefix("past_key_values."): size(shape[-1])
+                for name, shape in inputs.items()
+            }
+        self._cache = {name: KeptRows(self.n_ctx, n, self.provider) for name, n in sizes.items()}
         self._places = np.arange(self.n_ctx, dtype=np.int64)
-        self._all = np.zeros((1, n_guesses, self.width), np.float32)
+        self._all = np.zeros((1, self.n_guesses, self.width), np.float32)
         self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
         self._last = 0  # token of the text
         self._is_guessed = False  # what `_all` has is behind it

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from ...errors import ConfigError, ModelError, ModelNotFound
+from ...kept_files import one_line
 from ...schema import convert
 from ...types import Ids
-from ..base import HiddenStates
+from ..base import FINAL, HiddenStates
 from ..files import HEAD as NOTE
+from ..files import read_bytes
 from .companions import read
 
 IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
+_LONGEST_HEADER = 4096  # bytes, of an array
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=4096)]
+_Layer = Annotated[int, msgspec.Meta(ge=FINAL, le=4096)]
+_Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -26,17 +36,17 @@ class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     format: int
     kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp", "moa"]
-    layers: list[int]
-    hidden_size: int
-    n_layer: int
-    vocab_size: int
-    cached_size: int = 0
-    max_depth: int = 0
-    n_ctx_train: int = 0
-    source: str = ""
-    license: str = "unknown"
-    precision: str = ""
-    target: str = ""
+    layers: Annotated[list[_Layer], msgspec.Meta(max_length=512)]
+    hidden_size: _Size
+    n_layer: _Count
+    vocab_size: _Size
+    cached_size: _Size = 0
+    max_depth: _Count = 0
+    n_ctx_train: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
+    source: _Text = ""
+    license: _Text = "unknown"
+    precision: _Text = ""
+    target: _Text = ""
 
 
 def folder_of(path: Path) -> Path:
@@ -65,8 +75,8 @@ def read_note(folder: Path) -> Note:
     found = read(folder, NOTE)
     if (version := found.get("format")) != _KNOWN_FORMAT:
         raise ModelError(
-            f"{folder / NOTE} is of format {version}, expected {_KNOWN_FORMAT}; update edgespec, "
-            "or convert the head again"
+            f"{folder / NOTE} is of format {version!r:.40}, expected {_KNOWN_FORMAT}; update "
+            "edgespec, or convert the head again"
         )
     return convert(found, Note, str(folder / NOTE), ModelError)
 
@@ -78,10 +88,12 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
     path = folder / IDS
     if not path.is_file():
         return None
+    content = read_bytes(path, _LONGEST_HEADER + 8 * vocab_size)
     try:
-        found: Any = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ModelError(f"{path} is damaged: {error}; convert the head again") from error
+        found: Any = np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # a damaged file raises anything
+        reason = one_line(error)
+        raise ModelError(f"{path} is damaged: {reason}; convert the head again") from None
     if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype != np.int64:
         raise ModelError(f"{path} holds no list of int64; convert the head again")
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocab_size:

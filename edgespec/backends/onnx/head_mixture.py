@@ -24,6 +24,7 @@ from .head_steps import (
     bind_output,
     described,
     provider_of,
+    size,
 )
 from .session import open_session
 
@@ -37,7 +38,7 @@ class Mixture:
     size: most tokens of the cache. chunk: most tokens a call.
     """
 
-    n_states = 0
+    n_states = n_guesses = 0
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
@@ -45,8 +46,8 @@ class Mixture:
         self.provider = provider_of(self._head)
         names = [f"{i}.{kind}" for i in range(2) for kind in ("key", "value")]
         with described(self._head, folder / HEAD, config) as graph:
-            self.width, self.n_ctx = int(graph.outputs["logits"][-1]), graph.n_ctx
-            sizes = {name: int(graph.inputs[f"past_key_values.{name}"][-1]) for name in names}
+            self.width, self.n_ctx = size(graph.outputs["logits"][-1]), graph.n_ctx
+            sizes = {name: size(graph.inputs[f"past_key_values.{name}"][-1]) for name in names}
         self._cache = {
             name: KeptRows(self.n_ctx, size, self.provider) for name, size in sizes.items()
         }

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...errors import ModelError, OutOfMemory
+from ...errors import DecodeError, ModelError, OutOfMemory
+from ...kept_files import one_line
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
 from .graph import KEEP
@@ -23,6 +24,8 @@ Run = Callable[[Any, Any], None]
 
 MAX_NODES = 256
 HEAD, FUSE = "head.onnx", "fuse.onnx"
+_MOST_SIZE = 1 << 24
+_NO_HEAD = "it is no head as edgespec convert writes them"
 
 
 class Nodes(NamedTuple):
@@ -50,25 +53,35 @@ def described(session: Any, path: Path, config: EngineConfig) -> Iterator[Descri
     """Give the description of a graph. Raises ModelError for what the block misses in it."""
     try:
         notes = session.get_modelmeta().custom_metadata_map
+        n_ctx = int(notes.get("edgespec.n_ctx", DEFAULT_N_CTX))
         yield Described(
             {node.name: node.shape for node in session.get_inputs()},
             {node.name: node.shape for node in session.get_outputs()},
             notes,
-            min(config.n_ctx or DEFAULT_N_CTX, int(notes["edgespec.n_ctx"])),
+            min(config.n_ctx or DEFAULT_N_CTX, size(n_ctx)),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"{path} lacks {error}: it is no head as edgespec convert writes them"
-        ) from error
+    except KeyError as error:
+        raise ModelError(f"{path} lacks {error}: {_NO_HEAD}") from None
+    except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
+        raise ModelError(f"{path} has {one_line(error)}: {_NO_HEAD}") from None
+
+
+def size(value: Any) -> int:
+    """Return a size of a graph. Raises ValueError for what is no size that a head can have."""
+    if type(value) is not int or not 0 < value <= _MOST_SIZE:
+        raise ValueError(f"a size of {value!r:.40}")
+    return value
 
 
 class Steps(Protocol):
-    """A head's graphs. n_ctx: the longest text, 0 for any. n_states: as in `Head`. width: numbers
-    of a row. provider: that runs them. Rows are views until the next call.
+    """A head's graphs. n_ctx: the longest text, 0 for any. n_states: as in `Head`. n_guesses: the
+    tokens that they guess, 0 for any number. width: numbers of a row. provider: that runs them.
+    Rows are views until the next call.
     """
 
     n_ctx: int
     n_states: int
+    n_guesses: int
     width: int
     provider: str
 
@@ -89,7 +102,7 @@ class Layered:
     chunk: most tokens a call. size: most tokens of the cache.
     """
 
-    n_states = 0
+    n_states = n_guesses = 0
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
@@ -97,11 +110,11 @@ class Layered:
         has_fuse = (folder / FUSE).is_file()
         self._fuse = open_session(folder / FUSE, config, n_threads) if has_fuse else None
         with described(self._head, folder / HEAD, config) as graph:
-            self._d = int(graph.inputs["states"][-1])
-            heads, size = (graph.inputs["past_key_values.0.key"][i] for i in (1, 3))
-            self.width, self.n_ctx = int(graph.outputs["logits"][-1]), graph.n_ctx
-        self._cache_shape = (1, int(heads), self.n_ctx, int(size))
-        self._make_buffers(chunk)
+            self._d = size(graph.inputs["states"][-1])
+            heads, width = (size(graph.inputs["past_key_values.0.key"][i]) for i in (1, 3))
+            self.width, self.n_ctx = size(graph.outputs["logits"][-1]), graph.n_ctx
+            self._cache_shape = (1, heads, self.n_ctx, width)
+            self._make_buffers(chunk)
 
     def _make_buffers(self, chunk: int) -> None:
         """Allocate what inputs and outputs are bound to, once."""
@@ -195,10 +208,12 @@ class Medusa:
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._head = open_session(folder / HEAD, config, n_threads)
         self.provider = provider_of(self._head)
-        _, n_heads, self.width = self._head.get_outputs()[0].shape
-        self._all = np.zeros((1, n_heads, self.width), np.float32)
+        with described(self._head, folder / HEAD, config) as graph:
+            self.n_guesses, self.width = map(size, graph.outputs["logits"][1:])
+            n_numbers = size(graph.inputs["hidden_states"][-1])
+        self._all = np.zeros((1, self.n_guesses, self.width), np.float32)
         self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
-        self._state = np.zeros((1, 1, self._head.get_inputs()[0].shape[-1]), np.float32)
+        self._state = np.zeros((1, 1, n_numbers), np.float32)
         self._is_read = False
 
     def read(
@@ -233,15 +248,16 @@ class Medusa:
 class MlpSpeculator:
     """A small state and a graph for each depth; depths without a graph use the last one's."""
 
-    n_ctx, n_states = 0, 1
+    n_ctx, n_states, n_guesses = 0, 1, 0
 
     def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
         self._heads: list[Any] = []
         while (path := folder / f"head.{len(self._heads)}.onnx").is_file() or not self._heads:
             self._heads.append(open_session(path, config, n_threads))
         self.provider = provider_of(self._heads[0])
-        outputs = {node.name: node for node in self._heads[0].get_outputs()}
-        self.width, inner = (outputs[name].shape[-1] for name in ("logits", "next_states"))
+        with described(self._heads[0], folder / "head.0.onnx", config) as graph:
+            names = ("logits", "next_states")
+            self.width, inner = (size(graph.outputs[name][-1]) for name in names)
         self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
         self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
         self._states = np.zeros((MAX_NODES + 1, inner), np.float32)  # the root's, then the nodes'
@@ -288,11 +304,11 @@ class KeptRows:
 
     def bind_input(self, binding: Any, name: str, start: int, end: int) -> None:
         """Let a graph read rows, as [1, end - start, size]."""
-        binding.bind_input(name, *self._part(start, end))
+        _bind(binding.bind_input, name, *self._part(start, end))
 
     def bind_output(self, binding: Any, name: str, start: int, end: int) -> None:
         """Let a graph write rows, as [1, end - start, size]."""
-        binding.bind_output(name, *self._part(start, end))
+        _bind(binding.bind_output, name, *self._part(start, end))
 
     def _part(self, start: int, end: int) -> tuple[str, int, Any, tuple[int, ...], int]:
         address = self._array.data_ptr() + start * self._size * np.dtype(np.float32).itemsize
@@ -319,9 +335,17 @@ def provider_of(session: Any) -> str:
 
 def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     """Bind an array, which has to outlive the call."""
-    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    _bind(binding.bind_input, name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     """Let an output be written to an array, which has to outlive the call."""
-    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    _bind(binding.bind_output, name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def _bind(bind: Callable[..., None], name: str, *array: Any) -> None:
+    """Bind something. Raises DecodeError where the graph does not have it."""
+    try:
+        bind(name, *array)
+    except Exception as error:  # the library's own kinds have no common root
+        raise DecodeError(f"the head's graph does not take or give {name}: {_NO_HEAD}") from error

@@ -22,7 +22,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
     try:
         graph = model.graph
         return {
-            "general.architecture": config.get("model_type", "unknown"),
+            "general.architecture": str(config.get("model_type", "unknown"))[:80],
             "general.name": path.parent.name,
             "quantisation": _precision(path, graph),
             "context_length": str(n_ctx_train(path.parent)),
@@ -41,6 +41,6 @@ def inspect_metadata(path: Path) -> dict[str, str]:
 def _precision(path: Path, graph: Graph) -> str:
     """Return the precision as the converter noted it, or as exporters name their files."""
     if noted := read(path.parent, "edgespec.json").get("precision"):
-        return str(noted)
+        return str(noted)[:80]
     match = re.search(r"_(q4f16|q4|int8|uint8|fp16|bnb4|quantized)\.onnx$", path.name)
     return match[1] if match else "fp16" if graph.dtype is np.float16 else "unknown"

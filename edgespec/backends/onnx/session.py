@@ -24,6 +24,7 @@ from ...errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
+from ...kept_files import one_line
 from ..files import label, size_of
 
 try:
@@ -131,7 +132,9 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
     if "CUDA" in wanted[0] and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
     try:
-        session = ort.InferenceSession(os.fspath(path), options, providers=wanted)
+        session = ort.InferenceSession(
+            os.fspath(path), options, providers=wanted, enable_fallback=int(len(wanted) > 1)
+        )  # where there is nothing to fall back to, it would print that it does
     except Exception as error:  # the library's own kinds have no common root
         raise _load_error(path, str(error)) from error
     found = session.get_providers()[0]
@@ -183,4 +186,5 @@ def plainly(said: str) -> str:
     said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:\s*", "", said)
     said = re.sub(r"\S*onnxruntime\S*\.(cc|h):\d+ .*\)( const)? (?=[A-Z])", "", said)
     said = said.replace("Exception during initialization: ", "").strip().rstrip(".")
+    said = one_line(" ".join(said.split()), 301)
     return said if len(said) <= 300 else f"{said[:300]}…"

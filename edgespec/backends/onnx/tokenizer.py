@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EngineMissing, ModelError, ModelNotFound
+from ...kept_files import one_line
+from ..files import read_bytes
 from ..special_tokens import matcher
 from .companions import find, read
 
@@ -23,6 +25,8 @@ except ImportError as error:
 _ENDS = (  # whatever a configuration says: many name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
+_MOST_BYTES, _MOST_TEMPLATE = 128 << 20, 4 << 20
+_MOST_TOKENS = 1 << 24
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -38,15 +42,21 @@ class HfTokenizer:
             raise ModelNotFound(
                 f"there is no tokenizer.json beside the model in {folder}; put one there"
             )
+        content = read_bytes(path, _MOST_BYTES)
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-            self._decoder = json.dumps(json.loads(path.read_text("utf-8")).get("decoder"))
+            self._tokenizer = Tokenizer.from_buffer(content)
+            self._decoder = json.dumps(json.loads(content).get("decoder"))
         except Exception as error:  # the library raises bare exceptions
-            raise ModelError(f"{path} cannot be read: {error}; fetch it again") from error
+            raise ModelError(f"{path} cannot be read: {one_line(error)}; fetch it again") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(vocab.values(), default=-1) + 1
+        if self.vocab_size > _MOST_TOKENS:
+            raise ModelError(
+                f"{path} has the token {self.vocab_size - 1}; at most {_MOST_TOKENS} are expected: "
+                "fetch it again"
+            )
         settings = read(folder, "tokenizer_config.json")
         self.chat_template = _template(folder, settings)
         self._special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token")}
@@ -121,7 +131,7 @@ class HfTokenizer:
             found = read(folder, name)
             model = found.get("model") if isinstance(found.get("model"), dict) else found
             ids = (model or {}).get("eos_token_id")
-            yield from [ids] if isinstance(ids, int) else ids or []
+            yield from (i for i in (ids if isinstance(ids, list) else [ids]) if type(i) is int)
         for text in (self._special["eos_token"], *_ENDS):
             token = self._tokenizer.token_to_id(text)
             if token is not None and token in self._control:
@@ -131,17 +141,18 @@ class HfTokenizer:
 def _template(folder: Path, settings: dict[str, Any]) -> str | None:
     """Return the chat template, the one called "default" of several."""
     if path := find(folder, "chat_template.jinja"):
-        return path.read_text("utf-8")
+        return read_bytes(path, _MOST_TEMPLATE).decode("utf-8", "replace")
     template = settings.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        return named.get("default")
-    return template
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
 
 
 def _content(entry: Any) -> str:
     """Return the text of a special token, written as text or as an object."""
-    return str(entry.get("content", "")) if isinstance(entry, dict) else entry or ""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else ""
 
 
 @functools.cache
