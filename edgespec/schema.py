@@ -11,6 +11,7 @@ import msgspec
 
 from .config import did_you_mean
 from .errors import ConfigError
+from .kept_files import one_line
 
 T = TypeVar("T")
 
@@ -135,5 +136,5 @@ def _shown(value: Any) -> str:
     """Return a value as JSON, shortened; a list or an object by its kind."""
     if isinstance(value, (list, tuple, dict)):
         return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = one_line(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= 80 else text[:77] + "…"

@@ -96,7 +96,7 @@ def _literal(text: str) -> Any:
     """Return the number, truth value or list that a text is in JSON, or else the text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

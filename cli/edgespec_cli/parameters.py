@@ -41,7 +41,7 @@ class StopType(click.ParamType):  # type: ignore[type-arg]
         if rv.lstrip().startswith("["):
             try:
                 values = json.loads(rv)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return [rv]
             if isinstance(values, list) and all(isinstance(v, str) for v in values):
                 return values

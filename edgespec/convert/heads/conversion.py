@@ -18,8 +18,8 @@ import numpy as np
 
 from ... import backends, hub
 from ...backends.base import TargetSizes
-from ...backends.files import has_folder
-from ...errors import ConfigError, ConversionError, UnknownArchitecture
+from ...backends.files import has_folder, opened
+from ...errors import ConfigError, ConversionError, ModelNotFound, UnknownArchitecture
 from ...loading.models import Reference, has_own_head, is_head, model_path
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
@@ -129,10 +129,10 @@ def _refuse_gguf(source: str | os.PathLike[str]) -> None:
     """
     path = Path(source).expanduser()
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             if file.read(4) != b"GGUF":
                 return
-    except OSError:
+    except ModelNotFound:
         return
     if not (is_head(path) or has_own_head(path)):
         raise ConfigError(f"{path} is a model and no trained head; give the checkpoint of a head")

