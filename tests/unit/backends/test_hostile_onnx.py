@@ -22,6 +22,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("gguf")
 backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 folders = pytest.importorskip("tests.helpers.head_folders")
+head_steps = pytest.importorskip("edgespec.backends.onnx.head_steps")
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")
@@ -173,6 +174,20 @@ def try_all(folder, kind, first, last):
                 print(seed, repr(sentence[:400]))
         shutil.rmtree(place.parent)
     print("lives")
+
+
+@pytest.mark.parametrize("given", [None, "rows", True, 1.0, 0, -1, 1 << 25, 1 << 62])
+def test_sizes_that_a_head_cannot_have(given):
+    with pytest.raises(ValueError, match="a size of"):
+        head_steps.size(given)
+
+
+def test_a_note_cannot_promise_more_than_a_graph_has(tmp_path):
+    folder = write(tmp_path / "head", "medusa")
+    note = json.loads((folder / "head.json").read_text())
+    (folder / "head.json").write_text(json.dumps(note | {"max_depth": 400}))
+    with pytest.raises(ModelError, match=r"the graph guesses 3 tokens, and head\.json says 400"):
+        use(folder, "medusa")
 
 
 @pytest.mark.parametrize("place", PLACES)
