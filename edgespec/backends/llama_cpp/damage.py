@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ...errors import ModelError, ModelNotFound
 from ..files import split_parts
@@ -23,6 +24,7 @@ _BOUNDS = {  # of an architecture's own keys: least and most
 _OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # a value for each, or for all
 _ALIGNMENT = 32  # bytes, of weights that are used where they lie
 _WHOLE_HEADS = ("qwen2.", "qwen3.")
+_FILLED = ("qwen2.",)  # architectures whose heads make up a state
 _NAMED = 8  # missing parts
 _BYTE = 6  # a token's type
 _AFTER_TOKENS = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
@@ -117,9 +119,10 @@ def _check_rotary(header: Header, prefix: str) -> None:
     """Refuse rotations of half a pair of numbers or of more than there are, and of another width
     than the heads' for architectures that rotate whole heads.
     """
-    heads = header.metadata.get(prefix + "attention.head_count")
-    width = header.metadata.get(prefix + "embedding_length")
-    usual = width // max(1, heads) if isinstance(heads, int) and isinstance(width, int) else 0
+    heads: Any = header.metadata.get(prefix + "attention.head_count")
+    width: Any = header.metadata.get(prefix + "embedding_length")
+    is_known = isinstance(heads, int) and isinstance(width, int)
+    usual = width // max(1, heads) if is_known else 0
     rotated = size = header.metadata.get(prefix + "attention.key_length", usual)
     for end in ("", "_swa"):  # of layers with a sliding window; what is not said is as in others
         key = f"{prefix}rope.dimension_count{end}"
@@ -130,13 +133,15 @@ def _check_rotary(header: Header, prefix: str) -> None:
             _refuse(header, f"{rotated!r:.80} numbers of a head are rotated", "an even number")
         if not 0 <= rotated <= (size or rotated):
             _refuse(header, f"{rotated} numbers of a head are rotated", f"at most {size}")
-    if prefix not in _WHOLE_HEADS or not usual:
+    if prefix not in _WHOLE_HEADS or not is_known:
         return
     head = header.metadata.get(prefix + "attention.key_length", usual)
     rotated = header.metadata.get(prefix + "rope.dimension_count", head)
     value = header.metadata.get(prefix + "attention.value_length", usual)
     if not head == rotated == value:
         _refuse(header, f"heads of {head} and {value} are rotated in {rotated}", "the same width")
+    if prefix in _FILLED and heads * head != width:
+        _refuse(header, f"{heads} heads of {head} are in states of {width}", "as many numbers")
 
 
 def _check_vocabulary(header: Header) -> None:

@@ -1,7 +1,8 @@
-"""GGUF heads that somebody made to do harm: each drafts or is refused in a sentence, and none ends
-the process or makes it wait.
+"""GGUF heads and models that somebody made to do harm: each works or is refused in a sentence, and
+none ends the process or makes it wait.
 """
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -11,29 +12,36 @@ from pathlib import Path
 import pytest
 
 from edgespec import ConfigError, DecodeError, ModelError
-from tests.helpers import hostile, tiny_dflash, tiny_gemma4, tiny_heads, tiny_mtp
+from tests.helpers import hostile, tiny_dflash, tiny_gemma4, tiny_heads, tiny_models, tiny_mtp
 from tests.helpers.llama_heads import CONFIG, TEXT, OtherEngine, llama_cpp
 from tests.helpers.selection import share
 
 pytestmark = pytest.mark.llama_cpp
 
 MTP = sorted({architecture for architecture, _ in tiny_mtp.KINDS})
-KINDS = ["eagle3", "dflash", "assistant", *MTP]
+MODELS = ["llama", "qwen2", "qwen3", "gemma3"]
+KINDS = ["eagle3", "dflash", "assistant", *MTP, *MODELS]
 
 
 def contents(kind):
-    """Return the metadata and the weights of a sound head."""
+    """Return the metadata and the weights of a sound head or model."""
     if kind == "eagle3":
         return tiny_heads.head_metadata(), tiny_heads.head_weights()
     if kind == "dflash":
         return tiny_dflash.dflash_metadata(), tiny_dflash.dflash_weights()
     if kind == "assistant":
         return tiny_gemma4.assistant_metadata(), tiny_gemma4.assistant_weights()
+    if kind in MODELS:
+        return tiny_models.metadata(kind), tiny_models.weights(kind)
     return tiny_mtp.mtp_metadata(kind), tiny_mtp.mtp_weights(kind)
 
 
 def use(path, target):
-    """Do with a file what edgespec does with it."""
+    """Do with a file what edgespec does with it. target: of a head, None for a model."""
+    if target is None:
+        with contextlib.closing(llama_cpp.LlamaCppModel(path, CONFIG)) as model:
+            model.decode(TEXT)
+        return
     llama_cpp.is_head(path)
     llama_cpp.head_facts(path)
     llama_cpp.target_sizes(path)
@@ -47,8 +55,8 @@ def use(path, target):
 
 
 def try_all(folder, kind, n):
-    """Use n mutations of a head; print the number of each, and what is no sentence."""
-    target = OtherEngine()
+    """Use n mutations of a file; print the number of each, and what is no sentence."""
+    target = None if kind in MODELS else OtherEngine()
     if kind == "assistant":
         target = llama_cpp.LlamaCppModel(tiny_gemma4.write_target(folder), CONFIG)
     sound, path = contents(kind), folder / "head.gguf"
