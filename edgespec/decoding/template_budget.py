@@ -1,15 +1,18 @@
-"""The budget of one rendering: seconds, and the size of all texts and lists together."""
+"""The budget of one rendering: seconds, and the size of everything that it makes."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any
 
 MAX_SECONDS = 5.0
-MAX_SIZE = 1 << 26  # characters and elements that one rendering may make
+MAX_SIZE = 1 << 26  # characters that one rendering may make; each takes up to four bytes
+_CONTAINER, _ITEM, _ENTRY = 32, 2, 16  # characters in whose place a list, an item, a pair counts
+_ESCAPED = 6  # characters that one character of a text in a list can be written as
+_MAX_BITS = 64  # of integers
 
 _budget: contextvars.ContextVar[Budget | None] = contextvars.ContextVar("budget", default=None)
 
@@ -55,7 +58,8 @@ def spend(size: int) -> None:
 class _List(list[Any]):
     """A list that knows its weight: no template can change it."""
 
-    _weight = 0
+    __slots__ = ("_weight",)
+    _weight: int
 
 
 class _Tuple(tuple[Any, ...]):
@@ -63,28 +67,31 @@ class _Tuple(tuple[Any, ...]):
 
 
 class _Dict(dict[Any, Any]):
-    _weight = 0
+    __slots__ = ("_weight",)
+    _weight: int
 
 
-_KINDS = frozenset({_List, _Tuple, _Dict})
 _WEIGHED: dict[type, Callable[[Any], Any]] = {list: _List, tuple: _Tuple, dict: _Dict}
+_LISTS = (list, tuple, KeysView, ValuesView, ItemsView)
 
 
 def weight(value: Any) -> int:
-    """Return about how many characters the text of a value has."""
-    kind = type(value)
-    if kind is str:
-        return len(value) + 1
-    if kind in _KINDS:
-        known: int = value._weight
-        return known
+    """Return how many characters the text of a value has, at most."""
     if isinstance(value, str):
-        return len(value) + 1
+        return len(value)
+    if isinstance(value, (_List, _Tuple, _Dict)):
+        return value._weight
     if isinstance(value, dict):
-        return 1 + sum(map(weight, value)) + sum(map(weight, value.values()))
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return 1 + sum(map(weight, value))
-    return 1
+        return _weight_of(value) + _weight_of(value.values())
+    if isinstance(value, _LISTS):
+        return _weight_of(value)
+    return len(str(value))
+
+
+def _weight_of(items: Iterable[Any]) -> int:
+    return 2 + sum(
+        4 + (_ESCAPED * len(item) if isinstance(item, str) else weight(item)) for item in items
+    )
 
 
 def weighed(value: Any) -> Any:
@@ -92,19 +99,20 @@ def weighed(value: Any) -> Any:
 
     Lists that hold others more than once would be texts of exponential length.
     """
+    if type(value) is int and value.bit_length() > _MAX_BITS:
+        raise TooMuch(f"integers have up to {_MAX_BITS} bits here")
     kind = _WEIGHED.get(type(value))
     if kind is None:
         return value
-    spend(len(value))
+    made: Any
     if kind is _Dict:
-        made = _Dict(value)
-        for key, item in value.items():
-            if type(item) is not str:
-                made[key] = weighed(item)
-        made._weight = 1 + sum(map(weight, made)) + sum(map(weight, made.values()))
+        spend(_CONTAINER + len(value) * _ENTRY)
+        made = _Dict((key, weighed(item)) for key, item in value.items())
+        made._weight = _weight_of(made) + _weight_of(made.values())
     else:
+        spend(_CONTAINER + len(value) * _ITEM)
         made = kind(map(weighed, value))
-        made._weight = 1 + sum(map(weight, made))
+        made._weight = _weight_of(made)
     if made._weight > MAX_SIZE:
         raise TooMuch(f"a list or an object would hold more than {MAX_SIZE} characters")
     return made
@@ -113,7 +121,7 @@ def weighed(value: Any) -> Any:
 def charged(value: Any) -> Any:
     """Charge a value that was made just now, and return it."""
     if isinstance(value, str):
-        spend(len(value))
+        spend(1 + len(value))
     elif isinstance(value, Iterator):
         return _charged_items(value)
     else:
@@ -123,11 +131,16 @@ def charged(value: Any) -> Any:
 
 def _charged_items(items: Iterator[Any]) -> Iterator[Any]:
     for item in items:
-        spend(1)
+        spend(_CONTAINER)
         yield item
 
 
-def charged_text(value: Any) -> Any:
-    """Charge what a template writes."""
-    spend(weight(value))
-    return value
+def listed(items: Iterable[Any]) -> list[Any]:
+    """Return the items of something that need not be a list; each is charged as it comes."""
+    return list(items if isinstance(items, _LISTS) else _charged_items(iter(items)))
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a value, charged before it is made."""
+    spend(1 + weight(value))
+    return value if isinstance(value, str) else str(value)

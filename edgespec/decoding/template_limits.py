@@ -1,302 +1,402 @@
-"""Bounds on what a chat template may take: it is a program that came with the model.
+"""The Jinja that chat templates get: a list of what they may use, each with its bound.
 
-Rendering happens in this process, so nothing can be killed. Instead everything through which text
-or lists grow, or a loop goes round, is charged to a budget: operators, calls, filters, output and
-the bodies of loops and macros. What multiplies lengths is estimated before it is done.
+A template is a program that came with the model, and it is rendered in this process, where nothing
+can be killed. It has the statements, operators, methods, filters, tests and functions that
+published templates use, which are listed here; nothing else exists for it. What can become larger
+than what it is made of is charged to the budget before it is made, everything else after that.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, KeysView
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import ext, nodes, runtime, utils, visitor
 from jinja2.filters import FILTERS as _DEFAULT
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.tests import TESTS
+from markupsafe import Markup
 
-from .template_budget import TooMuch, charged, charged_text, spend, weighed, weight
+from .template_budget import TooMuch, charged, listed, spend, text_of, weighed, weight
 
-_MAX_BITS = 1 << 14  # of integers
+_MAX_WIDTH = 100  # of what is given to indent, strip and the like
 _MAX_FORM = 200  # characters of a format for strftime_now
-# widths that are large or computed, in either kind of format
-_WIDE = {"%": re.compile(r"%[^%a-zA-Z]*(?:\*|\d{5})"), "{": re.compile(r"\{[^}]*(?:\{|\d{5})")}
+_ESCAPED = 5  # characters that one character is escaped as, in what is added to a safe text
+_SCOPES = ("_loop_vars", "_block_vars")  # which jinja passes along from inside loops and blocks
+
+NODES = {
+    "Template", "Output", "TemplateData", "Name", "NSRef", "Const", "Getattr", "Getitem",
+    "Slice", "Call", "Keyword", "Filter", "Test", "If", "For", "Break", "Continue", "Macro",
+    "CallBlock", "FilterBlock", "With", "Assign", "AssignBlock", "CondExpr", "Compare", "Operand",
+    "And", "Or", "Not", "Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Neg", "Pos", "Concat",
+    "List", "Tuple", "Dict", "Pair",
+}  # fmt: skip
+"""The statements and operators, by their names in jinja2.nodes."""
+_AS_WRITTEN = {"Pow": "**", "Scope": "autoescape", "FromImport": "from ... import"}
+
+
+def _missing(what: str) -> NoReturn:
+    raise jinja2.TemplateRuntimeError(f"{what} does not exist in chat templates here")
+
+
+def _narrow(what: str, width: int) -> None:
+    if width > _MAX_WIDTH:
+        raise TooMuch(f"{what} takes up to {_MAX_WIDTH} characters, not {width}")
+
+
+def _growth(*values: Any) -> int:
+    """Return how much longer texts can become that are put together with these."""
+    return _ESCAPED if any(isinstance(value, Markup) for value in values) else 1
+
+
+# --- methods -----------------------------------------------------------------------------------
+
+
+def _split(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    pieces = 1 + (text.count(sep) if sep else len(text) // 2)
+    spend(_PIECE * (pieces if maxsplit < 0 else min(pieces, 1 + maxsplit)))
+    return text.split(sep, maxsplit)
+
+
+def _splitlines(text: str) -> list[str]:
+    spend(_PIECE * _count_lines(text))
+    return text.splitlines()
+
+
+def _count_lines(text: str) -> int:
+    return 1 + sum(map(text.count, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"))
+
+
+def _replace(text: str, old: str, new: str, count: int = -1) -> str:
+    times = text.count(old) if old else len(text) + 1
+    spend(len(text) + times * len(new) * _growth(text))
+    return text.replace(old, new, count)
+
+
+def _join(text: str, values: Any) -> str:
+    items = listed(values)
+    spend(sum(map(weight, items)) * _growth(text) + len(items) * len(text))
+    return text.join(items)
+
+
+def _format(text: str, *values: Any, **named: Any) -> str:
+    if not _FIELDS.fullmatch(text):
+        raise TooMuch(f"the format {text[:40]!r} has more than {{}}, {{0}} and {{name}}")
+    spend(len(text) + text.count("{") * (weight(values) + weight(named)) * _growth(text))
+    return text.format(*values, **named)
+
+
+def _stripped(name: str) -> Callable[..., str]:
+    def strip(text: str, chars: str | None = None) -> str:
+        _narrow(name, len(chars or ""))
+        made: str = getattr(text, name)(chars)
+        return made
+
+    return strip
+
+
+def _cased(name: str) -> Callable[..., str]:
+    def change(text: str) -> str:
+        spend(3 * len(text))  # one character can become three
+        made: str = getattr(text, name)()
+        return made
+
+    return change
+
+
+_PIECE = 20  # characters in whose place each piece of a split text counts
+_FIELDS = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*\})*")
+
+METHODS: dict[type, dict[str, Callable[..., Any]]] = {
+    str: {
+        "startswith": str.startswith, "endswith": str.endswith,
+        "strip": _stripped("strip"), "lstrip": _stripped("lstrip"), "rstrip": _stripped("rstrip"),
+        "split": _split, "splitlines": _splitlines,
+        "replace": _replace, "join": _join, "format": _format,
+        "upper": _cased("upper"), "lower": _cased("lower"),
+        "title": _cased("title"), "capitalize": _cased("capitalize"),
+    },
+    dict: {"get": dict.get, "items": dict.items, "keys": dict.keys, "values": dict.values},
+}  # fmt: skip
+"""The methods of each type; others have none."""
+LOOP = {
+    "index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem",
+    "nextitem",
+}  # fmt: skip
+"""What `loop` has."""
+
+
+# --- filters -----------------------------------------------------------------------------------
+
+
+def _tojson(
+    value: Any,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    ensure_ascii: bool = False,
+    sort_keys: bool = False,
+) -> str:
+    _narrow("the indent of tojson", indent or 0)
+    for each in separators or ():
+        _narrow("a separator of tojson", len(each))
+    spend(weight(value) + (_MAX_WIDTH * _count(value) if separators else 0))
+    options = {"separators": separators, "ensure_ascii": ensure_ascii, "sort_keys": sort_keys}
+    if indent is None:
+        return json.dumps(value, **options)  # type: ignore[arg-type]
+    pieces = json.JSONEncoder(indent=indent, **options).iterencode(value)  # type: ignore[arg-type]
+    return "".join(map(text_of, pieces))
+
+
+def _count(value: Any) -> int:
+    """Return how many values a value has in it."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return 1
+    return 2 + sum(map(_count, value))
+
+
+def _indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    text, by = text_of(value), width if isinstance(width, str) else " " * min(width, _MAX_WIDTH + 1)
+    _narrow("indent", len(by))
+    spend(_count_lines(text) * (_PIECE + len(by)))
+    made: str = _DEFAULT["indent"](text, by, first, blank)
+    return made
+
+
+@jinja2.pass_eval_context
+def _joined(context: Any, value: Any, d: str = "", attribute: Any = None) -> str:
+    items = listed(value)
+    spend(sum(map(weight, items)) + len(items) * len(str(d)))
+    made: str = _DEFAULT["join"](context, items, d, attribute)
+    return made
+
+
+@jinja2.pass_environment
+def _sort(
+    environment: Any,
+    value: Any,
+    reverse: bool = False,
+    case_sensitive: bool = False,
+    attribute: Any = None,
+) -> Any:
+    _narrow("the attribute of sort", len(str(attribute)))
+    items = weighed(listed(value))
+    spend(weight(items) * len(items).bit_length())
+    return _DEFAULT["sort"](environment, items, reverse, case_sensitive, attribute)
+
+
+def _dictsort(value: Any, *args: Any, **named: Any) -> Any:
+    spend(weight(value) * len(value).bit_length())
+    return _DEFAULT["dictsort"](value, *args, **named)
+
+
+def _titled(value: Any) -> str:
+    text = text_of(value)
+    spend(2 * _PIECE * len(text))
+    made: str = _DEFAULT["title"](text)
+    return made
+
+
+def _of_text(method: str) -> Callable[..., Any]:
+    """Return the filter that does to the text of any value what a method does."""
+    return lambda value, *args, **named: METHODS[str][method](text_of(value), *args, **named)
+
+
+_AS_IN_JINJA = {  # make nothing larger than what they are given
+    "default", "d", "length", "count", "items", "first", "last", "reverse", "min", "max", "int",
+    "map", "select", "reject", "selectattr", "rejectattr", "unique", "safe",
+}  # fmt: skip
+FILTERS: dict[str, Callable[..., Any]] = {name: _DEFAULT[name] for name in _AS_IN_JINJA} | {
+    "string": text_of,
+    "trim": _of_text("strip"), "upper": _of_text("upper"), "lower": _of_text("lower"),
+    "capitalize": _of_text("capitalize"), "title": _titled,
+    "replace": lambda s, old, new, count=None: _replace(
+        str(text_of(s)), text_of(old), text_of(new), -1 if count is None else count
+    ),
+    "list": listed, "join": _joined, "sort": _sort, "dictsort": _dictsort,
+    "tojson": _tojson, "indent": _indent,
+}  # fmt: skip
+"""The filters."""
+
+
+def _bounded(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose results are charged.
+
+    It takes a context, so jinja does not call it while a template is compiled.
+    """
+    wanted = getattr(made, "jinja_pass_arg", None)
+
+    @jinja2.pass_context
+    def bounded(context: runtime.Context, *args: Any, **named: Any) -> Any:
+        passed: dict[Any, Any] = {
+            utils._PassArg.context: context,
+            utils._PassArg.eval_context: context.eval_ctx,
+            utils._PassArg.environment: context.environment,
+        }
+        first = [passed[wanted]] if wanted else []
+        return charged(made(*first, *args, **named))
+
+    return bounded
+
+
+# --- tests and functions -----------------------------------------------------------------------
+
+TEST_NAMES = {
+    "defined", "undefined", "none", "boolean", "true", "false", "string", "number", "integer",
+    "float", "mapping", "iterable", "sequence", "odd", "even", "divisibleby", "in", "equalto",
+    "==", "eq", "!=", "ne", ">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=",
+    "le", "filter", "test",
+}  # fmt: skip
+"""The tests."""
 
 
 class _Namespace(utils.Namespace):
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+
     def __repr__(self) -> str:  # its values may hold it
         return "<Namespace>"
 
 
-# --- what multiplies ---------------------------------------------------------------------------
+def _refuse(message: Any) -> NoReturn:
+    raise jinja2.TemplateError(text_of(message))
 
 
-def _spend_format(form: str, values: Any, sign: str = "%") -> None:
-    if _WIDE[sign].search(form.replace(sign * 2, "")):
-        raise TooMuch(f"the format {form[:40]!r} has widths that are not taken here")
-    spend(len(form) + form.count(sign) * weight(values))
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "namespace": _Namespace,
+    "dict": lambda *pairs, **named: dict(*pairs, **named),  # the class itself has items
+    "range": safe_range,
+    "raise_exception": _refuse,
+    "strftime_now": lambda form: datetime.now().strftime(form[:_MAX_FORM]),
+}
+"""The functions."""
 
 
-def _spend_replace(text: str, old: str, new: str, *_: Any) -> None:
-    spend(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
-
-
-def _spend_width(text: str, width: int = 80, *_: Any) -> None:
-    spend(max(width, 0))
-
-
-_METHODS: dict[str, Callable[..., None]] = {  # of str
-    "replace": _spend_replace,
-    "center": _spend_width, "ljust": _spend_width, "rjust": _spend_width, "zfill": _spend_width,
-    "expandtabs": lambda text, size=8: spend(text.count("\t") * max(size, 0)),
-    "format": lambda text, *values, **named: _spend_format(text, [values, named], "{"),
-    "join": lambda text, items: spend(weight(items) + len(text) * len(items)),
-}  # fmt: skip
-_SCOPES = ("_loop_vars", "_block_vars")  # which jinja passes along from inside loops and blocks
-_REFUSED_METHODS = ("format_map", "translate", "maketrans")
-
-
-def _arithmetic(operator: str, left: Any, right: Any) -> None:
-    """Charge for an operator before it is applied."""
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() * abs(right) if operator == "**" else 0
-        if operator == "*":
-            bits = left.bit_length() + right.bit_length()
-        if bits > _MAX_BITS:
-            raise TooMuch(f"{operator} would make a number of {bits} bits")
-    elif operator == "*":
-        spend(max(0, *(n * weight(x) for n, x in ((left, right), (right, left))
-                        if isinstance(n, int)), 0))  # fmt: skip
-    elif operator == "%" and isinstance(left, str):
-        _spend_format(left, right)
+# --- the environment ---------------------------------------------------------------------------
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja as chat templates need it, in a sandbox that charges a Budget."""
+    """Jinja with nothing but what is listed above, charged to a Budget."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%"})
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", GenerationTag],
-            finalize=charged_text,
+            finalize=jinja2.pass_context(lambda context, value: text_of(value)),
         )
-        for name in _REFUSED_FILTERS:
-            del self.filters[name]
-        self.filters |= _FILTERS
-        self.filters = {name: _bounded_filter(made) for name, made in self.filters.items()}
-        self.filters |= {
-            "_spend": _spend_loop,
-            "_weighed": _weighed_literal,
-            "_concat": _concat,
-            "_add": _add,
-        }
-        del self.globals["lipsum"]
-        self.globals |= {
-            "namespace": _Namespace,
-            "raise_exception": _refuse,
-            "strftime_now": lambda form: datetime.now().strftime(form[:_MAX_FORM]),
-        }
+        own = {"_made": lambda value: value, "_concat": _concat}
+        self.filters = {name: _bounded(made) for name, made in (FILTERS | own).items()}
+        self.tests = {name: TESTS[name] for name in TEST_NAMES}
+        self.globals = dict(FUNCTIONS)
 
     def bounded_template(self, source: str) -> jinja2.Template:
         """Return a compiled template whose loops, lists and texts are charged."""
         tree = _Charging(self).visit(self.parse(source))
         return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether an attribute is listed."""
+        if isinstance(obj, utils.Namespace):
+            return not attr.startswith("_")
+        if isinstance(obj, runtime.LoopContext):
+            return attr in LOOP
+        return attr in _methods(obj)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Return None: str.format is a method like others, and str.format_map is not listed."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Raise an error for an attribute that is not listed."""
+        _missing(f"{type(obj).__name__.strip('_').lower()}.{attribute}")
+
     def call_binop(self, context: runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply an operator that can make values larger."""
-        _arithmetic(operator, left, right)
+        """Apply an arithmetic operator, charged before."""
+        if operator == "+":
+            size = sum(len(each) if hasattr(each, "__len__") else 1 for each in (left, right))
+            spend(size * _growth(left, right))
+        elif operator == "*":
+            spend(_repeated(left, right) + _repeated(right, left))
+        elif isinstance(left, (str, KeysView, ItemsView)):
+            _missing(f"{type(left).__name__} {operator}")
         return weighed(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: runtime.Context, __obj: Any, *args: Any, **named: Any) -> Any:
         """Call a method, a macro or a function."""
-        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
-        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(owner, str):
-            if name in _REFUSED_METHODS:
-                raise TooMuch(f"str.{name} is not taken here")
-            if name == "join":
-                args = tuple(map(list, args))
-            if name in _METHODS:
-                own = {k: v for k, v in named.items() if k not in _SCOPES}
-                _METHODS[name](owner, *args, **own)
+        spend(_PIECE * (1 + len(args) + len(named)))
+        owner = getattr(__obj, "__self__", None)
+        bounded = _methods(owner).get(getattr(__obj, "__name__", ""))
+        if bounded:
+            own = {name: value for name, value in named.items() if name not in _SCOPES}
+            return charged(bounded(owner, *args, **own))
         return charged(super().call(__context, __obj, *args, **named))
 
 
-def _bounded_filter(made: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(made)  # and with it what jinja passes first
-    def bounded(*args: Any, **named: Any) -> Any:
-        return charged(made(*args, **named))
-
-    return bounded
+def _methods(value: Any) -> dict[str, Callable[..., Any]]:
+    return next((each for kind, each in METHODS.items() if isinstance(value, kind)), {})
 
 
-# --- filters -----------------------------------------------------------------------------------
-
-_REFUSED_FILTERS = ("pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
-
-
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
-    spend(weight(value) * (1 + min(max(indent or 0, 0), 1 << 20)))
-    return json.dumps(value, indent=indent, **({"ensure_ascii": False} | options))
+def _repeated(value: Any, n: Any) -> int:
+    """Return the size of n times a value, 1 if it is not a text or a list."""
+    is_repeated = isinstance(value, (str, list, tuple)) and isinstance(n, int)
+    return max(0, n) * weight(value) if is_repeated else 1
 
 
-def _indent(s: str, width: int | str = 4, *args: Any, **options: Any) -> str:
-    by = len(width) if isinstance(width, str) else max(width, 0)
-    spend((s.count("\n") + 1) * by)
-    text: str = _DEFAULT["indent"](s, width, *args, **options)
-    return text
-
-
-def _center(value: str, width: int = 80) -> str:
-    spend(max(width, 0))
-    return str(value).center(width)
-
-
-def _format(value: str, *args: Any, **named: Any) -> str:
-    _spend_format(str(value), args or named)
-    return str(value) % (named or args)
-
-
-def _replace(s: str, old: str, new: str, count: int | None = None) -> str:
-    _spend_replace(str(s), str(old), str(new))
-    return str(s).replace(str(old), str(new), -1 if count is None else count)
-
-
-@jinja2.pass_eval_context
-def _join(context: Any, value: Any, d: str = "", attribute: Any = None) -> str:
-    items = list(value)
-    spend(weight(items) + len(items) * len(str(d)))
-    text: str = _DEFAULT["join"](context, items, d, attribute)
-    return text
-
-
-def _round(value: float, precision: int = 0, method: Any = "common") -> float:
-    rounded: float = _DEFAULT["round"](value, min(precision, 300), method)
-    return rounded
-
-
-def _counted(name: str) -> Callable[..., Any]:
-    """Return batch or slice, which fill up to a number."""
-
-    def filled(value: Any, *args: Any, **named: Any) -> Any:
-        spend(next(iter((*args, *named.values()))))
-        return _DEFAULT[name](value, *args, **named)
-
-    return filled
-
-
-_FILTERS: dict[str, Callable[..., Any]] = {
-    "tojson": _tojson, "indent": _indent, "center": _center, "format": _format,
-    "replace": _replace, "join": _join, "round": _round,
-    "batch": _counted("batch"), "slice": _counted("slice"),
-}  # fmt: skip
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-# --- the tree ----------------------------------------------------------------------------------
-
-
-@jinja2.pass_context  # with a context they are not evaluated while the template is compiled
-def _spend_loop(context: runtime.Context, size: int) -> None:
-    spend(1 + size)
-
-
-@jinja2.pass_context
-def _weighed_literal(context: runtime.Context, value: Any) -> Any:
-    return weighed(value)
-
-
-@jinja2.pass_context
-def _concat(context: runtime.Context, parts: list[Any]) -> str:
-    spend(sum(map(weight, parts)))
-    return "".join(map(str, parts))
-
-
-@jinja2.pass_context
-def _add(context: runtime.Context, parts: list[Any]) -> Any:
-    """Return the sum of several operands; most templates join texts so."""
-    if {*map(type, parts)} == {str}:
-        spend(sum(map(len, parts)))
-        return "".join(parts)
-    total = parts[0]
-    for part in parts[1:]:
-        spend(sum(len(each) if hasattr(each, "__len__") else 1 for each in (total, part)))
-        total = weighed(total + part)
-    return total
-
-
-_CHARGES: dict[str, Callable[..., Any]] = {
-    "_spend": _spend_loop, "_weighed": _weighed_literal, "_concat": _concat, "_add": _add,
-}  # fmt: skip
+def _concat(parts: list[Any]) -> str:
+    return "".join(map(text_of, parts))
 
 
 class _Charging(visitor.NodeTransformer):
-    """Puts charges into a tree: bodies that are run again and again, literals, `~`."""
+    """Refuses what is not listed, and puts charges into a tree."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
 
+    def visit(self, node: nodes.Node, *args: Any, **named: Any) -> Any:
+        """Return what stands in the place of a node."""
+        if type(node).__name__ not in NODES:
+            _missing(_AS_WRITTEN.get(type(node).__name__, type(node).__name__.lower()))
+        return super().visit(node, *args, **named)
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
+        return nodes.Const(node.data, lineno=node.lineno)  # so that writing it is charged
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+        weighed(node.value)
+        return node
+
     def visit_For(self, node: Any) -> Any:
         self.generic_visit(node)
-        node.body = self._charged_body(node.body, node.lineno)
+        nothing = nodes.Const("", lineno=node.lineno)  # writing it is charged: each round costs
+        node.body = [nodes.Output([nothing], lineno=node.lineno), *node.body]
         return node
 
     visit_Macro = visit_CallBlock = visit_For
-
-    def visit_If(self, node: nodes.If) -> nodes.Node:
-        self.generic_visit(node)
-        node.body = self._charged_body(node.body, node.lineno, always=False)
-        node.else_ = self._charged_body(node.else_, node.lineno, always=False)
-        return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return self._filter(nodes.List(node.nodes, lineno=node.lineno), "_concat")
 
-    def visit_Add(self, node: nodes.Add) -> nodes.Node:
-        operands: list[nodes.Expr] = []
-        left: nodes.Expr = node
-        while isinstance(left, nodes.Add):
-            operands.insert(0, self.visit(left.right))
-            left = left.left
-        operands.insert(0, self.visit(left))
-        return self._filter(nodes.List(operands, lineno=node.lineno), "_add")
-
-    def visit_List(self, node: Any) -> Any:
+    def visit_List(self, node: Any) -> nodes.Node:
         self.generic_visit(node)
-        items = [item.value if isinstance(item, nodes.Pair) else item for item in node.items]
-        fixed = all(isinstance(item, nodes.Const) for item in items)
-        return node if fixed else self._filter(node, "_weighed")
+        return self._filter(node, "_made")
 
     visit_Dict = visit_List
 
-    def visit_Tuple(self, node: nodes.Tuple) -> Any:
-        if node.ctx == "load":
-            return self.visit_List(node)
-        self.generic_visit(node)
-        return node
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        made = self.visit_List(node)
+        return made if node.ctx == "load" else node
 
-    def _charged_body(
-        self, body: list[nodes.Node], lineno: int, always: bool = True
-    ) -> list[nodes.Node]:
-        """Return a body that begins with a charge for the text that stands in it, if any."""
-        outputs = [node for node in body if isinstance(node, nodes.Output)]
-        texts = [text for output in outputs for text in output.nodes]
-        size = sum(len(text.data) for text in texts if isinstance(text, nodes.TemplateData))
-        if not size and not always:
-            return body
-        charge = self._filter(nodes.Const(size, lineno=lineno), "_spend")
-        return [nodes.ExprStmt(charge, lineno=lineno), *body]
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return self._filter(node, "_made") if isinstance(node.arg, nodes.Slice) else node
 
     def _filter(self, node: Any, name: str) -> nodes.Filter:
         made = nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)

@@ -21,7 +21,7 @@ CHATML = (
 
 RESERVED = ("messages", "add_generation_prompt", "tools")
 """Variables of templates that only edgespec sets."""
-_MAX_SOURCE = 1 << 18  # characters of a template
+_MAX_SOURCE = 1 << 17  # characters of a template
 
 
 @functools.lru_cache(maxsize=8)
