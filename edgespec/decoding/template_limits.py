@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, ItemsView, KeysView
+from collections.abc import Callable, ItemsView, Iterable, KeysView
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import ext, nodes, runtime, utils, visitor
+from jinja2 import ext, meta, nodes, runtime, utils, visitor
 from jinja2.filters import FILTERS as _DEFAULT
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.tests import TESTS
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from .template_budget import TooMuch, charged, listed, spend, text_of, weighed, weight
 
@@ -45,7 +45,7 @@ def _missing(what: str) -> NoReturn:
 
 def _narrow(what: str, width: int) -> None:
     if width > _MAX_WIDTH:
-        raise TooMuch(f"{what} takes up to {_MAX_WIDTH} characters, not {width}")
+        raise TooMuch(f"{what} takes up to {_MAX_WIDTH}, not {width}")
 
 
 def _growth(*values: Any) -> int:
@@ -72,8 +72,9 @@ def _count_lines(text: str) -> int:
 
 
 def _replace(text: str, old: str, new: str, count: int = -1) -> str:
-    times = text.count(old) if old else len(text) + 1
-    spend(len(text) + times * len(new) * _growth(text))
+    if isinstance(text, Markup):
+        return Markup(_replace(str(text), str(old), str(escape(new)), count))
+    spend(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
     return text.replace(old, new, count)
 
 
@@ -143,21 +144,13 @@ def _tojson(
     _narrow("the indent of tojson", indent or 0)
     for each in separators or ():
         _narrow("a separator of tojson", len(each))
-    spend(weight(value) + (_MAX_WIDTH * _count(value) if separators else 0))
-    options = {"separators": separators, "ensure_ascii": ensure_ascii, "sort_keys": sort_keys}
-    if indent is None:
-        return json.dumps(value, **options)  # type: ignore[arg-type]
-    pieces = json.JSONEncoder(indent=indent, **options).iterencode(value)  # type: ignore[arg-type]
-    return "".join(map(text_of, pieces))
-
-
-def _count(value: Any) -> int:
-    """Return how many values a value has in it."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return 1
-    return 2 + sum(map(_count, value))
+    spend(weight(value))
+    encoder = json.JSONEncoder(
+        indent=indent, separators=separators, ensure_ascii=ensure_ascii, sort_keys=sort_keys
+    )
+    if indent is None and separators is None:
+        return encoder.encode(value)
+    return "".join(map(text_of, encoder.iterencode(value)))  # charges each piece, unlike encode
 
 
 def _indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
@@ -207,9 +200,10 @@ def _of_text(method: str) -> Callable[..., Any]:
     return lambda value, *args, **named: METHODS[str][method](text_of(value), *args, **named)
 
 
+_FOR_EACH = {"map", "select", "reject", "selectattr", "rejectattr", "unique", "min", "max"}
 _AS_IN_JINJA = {  # make nothing larger than what they are given
-    "default", "d", "length", "count", "items", "first", "last", "reverse", "min", "max", "int",
-    "map", "select", "reject", "selectattr", "rejectattr", "unique", "safe",
+    "default", "d", "length", "count", "items", "first", "last", "reverse", "int", "safe",
+    *_FOR_EACH,
 }  # fmt: skip
 FILTERS: dict[str, Callable[..., Any]] = {name: _DEFAULT[name] for name in _AS_IN_JINJA} | {
     "string": text_of,
@@ -224,22 +218,26 @@ FILTERS: dict[str, Callable[..., Any]] = {name: _DEFAULT[name] for name in _AS_I
 """The filters."""
 
 
-def _bounded(made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose results are charged.
+def _bounded(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose results are charged, and every item that it goes through.
 
     It takes a context, so jinja does not call it while a template is compiled.
     """
     wanted = getattr(made, "jinja_pass_arg", None)
 
     @jinja2.pass_context
-    def bounded(context: runtime.Context, *args: Any, **named: Any) -> Any:
+    def bounded(context: runtime.Context, value: Any, *args: Any, **named: Any) -> Any:
+        if name in _FOR_EACH and isinstance(value, Iterable):
+            value = charged(iter(value))
+        texts = [each for each in (*args, *named.values()) if isinstance(each, str)]
+        spend(_PIECE * sum(text.count(".") for text in texts))  # attributes are split there
         passed: dict[Any, Any] = {
             utils._PassArg.context: context,
             utils._PassArg.eval_context: context.eval_ctx,
             utils._PassArg.environment: context.environment,
         }
         first = [passed[wanted]] if wanted else []
-        return charged(made(*first, *args, **named))
+        return charged(made(*first, value, *args, **named))
 
     return bounded
 
@@ -290,10 +288,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", GenerationTag],
+            optimized=False,  # its time grows with the square of how deep expressions are
             finalize=jinja2.pass_context(lambda context, value: text_of(value)),
         )
         own = {"_made": lambda value: value, "_concat": _concat}
-        self.filters = {name: _bounded(made) for name, made in (FILTERS | own).items()}
+        self.filters = {name: _bounded(name, made) for name, made in (FILTERS | own).items()}
         self.tests = {name: TESTS[name] for name in TEST_NAMES}
         self.globals = dict(FUNCTIONS)
 
@@ -302,6 +301,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         tree = _Charging(self).visit(self.parse(source))
         return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
 
+    def variables_of(self, source: str) -> set[str]:
+        """Return the names of the variables that a template expects."""
+        generator = meta.TrackingCodeGenerator(self)
+        generator.optimizer = None
+        generator.visit(self.parse(source))
+        return generator.undeclared_identifiers
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether an attribute is listed."""
         if isinstance(obj, utils.Namespace):
@@ -309,6 +315,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(obj, runtime.LoopContext):
             return attr in LOOP
         return attr in _methods(obj)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item, or else an attribute that is listed."""
+        spend(1)
+        return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> None:
         """Return None: str.format is a method like others, and str.format_map is not listed."""
@@ -388,7 +399,16 @@ class _Charging(visitor.NodeTransformer):
         self.generic_visit(node)
         return self._filter(node, "_made")
 
-    visit_Dict = visit_List
+    visit_Dict = visit_Test = visit_List
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        self.generic_visit(node)
+        node.key = self._filter(node.key, "_made")
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        _narrow("a chain of comparisons", len(node.ops))
+        return self.visit_List(node)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         made = self.visit_List(node)

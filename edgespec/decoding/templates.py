@@ -45,12 +45,10 @@ def _compiled(template: str) -> Any:
 
 def variables_of(template: str) -> list[str]:
     """Return the names of the variables that a template expects. Raises TemplateError."""
-    from jinja2 import meta
-
     from .template_limits import BoundedEnvironment
 
     _compiled(template)  # which checks it
-    return sorted(meta.find_undeclared_variables(BoundedEnvironment().parse(template)))
+    return sorted(BoundedEnvironment().variables_of(template))
 
 
 def render(

@@ -146,6 +146,22 @@ HOSTILE = {
     "{% set ns.y = [ns.y] %}{% endfor %}{{ ns.y|tojson(indent=90)|length }}",
     "separators of JSON": _LONG + "{{ ([1] * 100000)|tojson(separators=(x, x))|length }}",
     "separators with indent": "{{ ([1]*999999)|tojson(indent=1, separators=('a'*99, '')) }}",
+    "generators kept": _again("{% set ns.y = [ns.y, [1]|map('string')] %}"),
+    "attributes of many parts": _unrolled(
+        "{% set g# = r|map(attribute=x, default=1) %}{% for i in g# %}{% break %}{% endfor %}",
+        _LONG + "{% set r = [1, 2] %}{% set x = x[:99999].replace('x', 'ab.') %}", 1000),
+    # time
+    "select of nothing": "{% set r = range(99999)|list %}{{ r|select('in', r|map('string')|list)"
+    "|list }}",
+    "loop of nothing": "{% set r = range(99999)|list %}{% set s = r|map('string')|list %}"
+    "{% for i in r if i in s %}{% endfor %}",
+    "searches": _LONG + "{% set z = x * 15 %}{% set x = x * 7 + 'y' %}"
+    + ("{% if " + "x in z or " * 100 + "0 %}{% endif %}") * 100,
+    "tests": _LONG + "{% set z = x * 15 %}{% set x = x * 7 + 'y' %}"
+    + ("{% if " + "x is in z or " * 100 + "0 %}{% endif %}") * 90,
+    "items by tuples": "{% set t = (1,) * 9999999 %}{% set d = {} %}"
+    + ("{% if " + "d[t] or " * 100 + "0 %}{% endif %}") * 140,
+    "tuples as keys": "{% set t = (1,) * 9999999 %}{% set d = {" + "t:1," * 25_000 + "} %}",
     # programs
     "loops": _loops(""),
     "recursive loop": "{% for a in [[1]] recursive %}{{ loop([a]) }}{{ loop([a]) }}{% endfor %}",
