@@ -121,7 +121,7 @@ HOSTILE = {
     "deep lists": _again("{% set ns.y = [ns.y] %}") + "{{ ns.y }}",
     "empty lists": _again("{% set ns.y = [" + "[]," * 3000 + "] %}"),
     "empty lists kept": "{% set r = range(500) %}{% for i in r %}{% set ns = namespace(y="
-    "[" + "[]," * 40000 + "]) %}{% endfor %}",
+    "[" + "[]," * 20000 + "]) %}{% endfor %}",
     "compared lists": _again("{% set ns.y = [ns.y, ns.x] %}{% if ns.y == [ns.y] %}{% endif %}"),
     "namespace cycles": _again("{% set ns.y = ns %}{{ ns }}{{ [ns.y] }}"),
     "namespaces": _again("{% set ns.y = namespace(y=ns.y, z=ns.y) %}{{ ns.y }}"),

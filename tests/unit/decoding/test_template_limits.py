@@ -17,7 +17,7 @@ from edgespec.decoding import template_limits, templates
 from tests.helpers.hostile_templates import HOSTILE
 from tests.helpers.selection import every
 
-MB, SECONDS = 512, 40  # 5 s are allowed; the rest is for slow machines
+MB, SECONDS = 512, 25  # 5 s are allowed; the rest is for slow machines
 
 
 @pytest.mark.parametrize("name", every(11, HOSTILE, "more hostile templates, up to 10 s each"))
