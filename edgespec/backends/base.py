@@ -111,6 +111,11 @@ class Tokenizer(Vocabulary, Protocol):
     def control_texts(self) -> list[str]:
         """Return the texts of the control tokens, always in the same order."""
 
+    def user_defined_texts(self) -> list[str]:
+        """Return the texts of the tokens that are no control tokens, and that `encode` reads
+        wherever they are written, always in the same order.
+        """
+
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text; empty for control tokens."""
 

@@ -213,6 +213,10 @@ class ToyTokenizer:
         """Return an empty list: there are no control tokens."""
         return []
 
+    def user_defined_texts(self) -> list[str]:
+        """Return an empty list: no entry is more than its text."""
+        return []
+
     @property
     def longest_token(self) -> int:
         """The most bytes of an entry."""

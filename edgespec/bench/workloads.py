@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from ..backends.base import Tokenizer
-from ..decoding import templates
+from ..decoding.prompts import ConversationEncoder
 from ..errors import ConfigError
 
 SPEC_BENCH = (
@@ -76,9 +76,8 @@ def sample(questions: Iterable[Question], per_category: int | None) -> list[Ques
 
 def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
     """Return the token ids of a conversation in the model's own template, ready to be answered."""
-    template = tokenizer.chat_template or templates.CHATML
-    text = templates.render(template, list(messages), tokenizer.special())
-    return tokenizer.encode(text, add_special=False)
+    encoder = ConversationEncoder(tokenizer)
+    return encoder.encode(encoder.render(messages), continues=True)
 
 
 class _Line(msgspec.Struct):

@@ -130,7 +130,7 @@ class Context:
             del answer[-1]
         if b"".join(map(self._tokenizer.piece, answer)) != said.encode():
             return  # cut at a stop string or inside a character: its tokens say more than was shown
-        self._text = fitted.rendered + self._encoder.mark(said)
+        self._text = fitted.rendered + self._encoder.mark_answer(said)
         self._tokens = [*fitted.prompt, *answer]
         self._said = fitted.said | ({} if number is None else {number: said})
 

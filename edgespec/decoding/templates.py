@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ CHATML = (
 )
 
 
+TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
+"""What most markers look like that templates write around calls and reasoning."""
 RESERVED = ("messages", "add_generation_prompt", "tools")
 """Variables of templates that only edgespec sets."""
 _MAX_SOURCE = 1 << 17  # characters of a template
@@ -49,6 +52,20 @@ def variables_of(template: str) -> list[str]:
 
     _compiled(template)  # which checks it
     return sorted(BoundedEnvironment().variables_of(template))
+
+
+@functools.lru_cache(maxsize=8)
+def keys_of(template: str) -> frozenset[str]:
+    """Return the keys that a template looks up by name. Raises TemplateError."""
+    from jinja2 import nodes
+
+    from .template_limits import BoundedEnvironment
+
+    _compiled(template)  # which checks it
+    tree = BoundedEnvironment().parse(template)
+    texts = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    attributes = (part for text in texts for part in text.split("."))  # as map and others take them
+    return frozenset([node.attr for node in tree.find_all(nodes.Getattr)]).union(texts, attributes)
 
 
 def render(

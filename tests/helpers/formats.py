@@ -170,6 +170,10 @@ class FormTokenizer(ToyTokenizer):
         """Return the texts of the control tokens."""
         return list(CONTROL)
 
+    def user_defined_texts(self) -> list[str]:
+        """Return the texts of the words, which are read everywhere."""
+        return list(_WORDS)
+
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token, none for control tokens."""
         return b"" if token >= self._first_control else super().piece(token)

@@ -60,11 +60,9 @@ class HfTokenizer:
         settings = read(folder, "tokenizer_config.json")
         self.chat_template = _template(folder, settings)
         self._special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token")}
-        self._control = {
-            token
-            for token, added in self._tokenizer.get_added_tokens_decoder().items()
-            if added.special
-        }
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._control = {token for token, each in added.items() if each.special}
+        self._user_defined = sorted(added.keys() - self._control)
         self._ends = frozenset(self._find_ends(folder))
         self._encoding = threading.Lock()
 
@@ -90,6 +88,10 @@ class HfTokenizer:
     def control_texts(self) -> list[str]:
         """Return the texts of the control tokens, in the order of their ids."""
         return [self.token_text(token).decode() for token in sorted(self._control)]
+
+    def user_defined_texts(self) -> list[str]:
+        """Return the texts of added tokens that are not special, in the order of their ids."""
+        return [self.token_text(token).decode() for token in self._user_defined]
 
     @functools.cached_property
     def _control_pattern(self) -> re.Pattern[str]:

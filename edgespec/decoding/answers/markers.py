@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
+
+from ..templates import TAG
 
 ID = "\0"
 """In a marker: where the id of a call stands."""
@@ -13,8 +14,6 @@ ID_LENGTH = 9  # letters and digits, as Mistral's templates insist on
 INDEX = "\1"
 """In a marker: where a number stands that counts calls."""
 INDEX_LENGTH = 4  # digits of it
-
-TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from .. import templates
-from .markers import TAG, ReasoningMarkers
+from .markers import ReasoningMarkers
 from .probes import ANSWER, THOUGHT, Probe, answer_of
 
 _KEYS = ("reasoning_content", "reasoning", "thinking")
@@ -40,9 +40,13 @@ def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
         if text is None or THOUGHT not in text:
             continue
         before, _, behind = text.partition(THOUGHT)
-        tags = TAG.findall(before)
+        tags = templates.TAG.findall(before)
         begin = tags[-1] if tags and before.rstrip().endswith(tags[-1]) else ""
-        end = TAG.search(behind[: behind.find(ANSWER)].strip()) if ANSWER in behind else None
+        end = (
+            templates.TAG.search(behind[: behind.find(ANSWER)].strip())
+            if ANSWER in behind
+            else None
+        )
         if end:
             return key, begin, end[0]
     return None
