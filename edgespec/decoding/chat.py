@@ -32,8 +32,9 @@ class Chat:
     the cache and only the new turn is prefilled. When the context is full, the oldest turns
     leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
     cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
-    does not. Control tokens written in messages are text, unless parse_special is True. owner:
-    whose conversation it is; nothing of it is reused or drafted from for another owner.
+    does not. Control tokens and markers (`<tool_call>`) written in messages are text, unless
+    parse_special is True. owner: whose conversation it is; nothing of it is reused or drafted from
+    for another owner.
 
     tools: what the model may call: functions with type hints, objects of `Tool`, or mappings as
     OpenAI's API has them. An answer with calls has them in `tool_calls`; `run_tool` runs one, and

@@ -31,7 +31,8 @@ class MarkedToy(ToyTokenizer):
 
     def __init__(self, template: str | None = None) -> None:
         letters = [bytes([i]) for i in range(256)]
-        super().__init__([*letters, *USER_DEFINED, *CONTROL], eog=[], chat_template=template)
+        entries = [*letters, *USER_DEFINED, *CONTROL]
+        super().__init__(entries, eog=[len(entries) - 1], chat_template=template)
         self._ids = {text: 256 + i for i, text in enumerate((*USER_DEFINED, *CONTROL))}
 
     def encode(
