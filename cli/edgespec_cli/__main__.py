@@ -1,16 +1,52 @@
 """`edgespec` on the command line, and `python -m edgespec_cli`."""
 
+import _thread
+import contextlib
+import signal
 import sys
+import threading
+from typing import Any
 
 
 def main() -> None:
-    """Run the program; Ctrl-C gives exit code 130, even while modules are imported."""
+    """Run the program; Ctrl-C gives exit code 130, even while modules are imported.
+
+    However often it is pressed there is no traceback. Once the program ends, the next one kills it.
+    """
+    sys.excepthook = _report_uncaught
+    sys.unraisablehook = _report_unraisable
     try:
         from .main import cli
 
         cli.main(prog_name="edgespec")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _report_uncaught(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    if not issubclass(kind, KeyboardInterrupt):  # pressed again while the first one was handled
+        sys.__excepthook__(kind, error, where)
+
+
+def _report_unraisable(lost: Any) -> None:
+    """Press Ctrl-C again, a moment later, if it came where Python drops exceptions (`__del__`)."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    again = threading.Timer(0.01, _interrupt)
+    again.daemon = True
+    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads
+        again.start()
+
+
+def _interrupt() -> None:
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 if __name__ == "__main__":

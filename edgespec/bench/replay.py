@@ -7,6 +7,7 @@ runs by a device's profile. The result is exact and without noise, and takes sec
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -235,7 +236,8 @@ def table(
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
-    with ProcessPoolExecutor() as pool:
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the processes of a pool without a word
+    with ProcessPoolExecutor(initializer=signal.signal, initargs=quiet) as pool:
         settings, where = zip(*jobs, strict=True)
         devices = [[profiles[name] for name in names] for names in where]
         measured = pool.map(rates, [traces] * len(jobs), devices, settings)

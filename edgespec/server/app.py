@@ -265,6 +265,8 @@ class Server(uvicorn.Server):
         if self._sessions is not None:
             await asyncio.to_thread(self._sessions.close)
         await super().shutdown(sockets)
+        if self.force_exit:  # else the application's lifespan is cancelled, with a traceback
+            await self.lifespan.shutdown()
 
     def _busy(self) -> bool:
         return any(each.n_running for each in (self._queue, *self._preparing))
