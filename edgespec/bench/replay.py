@@ -238,13 +238,18 @@ def table(
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
     quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the processes of a pool without a word
     with ProcessPoolExecutor(initializer=signal.signal, initargs=quiet) as pool:
-        settings, where = zip(*jobs, strict=True)
-        devices = [[profiles[name] for name in names] for names in where]
-        measured = pool.map(rates, [traces] * len(jobs), devices, settings)
-        for done, ((setting, names), found) in enumerate(zip(jobs, measured, strict=True), 1):
-            for name, rate in zip(names, found, strict=True):
-                speed[name][setting] = rate
-            progress(done, len(jobs))
+        waiting = [
+            pool.submit(rates, traces, [profiles[name] for name in names], setting)
+            for setting, names in jobs
+        ]
+        try:
+            for done, ((setting, names), job) in enumerate(zip(jobs, waiting, strict=True), 1):
+                for name, rate in zip(names, job.result(), strict=True):
+                    speed[name][setting] = rate
+                progress(done, len(jobs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     for name, by_setting in speed.items():
         yield from _rows(name, by_setting, method, fixed)
 

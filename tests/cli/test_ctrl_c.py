@@ -30,7 +30,6 @@ COMMANDS = {
     "tune": ("tune", "-m", "{model}"),
     "doctor": ("doctor", "-m", "{model}"),
     "bench": ("bench", "-m", "{model}"),
-    "replay": ("bench", "replay"),
     "pull": ("pull", "no-such-model"),
     "convert": ("convert", "{folder}"),
     "list": ("list",),
