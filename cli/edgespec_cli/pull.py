@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 import cloup
 
-from edgespec import kept_files
-
 from .loading import announcement, entry_of, fetched, progress_bar
 from .options import offline_option, option
 from .parameters import ModelType
@@ -126,6 +124,8 @@ def _convert(
 
 def _is_for(folder: Path, noted: str) -> bool:
     """Return True if a folder holds a head whose target was noted under this name."""
+    from edgespec import kept_files
+
     try:
         note = kept_files.read_json(folder / "head.json", dict)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What drafters and the policy have learned, apart for each owner of requests."""
+"""Keeps what drafters and the policy have learned apart for each owner of requests."""
 
 from __future__ import annotations
 

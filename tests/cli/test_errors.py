@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 
 import pytest
@@ -45,6 +46,9 @@ def test_ctrl_c_while_python_still_imports_is_130(monkeypatch):
 
     from edgespec_cli.__main__ import main
 
+    monkeypatch.setattr(signal, "signal", lambda *given: None)  # this process goes on
+    for name in ("excepthook", "unraisablehook"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
     monkeypatch.delitem(sys.modules, "edgespec_cli.main", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:

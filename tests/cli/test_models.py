@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 
 import edgespec
 from edgespec import hub
+from edgespec.decoding.owners import OwnRates
 from edgespec.hub import catalogue, hub_client
 from edgespec.loading.kept import Kept
 from edgespec_cli import loading
@@ -193,7 +194,7 @@ def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, tmp_pa
     for model in (stored, tmp_path / "other.gguf"):
         model.write_bytes(b"weights")
         kept = Kept(model, None)
-        kept.recall([Learner()])
+        kept.recall(OwnRates([Learner()]))
         kept.save()
     assert len(list(tmp_path.glob("profiles/**/*.*"))) == 4
     edgespec_cli("rm", "-y", str(stored))
