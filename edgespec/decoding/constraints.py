@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..backends.base import Tokenizer
 from ..cache.token_cache import common_prefix
 from ..config import CONSTRAINTS, SamplingParams
+from ..device import usable_cpus
 from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
 from . import grammars, schemas
@@ -41,6 +42,7 @@ _MOST_GRAMMAR = 1 << 19  # bytes of the grammar that is made of it
 _OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # what may be left out
 _MOST_OPTIONAL = 8000  # in a row they take memory by their square: 8,000 took 180 MB
 _STACK = 128 << 20  # bytes for llguidance, which calls itself for each of 14,000 rules in a row
+_LARGE = 1 << 14  # bytes of a form
 _MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
 _MOST_WORK = 20_000_000  # of one step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
 _MOST_STATES = 1_000_000  # of the automaton of a form's texts and numbers
@@ -48,6 +50,11 @@ _TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of o
 _KEPT_TOOLS = 256  # schemas of tools of which is known whether they can be followed
 _MOST_SAID = 300  # characters of what llguidance says is wrong: it may repeat whole expressions
 _KEPT = 16  # compiled constraints of an engine
+
+
+def compiled_at_once() -> int:
+    """Return how many forms are to be compiled at the same time: each takes a core for seconds."""
+    return max(2, usable_cpus() // 2)
 
 
 class Constraints:
@@ -247,7 +254,7 @@ class Constraints:
             max_lexer_states=_MOST_STATES,
         )
         matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
-        error = _error_of(matcher.deep_copy())
+        error = _error_of(matcher.deep_copy(), self._words)
         return (None, error) if error else (matcher, "")
 
     @functools.cached_property
@@ -285,7 +292,8 @@ class Grammar:
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._words)
+        size = sum(len(value) for value in self.description.values() if isinstance(value, str))
+        return GrammarMatcher(self._matcher.deep_copy(), self._words, is_large=size > _LARGE)
 
     def may_begin_with(self, text: str) -> bool:
         """Return True if an answer may begin with a text, which a control token may end."""
@@ -312,11 +320,16 @@ class GrammarMatcher:
 
     The tokens ahead that it was asked about last are kept in the engine's state: rows of a draft
     come one behind the other. A token that ends answers is allowed where the text is complete, and
-    the engine is not told of it.
+    the engine is not told of it. is_large: look for forced tokens only where the mask shows that
+    there may be some, for llguidance keeps the interpreter's lock meanwhile: for 0.1 s in an object
+    of 5,000 optional fields.
     """
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: Words) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, words: Words, *, is_large: bool = False
+    ) -> None:
         n = len(words.tokens)
+        self._is_large = is_large
         self._matcher = matcher
         self._ahead: list[int] = []
         self._words = words
@@ -327,12 +340,7 @@ class GrammarMatcher:
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""
-        if not self._go(ahead):
-            return self._all
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check()
-        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
-        return bits[: len(self._all)].view(bool)
+        return self._mask() if self._go(ahead) else self._all
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
         """Return whether a token is allowed behind the text and `ahead`."""
@@ -342,7 +350,7 @@ class GrammarMatcher:
             return self._matcher.is_accepting()
         if self._n_valid([token]) == 0:
             return False
-        forced = self._matcher.compute_ff_tokens()  # masks have one of several ways to write them
+        forced = self._forced()  # masks have one of several ways to write them
         return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
@@ -351,7 +359,7 @@ class GrammarMatcher:
             return []
         if self._matcher.is_stopped():
             return [self._words.usual_end]
-        return self._matcher.compute_ff_tokens()
+        return self._forced()
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
@@ -364,6 +372,17 @@ class GrammarMatcher:
         self._ahead, self.has_ended = [], ends
         if ends:
             self._words.usual_end = int(tokens[-1])
+
+    def _mask(self) -> npt.NDArray[np.bool_]:
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
+        return bits[: len(self._all)].view(bool)
+
+    def _forced(self) -> list[int]:
+        if self._is_large and not self._words.begin_alike(self._mask()):
+            return []
+        return self._matcher.compute_ff_tokens()
 
     def _go(self, ahead: Sequence[int]) -> bool:
         """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
@@ -397,15 +416,16 @@ class GrammarMatcher:
             )
 
 
-def _error_of(matcher: llguidance.LLMatcher) -> str:
+def _error_of(matcher: llguidance.LLMatcher, words: Words) -> str:
     """Return what is wrong with a form, "" if its first steps can be made."""
     for _ in range(_TRIED):
         if matcher.is_error() or matcher.is_stopped():
             break
-        forced = matcher.compute_ff_tokens()
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         if matcher.is_error() or not bits.any():
             break
+        allowed = bits[: len(words.tokens)].view(bool)
+        forced = matcher.compute_ff_tokens() if words.begin_alike(allowed) else []
         matcher.consume_tokens(forced[:_TRIED_TOKENS] or [int(bits.argmax())])
     return _plainly(matcher.get_error()) if matcher.is_error() else ""
 

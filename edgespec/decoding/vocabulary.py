@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from ..backends.base import Tokenizer
 from ..errors import ConfigError
 
@@ -28,6 +31,7 @@ class Words:
         special = set(self.special_token_ids)
         self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
         self._longest = max(map(len, self._of_bytes), default=1)
+        self._first = np.array([token[0] for token in self.tokens], np.uint8)
 
     def __call__(self, text: bytes) -> list[int]:
         """Return the tokens of a text, which begins in the middle of another.
@@ -41,6 +45,11 @@ class Words:
             if self.text(ids) == text:
                 return ids
         return self._longest_tokens(text)
+
+    def begin_alike(self, allowed: npt.NDArray[np.bool_]) -> bool:
+        """Return True if the tokens of a mask, [vocab_size], begin with the same byte."""
+        first = self._first[allowed]
+        return bool(first.size) and bool((first == first[0]).all())
 
     def text(self, ids: list[int]) -> bytes:
         """Return the text of tokens."""

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from ..config import SamplingParams, build
 from ..decoding.answers.reader import Reader
+from ..decoding.constraints import compiled_at_once
 from ..decoding.engine import Engine
 from ..errors import ConfigError
 from ..sampling.base import Constraint
@@ -21,8 +22,6 @@ from .settings import ServerSettings
 from .tokenization import Conversation
 from .tools import place_of
 from .work import Stopped, in_turn, while_connected
-
-_AT_ONCE = 4  # forms that are compiled at the same time: each takes a core for up to seconds
 
 
 class Followed(NamedTuple):
@@ -41,7 +40,7 @@ class Forms:
         self._engine = engine
         self._max_waiting = settings.max_queue
         self._queues: dict[str, RequestQueue] = {}  # of the clients that compile
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._at_once = asyncio.Semaphore(compiled_at_once())
         self._closed = False
 
     @property

@@ -5,6 +5,7 @@ Null is the same as leaving a field out. Unknown fields are refused by name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -305,6 +306,7 @@ def parse(body: bytes) -> dict[str, Any]:
     return value
 
 
+@functools.cache
 def _required(kind: type[Request]) -> str:
     return next(field.name for field in msgspec.structs.fields(kind) if field.required)
 

@@ -33,6 +33,7 @@ from edgespec.server.verification.types import Limits
 from edgespec.server.verification.websocket import route
 from edgespec.verifiers.local import LocalVerifier
 from edgespec.verifiers.remote import RemoteVerifier
+from tests.helpers.loop_watch import LoopWatch
 
 WORDS = [*"abcdefghijklmnopqrstuvwxyz", " ", "."]
 TOKENIZER = ToyTokenizer(WORDS, eog=[27])
@@ -139,11 +140,14 @@ class Server:
         while not self._server.started:
             assert self._thread.is_alive(), "the server did not start"
             self._thread.join(0.01)
+        self.watch = LoopWatch(self._thread).__enter__()
 
     def stop(self):
+        self.watch.__exit__()
         self.sessions.close()
         self._server.should_exit = True
         self._thread.join(10)
+        self.watch.check()
 
     def restart(self):
         self.stop()

@@ -19,6 +19,7 @@ from edgespec.server.app import Server, bind, create_app
 from edgespec.server.settings import ServerSettings
 from edgespec.server.verification import websocket
 from tests.helpers import serving, weather
+from tests.helpers.loop_watch import LoopWatch
 from tests.helpers.scripted_chats import ScriptedChat
 
 END = 256
@@ -111,7 +112,7 @@ def client(client_of: Callable[..., TestClient]) -> TestClient:
 
 
 class Running:
-    """A server behind a port of this machine."""
+    """A server behind a port of this machine, whose event loop never stands still."""
 
     def __init__(self, engine: edgespec.Engine, settings: ServerSettings) -> None:
         self.app = create_app(engine, settings)
@@ -120,6 +121,7 @@ class Running:
         self.server = Server(self.app, engine, settings, self._on_ready)
         self._sock = bind(settings)
         self._thread = threading.Thread(target=self.server.run, args=([self._sock],))
+        self.watch = LoopWatch(self._thread)
 
     def _on_ready(self, url: str) -> None:
         self.url = url
@@ -128,13 +130,16 @@ class Running:
     def __enter__(self) -> Running:
         self._thread.start()
         assert self.ready.wait(20)
+        self.watch.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.watch.__exit__()
         self.stop()
         self._thread.join(30)
         self._sock.close()
         assert not self._thread.is_alive()
+        self.watch.check()
 
     def stop(self) -> None:
         """As a signal does."""

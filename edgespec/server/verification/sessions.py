@@ -34,7 +34,7 @@ from ...costs.measuring import QUICK
 from ...costs.online import Costs
 from ...costs.profiles import stored
 from ...costs.threads import governor_of
-from ...decoding.constraints import Constraints
+from ...decoding.constraints import Constraints, compiled_at_once
 from ...decoding.engine import Engine
 from ...errors import ConfigError
 from .answers import Answers
@@ -48,7 +48,6 @@ from .types import Counts, DeviceSession, Limits, Send
 
 logger = logging.getLogger("edgespec.server")
 
-_COMPILING = 4  # constraints that are compiled at the same time
 _WAIT_S = 1.0  # sessions that are over are looked for at least this often
 
 
@@ -79,7 +78,7 @@ class Sessions:
         self.counts = Counts()
         self._model = model
         self._target = target = ServedTarget(model, tokenizer, name, costs, constraints)
-        self._compiling = ThreadPoolExecutor(_COMPILING, "edgespec-constraints")
+        self._compiling = ThreadPoolExecutor(compiled_at_once(), "edgespec-constraints")
         self._registry = SessionRegistry(target, self.limits, self.counts, clock)
         self._slots = SlotTable(model, self.counts, clock)
         self._answers = Answers(self._registry, self._slots, model.n_ctx)
@@ -173,8 +172,8 @@ class Sessions:
         """Take in frames, evaluate once, answer. False if there was nothing to do."""
         with self._registry.lock:
             self._registry.expire()
+            self._slots.release_idle(self.limits.idle_s)
             frames = self._registry.take_frames()
-        self._slots.release_idle(self.limits.idle_s)
         for session, arrived, version, data in frames:
             with self._failing_alone(session):
                 self._frames.handle(session, arrived, version, data)

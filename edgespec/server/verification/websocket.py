@@ -114,7 +114,8 @@ class _Connection:
                     return _LOST
         finally:
             reading.cancel()
-            await asyncio.wait({reading})
+            with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect):
+                await reading
 
     async def _compile(self, options: protocol.Options, reading: asyncio.Task[bytes | str]) -> None:
         """Compile a constraint in this client's turn. Raises WebSocketDisconnect if `reading` ends
