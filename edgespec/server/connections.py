@@ -16,7 +16,8 @@ class TimedHTTP(H11Protocol):
 
     They count from the connection, and again from the end of every response. uvicorn itself waits
     for ever, also for a client that sends a byte now and then (Slowloris). The handshake of a
-    WebSocket is a request like any other.
+    WebSocket is a request like any other; when it has arrived, another protocol takes the
+    connection, and no time is counted any more.
     """
 
     def __init__(self, *args: Any, arrival_s: float, **options: Any) -> None:
@@ -40,7 +41,8 @@ class TimedHTTP(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        arriving = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        ours = self.transport.get_protocol() is self
+        arriving = ours and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
         if not arriving or self.transport.is_closing():
             self._stop()
         elif self._deadline is None:

@@ -6,10 +6,15 @@ import contextlib
 import itertools
 import logging
 import socket
+import ssl
 import time
 
 import httpx
 import pytest
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 UPGRADE = (
@@ -40,6 +45,12 @@ def received(server, first: bytes, more: bytes = b"") -> bytes:
                     break
             sock.sendall(more)
     return answer
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(text)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +94,21 @@ def test_an_answer_may_take_longer_than_its_request(running, engine, script, say
                 script.go.set()
                 assert r.read().endswith(b"[DONE]\n\n")
             time.sleep(0.1)
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_websocket_outlives_the_time_of_its_handshake(running, engine, tls, with_tls, caplog):
+    files = {"tls_cert": tls / "cert.pem", "tls_key": tls / "key.pem"} if with_tls else {}
+    context = ssl.create_default_context(cafile=tls / "cert.pem") if with_tls else None
+    with running(engine, arrival_s=0.2, **files) as server:
+        server.app.router.routes.append(WebSocketRoute("/echo", echo))
+        url = server.url.replace("http", "ws")
+        with connect(f"{url}/echo", ssl=context) as socket:
+            for _ in range(3):
+                socket.send("hi")
+                assert socket.recv(10) == "hi"
+                time.sleep(0.2)
+        with pytest.raises(InvalidStatus):
+            connect(f"{url}/nothing", ssl=context)
+        time.sleep(0.4)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
