@@ -85,11 +85,15 @@ def busy_machine(monkeypatch):
 
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory) -> Path:
-    """Return a folder with cert.pem and key.pem, which nobody else may read: git keeps no modes."""
+    """Return a folder with a certificate and keys, which nobody else may read: git keeps no modes.
+
+    cert.pem and key.pem belong together; other_key.pem is of none, locked_key.pem is the same one
+    with a passphrase.
+    """
     folder = tmp_path_factory.mktemp("tls")
     for path in (Path(__file__).parent / "server/tls").iterdir():
         shutil.copyfile(path, folder / path.name)
-    (folder / "key.pem").chmod(0o600)
+        (folder / path.name).chmod(0o600)
     return folder
 
 

@@ -27,6 +27,7 @@ _OF_VERIFIERS = {  # what happens whatever these options are, and why
     "acceptance": ("coupled", "only token ids travel, so drafts are matched by coupled sampling"),
     "spec_remember": ("nothing", "what is learned of drafts is not kept then"),
 }
+_MOST_KEY_BYTES = 1 << 16
 _MEASURE_S = 8.0  # after an answer, at most
 
 
@@ -152,9 +153,11 @@ def _verifier_key(path: Path | None) -> str | None:
     """Read the key from the file or else the environment: others can see a command line."""
     if path is None:
         return os.environ.get("EDGESPEC_VERIFIER_KEY")
+    from edgespec import kept_files
+
     try:
-        return path.read_text("utf-8").strip() or None
-    except (OSError, UnicodeDecodeError) as error:
+        return kept_files.read(path, _MOST_KEY_BYTES).decode("utf-8").strip() or None
+    except (OSError, ValueError) as error:
         raise click.UsageError(f"--verifier-key-file {path} cannot be read: {error}") from None
 
 

@@ -72,6 +72,13 @@ if TYPE_CHECKING:
         help="Let web pages from this origin use the server; can be given several times.",
     ),
     option(
+        "--allowed-host",
+        multiple=True,
+        metavar="NAME",
+        help="Without a key, answer also to this name of the server, such as "
+        "host.docker.internal; can be given several times.",
+    ),
+    option(
         "--max-queue",
         type=int,
         default=32,
@@ -227,6 +234,7 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         tls_key=params["tls_key"],
         insecure=params["insecure"],
         cors_origins=params["cors_origin"],
+        allowed_hosts=params["allowed_host"],
         max_queue=params["max_queue"],
         max_body_bytes=params["max_body_bytes"],
         max_prompt_tokens=params["max_prompt_tokens"],

@@ -17,21 +17,21 @@ from starlette.websockets import WebSocket
 from . import clients, logs
 from .errors import ApiError, as_api_error
 from .metrics import Metrics
-from .settings import ServerSettings
+from .settings import ServerSettings, host_of, is_loopback
 
 OPEN_PATHS = ("/health",)
 OPERATOR_PATHS = ("/metrics",)
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _CLIENT_LEFT = 499  # nginx's status for a client that left before it had its answer
 
 
 class AccessMiddleware:
     """ASGI middleware that admits, limits, counts and logs HTTP requests and WebSockets.
 
-    Keys are compared in constant time, all of them each time. A server without keys that listens
-    on this machine alone admits only requests whose `Host` is this machine: this refuses web pages
-    whose name was pointed here (DNS rebinding). A WebSocket that a web page opens needs an allowed
-    origin.
+    Keys are compared in constant time, all of them each time. Without keys, a web page could send
+    requests through the browser of somebody who may: so an `Origin` must be allowed or be this
+    machine, and if only this machine can connect, so must the `Host`. The latter refuses web pages
+    whose name was pointed here (DNS rebinding), which send no `Origin` with a GET. No key protects
+    WebSockets from pages that run where the key is known, so their `Origin` is always checked.
 
     names: what metrics and log call an endpoint function.
     """
@@ -73,25 +73,45 @@ class AccessMiddleware:
         return self._names.get(scope.get("endpoint"), asked)
 
     def _check(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        if scope["type"] == "websocket" and origin not in (None, *self._settings.cors_origins):
-            raise ApiError(403, f"web pages of {origin!r:.80} may not connect to this server")
+        if scope["type"] == "websocket" or not self._keys:
+            self._check_origin(scope)
         known = clients.remember(scope, self._keys)
         if scope["path"] in OPEN_PATHS:
             return
+        by_address = False
         if scope["path"] in OPERATOR_PATHS:
             operates = clients.is_operator(scope, self._metrics_key)
             if known and not operates:
                 raise _operator_only(bool(self._metrics_key))
             known = operates and (known or bool(self._metrics_key))
+            by_address = not self._metrics_key
         if not known:
             raise self._unknown_key(scope)
-        if not self._keys and self._settings.loopback and not _is_local(headers.get("host", "")):
+        if not self._keys and (self._settings.loopback or by_address):
+            self._check_host(scope)
+
+    def _check_origin(self, scope: Scope) -> None:
+        """Raise ApiError for a request that a web page sends from elsewhere."""
+        for origin in Headers(scope=scope).getlist("origin"):
+            scheme, _, host = origin.partition("://")
+            local = scheme in ("http", "https") and is_loopback(host_of(host))
+            if not local and origin not in self._settings.cors_origins:
+                raise ApiError(
+                    403,
+                    f"web pages of {origin!r:.80} may not use this server; --cors-origin ORIGIN "
+                    "allows an origin",
+                    code="unknown_origin",
+                )
+
+    def _check_host(self, scope: Scope) -> None:
+        """Raise ApiError for a request that was sent to a name of another machine."""
+        hosts = Headers(scope=scope).getlist("host")
+        name = host_of(hosts[0]) if len(hosts) == 1 else ""
+        if not is_loopback(name) and name not in self._settings.known_hosts:
             raise ApiError(
                 403,
-                "this server has no API key and answers only to localhost; start it with a key to "
-                "use it under another name",
+                f"without an API key this server answers only to localhost, not to {name!r:.80}; "
+                "start it with a key, or allow the name with --allowed-host NAME",
                 code="unknown_host",
             )
 
@@ -172,11 +192,6 @@ class _Exchange:
             "ms": round(1e3 * (time.monotonic() - self._began), 1),
             "client": clients.address_of(self._scope),
         }
-
-
-def _is_local(host: str) -> bool:
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return name.lower() in _LOCAL_NAMES
 
 
 def _operator_only(has_key: bool) -> ApiError:

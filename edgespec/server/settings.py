@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import ssl
 import stat
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import kept_files
 from ..config import SamplingParams, build
 from ..errors import ConfigError
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
+_MOST_BYTES = 1 << 20  # of a certificate, a key, or a file of keys
+
+# what may be between the scheme and the path of a URL: a name or an address, and a port
+_AUTHORITY = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<address>[\w.:%]+)\])(?::\d*)?", re.ASCII)
+_ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{_AUTHORITY.pattern}", re.ASCII)
 
 logger = logging.getLogger("edgespec.server")
 
@@ -30,7 +37,8 @@ class ServerSettings:
     use the server. metrics_key: opens `/metrics` and nothing else; without one only this machine
     can read metrics, because they tell of all clients' requests. tls_cert, tls_key: PEM files, both
     or none. insecure: listen beyond this machine although a key or TLS is missing. cors_origins:
-    origins whose web pages may call the server.
+    origins whose web pages may call the server. allowed_hosts: names besides localhost that a
+    server without keys answers to if only this machine can connect.
 
     max_queue: most requests that wait. max_body_bytes: most bytes of one request.
     max_prompt_tokens: most tokens of a prompt, 0 for the model's context. max_prompts: most prompts
@@ -47,6 +55,7 @@ class ServerSettings:
     tls_key: Path | None = None
     insecure: bool = False
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     max_queue: int = 32
     max_body_bytes: int = 2 << 20
     max_prompt_tokens: int = 0
@@ -74,6 +83,8 @@ class ServerSettings:
             raise ConfigError("the key for metrics is a client's API key; expected is another one")
         for origin in self.cors_origins:
             _check_origin(origin)
+        for host in self.allowed_hosts:
+            _check_host(host)
         build(SamplingParams, self.sampling)
         self._check_tls()
         self._check_exposure()
@@ -81,12 +92,14 @@ class ServerSettings:
     @property
     def loopback(self) -> bool:
         """True if only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a name may stand for any address
+        if self.host.endswith(".localhost"):  # to listen on: the resolver may give any address
             return False
+        return is_loopback(self.host)
+
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """The hosts besides localhost that requests may be sent to, as `host_of` has them."""
+        return frozenset(map(host_of, self.allowed_hosts))
 
     @property
     def scheme(self) -> str:
@@ -106,9 +119,11 @@ class ServerSettings:
                 self.tls_cert, self.tls_key, password=lambda: b""
             )
         except (ssl.SSLError, ValueError) as error:
+            mismatch = str(getattr(error, "reason", "")).endswith("MISMATCH")
             raise ConfigError(
-                f"{self.tls_cert} and {self.tls_key} are no certificate and its key: {error}; "
-                "expected are two PEM files that belong together, the key without a passphrase"
+                f"{self.tls_cert} and {self.tls_key} are no certificate and its key"
+                f"{': the key belongs to another one' if mismatch else ''}; expected are two PEM "
+                "files that belong together, the key without a passphrase"
             ) from None
 
     def _check_exposure(self) -> None:
@@ -183,20 +198,46 @@ def _check_key(key: str) -> None:
         )
 
 
-def _check_origin(origin: str) -> None:
-    scheme, _, rest = origin.partition("://")
-    if scheme not in ("http", "https") or not rest or "/" in rest or "*" in rest:
+def host_of(authority: str) -> str:
+    """Return the host of a `Host` header or an origin in lower case, without port and brackets.
+
+    "" if it is not a host.
+    """
+    parts = _AUTHORITY.fullmatch(authority)
+    return (parts["address"] or parts["name"].removesuffix(".")).lower() if parts else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address or a name in lower case that always means this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # any other name may stand for any address
+        return False
+
+
+def _check_host(host: str) -> None:
+    if not host_of(host):
         raise ConfigError(
-            f"{origin!r} is no origin; expected is a scheme and a host such as "
-            "https://app.example.com, without a path"
+            f"{host!r} is not a host; expected is a name such as host.docker.internal"
+        )
+
+
+def _check_origin(origin: str) -> None:
+    if not _ORIGIN.fullmatch(origin) or origin != origin.lower():
+        raise ConfigError(
+            f"{origin!r} is not an origin; expected is a scheme and a host such as "
+            "https://app.example.com, in lower case and without a path"
         )
 
 
 def _readable(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+        return kept_files.read(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {why}") from None
 
 
 def _secret(path: Path) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
+import re
 import socket
 import ssl
 import threading
@@ -12,8 +14,10 @@ import threading
 import httpx
 import pytest
 
+from edgespec.config import RemoteConfig
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.server.streams import EventStream, PlainForm
+from edgespec.verifiers.remote import failures
 from tests.helpers.serving import until
 
 CHAT = "/v1/chat/completions"
@@ -238,9 +242,8 @@ def test_tls(running, engine, say, tls):
             httpx.get(server.url.replace("https", "http") + "/health")
 
 
-def test_a_device_is_told_why_it_is_refused(running, engine, tls):
+def test_a_device_is_told_why_it_is_refused(running, engine, tls, monkeypatch):
     from edgespec import ConfigError, VerifierRefused, VerifierUnavailable
-    from edgespec.config import RemoteConfig
     from edgespec.verifiers.remote import RemoteVerifier
 
     def refused(url, kind, says):
@@ -255,4 +258,65 @@ def test_a_device_is_told_why_it_is_refused(running, engine, tls):
         port = server.url.rpartition(":")[2]
         refused(f"wss://127.0.0.1:{port}", VerifierUnavailable, "ws:// is without")
         refused(f"ws://127.0.0.1:{port}", VerifierRefused, "wants a key and none was given")
+    with running(engine) as server:  # without sessions
+        port = server.url.rpartition(":")[2]
+        refused(
+            f"ws://127.0.0.1:{port}", VerifierRefused, "verifies for no devices, or wants a key"
+        )
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)
+        loopback = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port)))]
+        refused(f"ws://robot.example:{port}", VerifierRefused, "--allowed-host NAME")
+        monkeypatch.undo()
     refused("ws://[::1", ConfigError, "no address")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", b"200"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n", b"403"),
+        (b"GET /v1/models HTTP/1.1\r\nHost:\r\n", b"403"),
+        (b"GET /v1/models HTTP/1.1\r\n", b"400"),
+        (b"GET /v1/models HTTP/1.0\r\n", b"403"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", b"400"),
+        (b"GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n", b"404"),
+        (b"GET http://localhost/v1/models HTTP/1.1\r\nHost: evil.example\r\n", b"403"),
+        (b"OPTIONS /v1/models HTTP/1.1\r\nHost: evil.example\r\n", b"403"),
+    ],
+)
+def test_hosts_on_the_wire(running, engine, head, status):
+    with running(engine) as server:
+        address = ("127.0.0.1", httpx.URL(server.url).port)
+        with socket.create_connection(address) as sock:
+            sock.sendall(head + b"Connection: close\r\n\r\n")
+            assert sock.makefile("rb").readline().split()[1] == status
+
+
+def test_connections_that_stall_in_the_handshake_delay_nobody(running, engine, tls, caplog):
+    hello = b"\x16\x03\x01\x02\x00"  # the beginning of a record that does not go on
+    with running(engine, tls_cert=tls / "cert.pem", tls_key=tls / "key.pem") as server:
+        address = ("127.0.0.1", httpx.URL(server.url).port)
+        with contextlib.ExitStack() as stack:
+            for i in range(100):
+                sock = stack.enter_context(socket.create_connection(address))
+                sock.sendall(hello[: i % 6])
+            context = ssl.create_default_context(cafile=tls / "cert.pem")
+            assert httpx.get(server.url + "/health", verify=context, timeout=5).status_code == 200
+            plain = stack.enter_context(socket.create_connection(address))
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP" not in plain.makefile("rb").read()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"), [(10, "needs a new one"), (9, "clock"), (62, "address"), (64, "address"),
+                       (18, "SSL_CERT_FILE, which is now ca.pem$")],
+)  # fmt: skip
+def test_what_helps_against_a_certificate(code, says, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "ca.pem")
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, "it is not\nvalid."
+    told = str(failures.not_connected(error, RemoteConfig("wss://far"), "far"))
+    assert "not trusted: it is not valid; " in told
+    assert re.search(says, told)
+    assert ("SSL_CERT_FILE" in told) == (code == 18)

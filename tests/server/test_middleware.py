@@ -80,16 +80,67 @@ def test_all_keys_are_compared_whichever_fits(client_of, monkeypatch):
         assert compared == [k.encode() for k in KEYS]
 
 
-def test_without_a_key_only_this_machine_is_a_host(client_of):
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LocalHost:8080", "localhost.", "app.localhost:1", "127.0.0.1:8080",
+     "127.9.9.9", "[::1]:8080", "[::1]", "[::1%lo]:8080"],
+)  # fmt: skip
+def test_this_machine_is_a_host_without_a_key(client_of, host):
+    for path in ("/v1/models", "/metrics"):
+        assert client_of().get(path, headers={"Host": host}).status_code == 200
+
+
+ELSEWHERE = [
+    "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "",
+    "192.168.1.2", "127.1", "0.0.0.0:8080", "localhost@evil.example", "evil.example@localhost",
+    "localhost:80:80", "localhost,evil.example", "localhost..", "notlocalhost", "[::1", "::1",
+    "[fd00::1]", "localhost/..",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_no_other_name_is_a_host_without_a_key(client_of, host):
     client = client_of()
-    for host in ("localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
-        assert client.get("/v1/models", headers={"Host": host}).status_code == 200
-    for host in ("evil.example", "evil.example:8080", "localhost.evil.example", ""):
-        refused = client.get("/v1/models", headers={"Host": host})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "unknown_host")
-    keyed = client_of(api_keys=KEYS)
+    for path in ("/v1/models", "/metrics", "/v1/vocabulary", "/absent"):
+        refused = client.get(path, headers={"Host": host, "X-Forwarded-Host": "localhost"})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (403, "unknown_host")
+        assert "--allowed-host" in error["message"]
+    assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_which_other_hosts_are_answered(client_of):
+    allowing = client_of(allowed_hosts=("host.docker.internal",))
+    for host, status in (("Host.Docker.Internal:8080", 200), ("evil.example", 403)):
+        assert allowing.get("/v1/models", headers={"Host": host}).status_code == status
     headers = bearer(KEYS[0]) | {"Host": "robot.example"}
-    assert keyed.get("/v1/models", headers=headers).status_code == 200
+    assert client_of(api_keys=KEYS).get("/v1/models", headers=headers).status_code == 200
+    everywhere = client_of(host="0.0.0.0", insecure=True)
+    for path, status in (("/v1/models", 200), ("/metrics", 403)):  # which an address would open
+        assert everywhere.get(path, headers={"Host": "evil.example"}).status_code == status
+
+
+@pytest.mark.parametrize("where", [{}, {"host": "0.0.0.0", "insecure": True}])
+def test_without_a_key_pages_need_an_allowed_origin(client_of, say, where):
+    extension = "chrome-extension://abcdefgh"
+    routes = [WebSocketRoute("/echo", echo)]
+    client = client_of(routes=routes, cors_origins=(extension,), **where)
+    for origin in ("http://localhost:3000", "https://127.0.0.1", "http://app.localhost", extension):
+        sent = client.post(CHAT, json=say("hello"), headers={"Origin": origin})
+        assert sent.status_code == 200
+        with client.websocket_connect("ws://localhost/echo", headers={"Origin": origin}) as socket:
+            socket.send_text("hi")
+    evil = [f"http://{host}" for host in ELSEWHERE]
+    for origin in (*evil, "null", "", "file://", "localhost", f"{extension}x"):
+        for path in (CHAT, "/health", "/absent"):
+            refused = client.post(path, json=say("hello"), headers={"Origin": origin})
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (403, "unknown_origin")
+            assert "--cors-origin" in error["message"]
+        with pytest.raises(WebSocketDenialResponse):
+            client.websocket_connect("ws://localhost/echo", headers={"Origin": origin}).__enter__()
+    twice = [("Origin", "http://localhost"), ("Origin", "http://evil.example")]
+    assert client.get("/v1/models", headers=twice).status_code == 403
 
 
 def test_websockets_pass_the_same_checks(client_of):
@@ -147,9 +198,10 @@ def test_web_pages_are_let_in_by_name_only(client_of):
     origin = {"Origin": "https://app.example"}
     asking = origin | {"Access-Control-Request-Method": "POST"}
     asking["Access-Control-Request-Headers"] = "x-stainless-lang,anthropic-beta,authorization"
-    closed = client_of()
-    assert "access-control-allow-origin" not in closed.get("/v1/models", headers=origin).headers
-    assert closed.options(CHAT, headers=asking).status_code == 405
+    closed = client_of(api_keys=KEYS)
+    for refused in (closed.get("/v1/models", headers=origin), closed.options(CHAT, headers=asking)):
+        assert refused.status_code == 401
+        assert "access-control-allow-origin" not in refused.headers
     client = client_of(cors_origins=("https://app.example",), api_keys=KEYS)
     preflight = client.options(CHAT, headers=asking)
     assert preflight.status_code == 200

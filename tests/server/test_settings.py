@@ -58,6 +58,22 @@ def test_tls_files(tmp_path, tls):
         settings(tls_cert=tmp_path / "absent.pem", tls_key=key)
     with pytest.raises(ConfigError, match="no certificate and its key"):
         settings(tls_cert=key, tls_key=key)
+    pipe, empty = tmp_path / "pipe.pem", tmp_path / "empty.pem"
+    os.mkfifo(pipe, 0o600)
+    empty.touch(0o600)
+    for wrong, says in (
+        ({"tls_key": tls / "locked_key.pem"}, "the key without a passphrase"),
+        ({"tls_key": empty}, "no certificate and its key"),
+        ({"tls_cert": empty}, "no certificate and its key"),
+        ({"tls_key": pipe}, "no regular file"),
+        ({"tls_cert": pipe}, "no regular file"),
+        ({"tls_cert": tmp_path}, "no regular file"),
+        ({"tls_key": tls / "other_key.pem"}, "the key belongs to another one"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            settings(**({"tls_cert": cert, "tls_key": key} | wrong))
+    with pytest.raises(ConfigError, match="no regular file"):
+        read_keys(pipe, {})
 
 
 @pytest.mark.parametrize(
@@ -66,6 +82,10 @@ def test_tls_files(tmp_path, tls):
         {"port": -1}, {"port": 65536}, {"max_queue": -1}, {"max_body_bytes": 1}, {"grace_s": -1},
         {"model": ""}, {"model": "a\nb"}, {"api_keys": ("",)}, {"api_keys": ("a b",)},
         {"api_keys": ("schlüssel",)}, {"cors_origins": ("*",)}, {"cors_origins": ("a.example",)},
+        {"cors_origins": ("https://A.example",)}, {"cors_origins": ("null",)},
+        {"cors_origins": ("https://user@a.example",)}, {"cors_origins": ("https://",)},
+        {"allowed_hosts": ("",)}, {"allowed_hosts": ("http://a.example",)},
+        {"allowed_hosts": ("*",)},
         {"cors_origins": ("https://a.example/path",)}, {"sampling": {"temperature": -1}},
         {"sampling": {"fish": 1}}, {"max_prompts": 0}, {"arrival_s": 0},
     ],
