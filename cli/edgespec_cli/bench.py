@@ -23,7 +23,7 @@ from .measuring import (
 from .options import model_options, option, pass_params, speculation_options, verifier_options
 from .parameters import NumbersType
 from .peers import peers
-from .render import status
+from .render import say_lines, status
 from .replay import record, replay
 
 
@@ -91,7 +91,7 @@ def bench(ctx: click.Context) -> int:
         )
         answers, code = until_stopped(running, line)
     rows = summary.summary(answers)
-    click.echo(reports.report(about, rows, params["output"]))
+    say_lines(reports.report(about, rows, params["output"]))
     if picture:
         reports.plot(picture, about, rows)
     return code

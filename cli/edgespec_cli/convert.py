@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from .arguments import is_typed, refuse_typed
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option
 from .parameters import KeyValueType, LayersType, ModelType
-from .render import names, size, told
+from .render import say, say_json, size, told
 
 if TYPE_CHECKING:
     import edgespec
@@ -120,7 +119,7 @@ def convert(
             offline=offline, hidden_states=hidden_states or (), **options,
         )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(made.to_dict(), indent=2))
+        say_json(made.to_dict())
     else:
         _show(made)
 
@@ -151,9 +150,9 @@ def _add(
             path = edgespec.add_tree_inputs(source, progress=show, **options)
             added.append("evaluates token trees")
     if as_json:
-        click.echo(json.dumps({"path": str(path)}, indent=2))
+        say_json({"path": str(path)})
     else:
-        click.echo(f"{names(str(path))} {' and '.join(added)}")
+        say(f"{path} {' and '.join(added)}")
 
 
 def _convert_head(
@@ -175,26 +174,26 @@ def _convert_head(
             offline=offline,
         )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(made.to_dict(), indent=2))
+        say_json(made.to_dict())
         return
     read = ", ".join("the last state" if i < 0 else str(i) for i in made.layers)
     lines = {
-        "made": f"{names(str(made.path))}, {made.kind}, {made.precision}, {size(made.size)}",
+        "made": f"{made.path}, {made.kind}, {made.precision}, {size(made.size)}",
         "layers": read or "keys and values of all",
-        "license": names(made.license),
+        "license": made.license,
     }
-    for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
-        click.echo(f"{label:<8}{value}")
+    for label, value in [*lines.items(), *(("note", w) for w in made.warnings)]:
+        say(f"{label:<8}{value}")
 
 
 def _show(made: edgespec.Conversion) -> None:
     slow = [f"{step} {seconds:.0f} s" for step, seconds in made.seconds.items() if seconds >= 1]
     lines = {
-        "made": f"{names(str(made.path))}, {made.precision}, {size(made.size)}",
+        "made": f"{made.path}, {made.precision}, {size(made.size)}",
         "greedy": f"{made.agreement:.0%} of the source's {made.n_greedy} tokens agree; on its "
         f"own it writes the first {made.greedy_equal} of them",
         "logits": f"{made.divergence:.2g} nats a token, at most {made.max_difference:.2g} apart",
         "took": ", ".join(slow),
     }
-    for label, value in [*lines.items(), *(("note", names(w)) for w in made.warnings)]:
-        click.echo(f"{label:<8}{value}")
+    for label, value in [*lines.items(), *(("note", w) for w in made.warnings)]:
+        say(f"{label:<8}{value}")

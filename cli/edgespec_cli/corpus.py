@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 
@@ -12,7 +11,7 @@ import cloup
 from .loading import fetched
 from .options import json_option, offline_option, option
 from .parameters import ModelType, PathsType
-from .render import counted, is_terminal, name, names, size, status, table
+from .render import confirm, counted, is_terminal, say, say_json, size, status, table
 
 
 @cloup.group()
@@ -53,15 +52,15 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
         )
         collection = made.collection
     n_files = sum(document.n_tokens > 0 for document in collection.documents)
-    click.echo(
+    say(
         f"{counted(n_files, 'file')}, {collection.n_tokens} tokens, "
-        f"{size(8 * collection.n_tokens)} on disk, for {name(collection.model)} and models "
+        f"{size(8 * collection.n_tokens)} on disk, for {collection.model} and models "
         f"with its vocabulary; {made.n_tokenised} of them tokenised now"
     )
     if without := made.without_text(paths):
-        click.echo(f"no text was found in {names(', '.join(without))}", err=True)
+        say(f"no text was found in {', '.join(without)}", err=True)
     if left_out := _left_out(made.left_out):
-        click.echo(f"left out: {left_out}", err=True)
+        say(f"left out: {left_out}", err=True)
 
 
 def _left_out(reasons: Counter[str]) -> str:
@@ -83,7 +82,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         fields = ("kind", "vocabulary", "model", "roots", "n_documents", "n_tokens", "size")
         rows = [{field: getattr(entry, field) for field in fields} for entry in found]
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
     elif found:
         table(
             ("kind", "for", "tokens", "size", "from"),
@@ -99,7 +98,7 @@ def list_(as_json: bool) -> None:
             ],
         )
     if not found:
-        click.echo("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)
+        say("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)
 
 
 @corpus.command()
@@ -114,6 +113,6 @@ def clear(yes: bool) -> None:
     found = corpora.stored()
     what = f"what is kept to draft from ({size(sum(entry.size for entry in found))})"
     if not yes and not is_terminal(sys.stdin):
-        raise click.UsageError(f"nobody can be asked whether to delete {names(what)}; add -y")
-    if yes or click.confirm(f"delete {what}?", err=True):
-        click.echo(f"deleted, {size(corpora.clear())} freed")
+        raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
+    if yes or confirm(f"delete {what}?"):
+        say(f"deleted, {size(corpora.clear())} freed")

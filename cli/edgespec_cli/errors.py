@@ -15,7 +15,7 @@ from typing import Any
 import click
 import cloup
 
-from .render import names
+from .render import say
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
@@ -119,12 +119,12 @@ def describe(error: BaseException) -> str:
 
 def line(message: str) -> None:
     """Write an error message to stderr."""
-    click.echo(f"edgespec: error: {names(message)}", err=True)
+    say(f"edgespec: error: {message}", err=True)
 
 
 def note(message: str) -> None:
     """Write to stderr what is no error, but should be known."""
-    click.echo(f"edgespec: {names(message)}", err=True)
+    say(f"edgespec: {message}", err=True)
 
 
 def _drop_stdout() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import click
 
 from .errors import ErrorGroup
+from .render import say
 
 COMMANDS = {
     "complete": '`edgespec run "TEXT"` answers a prompt',
@@ -190,4 +191,4 @@ def remark_variables(environment: Mapping[str, str]) -> None:
     """Say which variables of other servers are set, are not read, and have a name of ours."""
     for theirs, ours in VARIABLES.items():
         if theirs in environment and ours.partition(" ")[0].partition("=")[0] not in environment:
-            click.echo(f"note: {theirs} is set and is not read; here it is {ours}", err=True)
+            say(f"note: {theirs} is set and is not read; here it is {ours}", err=True)

@@ -14,7 +14,7 @@ import click
 
 from .answer import CtrlC
 from .arguments import engine_arguments, refuse_typed
-from .render import Status, count, is_terminal, name, names, size, status
+from .render import Status, count, is_terminal, name, say, size, status
 
 if TYPE_CHECKING:
     import edgespec
@@ -116,7 +116,7 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
     """
     import edgespec
 
-    with status(f"connecting to {names(options['verifier'])}"):
+    with status(f"connecting to {options['verifier']}"):
         engine = edgespec.connect(**verifier_arguments(options, arguments))
     with engine:
         yield engine
@@ -195,7 +195,7 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
             reference = choice.reference
             _show_choice(choice)
         n_bytes = choice.taken.size if choice else None
-        click.echo(f"fetching {announcement(reference, n_bytes)}", err=True)
+        say(f"fetching {announcement(reference, n_bytes)}", err=True)
     with progress_bar() as progress:
         return hub.pull(reference, progress=progress, offline=offline)
 
@@ -206,13 +206,13 @@ def _show_choice(choice: Choice) -> None:
     width = max(map(len, shown.values()))
     for model, text in shown.items():
         mark = "*" if model == choice.taken else " "
-        click.echo(f"{mark} {text:<{width}}  {size(model.size):>9}", err=True)
+        say(f"{mark} {text:<{width}}  {size(model.size):>9}", err=True)
     if others := [text for model, text in shown.items() if model != choice.taken]:
         another = f"hf:{name(choice.repository.repo)}:{others[-1]}"
-        click.echo(f"* is taken; {another} names another one", err=True)
+        say(f"* is taken; {another} names another one", err=True)
     for head in choice.heads:
         file = name(choice.named(head))
-        click.echo(f"a trained head for it: edgespec pull {file}, then -md {file}", err=True)
+        say(f"a trained head for it: edgespec pull {file}, then -md {file}", err=True)
 
 
 def announcement(reference: str, n_bytes: int | None = None) -> str:
@@ -220,7 +220,7 @@ def announcement(reference: str, n_bytes: int | None = None) -> str:
     entry = entry_of(reference)
     if entry is None:
         what = "licence" if n_bytes else "size and licence"
-        return f"{names(reference)}, {size(n_bytes)} ({what}: see its page on the hub)"
+        return f"{reference}, {size(n_bytes)} ({what}: see its page on the hub)"
     file = entry.file(reference.partition(":")[2] or None)
     return (
         f"{entry.name}: {entry.title}, {count(entry.parameters)} parameters, "
@@ -254,7 +254,7 @@ def progress_bar() -> Iterator[Progress]:
 
         def show(description: str, done: int, total: int | None) -> None:
             if description not in tasks:
-                tasks[description] = bar.add_task(names(description), total=total)
+                tasks[description] = bar.add_task(name(description), total=total)
             bar.update(tasks[description], completed=done, total=total)
 
         yield show
@@ -270,6 +270,6 @@ def plain_progress(every_s: float = 10.0) -> Progress:
             return
         last[description] = now
         so_far = f"{size(done)} of {size(total)}" if total else size(done)
-        click.echo(f"{names(description)}: {so_far}", err=True)
+        say(f"{description}: {so_far}", err=True)
 
     return show

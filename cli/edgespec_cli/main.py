@@ -18,7 +18,8 @@ from .habits import HabitGroup
 from .models import inspect, models
 from .options import option
 from .pull import pull
-from .render import names
+from .render import name as shown
+from .render import names, say
 from .run import run
 from .serve import serve
 from .stored import list_, rm
@@ -33,7 +34,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         import edgespec
 
-        click.echo(f"edgespec {edgespec.__version__}")
+        say(f"edgespec {edgespec.__version__}")
         ctx.exit()
 
 
@@ -72,6 +73,10 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of a traceback below it."""
         return names(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return shown(super().formatMessage(record))
 
 
 def _log_to_stderr(level: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import cloup
 from .loading import entry_of, licence
 from .options import json_option
 from .parameters import ModelType
-from .render import count, name, size, table
+from .render import count, say, say_json, size, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -38,7 +37,7 @@ def models(reference: str | None, as_json: bool) -> None:
         return
     rows = [_row(entry) for entry in hub.entries().values()]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table(
         ("name", "parameters", "quantisation", "size", "memory", "licence", "drafts", "on disk"),
@@ -56,9 +55,7 @@ def models(reference: str | None, as_json: bool) -> None:
             for row in rows
         ],
     )
-    click.echo(
-        f"memory: weights and {_N_CTX} tokens of context; option -c changes the context", err=True
-    )
+    say(f"memory: weights and {_N_CTX} tokens of context; option -c changes the context", err=True)
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _show_entry(entry: Entry, as_json: bool) -> None:
     """Show one model, the files that there are of it, and what drafts for it."""
     row = _row(entry)
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        say_json(row)
         return
     facts = {
         "name": f"{entry.name}: {entry.title}",
@@ -108,11 +105,11 @@ def _show_entry(entry: Entry, as_json: bool) -> None:
         "drafts": ", ".join(entry.drafts) or "–",
     }
     for label, value in facts.items():
-        click.echo(f"{label:<12}{name(value)}")
+        say(f"{label:<12}{value}")
     for head in entry.heads:
         to_do = "" if head.file else ", a checkpoint to convert"
         known = licence(head) if head.licence else "see its card"
-        click.echo(f"{'head':<12}{head.kind}, {name(head.reference)}{to_do}; licence: {known}")
+        say(f"{'head':<12}{head.kind}, {head.reference}{to_do}; licence: {known}")
     table(
         ("quantisation", "size", "memory", "on disk"),
         [
@@ -143,18 +140,18 @@ def inspect(reference: str, as_json: bool) -> None:
     drafts = edgespec.fitting_drafts(reference)
     entry = entry_of(reference)
     if as_json:
-        click.echo(json.dumps(_inspection(info, drafts, entry), indent=2))
+        say_json(_inspection(info, drafts, entry))
         return
     for label, value in _facts(info, entry):
-        click.echo(f"{label:<14}{name(value)}")
+        say(f"{label:<14}{value}")
     cache = {2: "f16", 4: "f32"}.get(info.kv_element_size, "")
-    click.echo(f"memory        weights + {cache} KV cache + a little work space:")
+    say(f"memory        weights + {cache} KV cache + a little work space:")
     for n_ctx, total in _memory(info):
-        click.echo(f"  context {n_ctx:>7}  {size(total)}")
-    click.echo("drafts        " + ("" if drafts else "there is no other model on this disk"))
+        say(f"  context {n_ctx:>7}  {size(total)}")
+    say("drafts        " + ("" if drafts else "there is no other model on this disk"))
     for draft in drafts:
         verdict = "fits" if draft.fits else "does not fit"
-        click.echo(f"  {name(draft.reference)}: {verdict}, {name(draft.why)}")
+        say(f"  {draft.reference}: {verdict}, {draft.why}")
 
 
 def _is_head(reference: str) -> bool:
@@ -170,14 +167,14 @@ def _show_head(reference: str, as_json: bool) -> None:
 
     path, facts = model_path(reference), edgespec.inspect_head(reference)
     if as_json:
-        click.echo(json.dumps({"path": str(path)} | asdict(facts), indent=2))
+        say_json({"path": str(path)} | asdict(facts))
         return
     shown = {"file": str(path), "name": facts.source} | in_words(facts)
     shown |= {"size": f"{size(facts.size)}, of which a guess reads {size(facts.read_size)}"}
     shown |= {"context": f"{facts.n_ctx_train} tokens in training"} if facts.n_ctx_train else {}
     for label, value in shown.items():
         if value:
-            click.echo(f"{label:<14}{name(value)}")
+            say(f"{label:<14}{value}")
 
 
 def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from .measuring import (
     until_stopped,
 )
 from .options import model_options, option, pass_params
-from .render import status
+from .render import say, say_lines, status
 
 if TYPE_CHECKING:
     import edgespec
@@ -76,7 +76,7 @@ def peers(ctx: click.Context) -> int:
             answers, code = until_stopped(running, line)
     settings = {mode.name: dict(mode.settings) for mode in modes}
     rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
-    click.echo(reports.report(about, rows, params["output"]))
+    say_lines(reports.report(about, rows, params["output"]))
     return code
 
 
@@ -113,7 +113,7 @@ def _running(modes: list[Mode], weights: Weights, peer_python: str) -> Iterator[
             try:
                 peer = Peer(mode, weights, python)
             except edgespec.EngineMissing as error:
-                click.echo(f"left out: {error}", err=True)
+                say(f"left out: {error}", err=True)
             else:
                 started.append(stack.enter_context(contextlib.closing(peer)))
         yield started

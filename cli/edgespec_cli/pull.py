@@ -10,7 +10,7 @@ import cloup
 from .loading import announcement, entry_of, fetched, progress_bar
 from .options import offline_option, option
 from .parameters import ModelType
-from .render import name, names, size, told
+from .render import say, say_path, size, told
 
 
 @cloup.command()
@@ -56,8 +56,8 @@ def pull(reference: str, target: str | None, precision: str, offline: bool, quie
     path = fetched(reference, offline=offline)
     if there and not quiet:
         what = f": {announcement(reference)}" if entry_of(reference) else ""
-        click.echo(f"already on disk{what}", err=True)
-    click.echo(str(path))
+        say(f"already on disk{what}", err=True)
+    say_path(path)
     if not quiet:
         _suggest(reference)
 
@@ -68,9 +68,9 @@ def _suggest(reference: str) -> None:
 
     entry = entry_of(reference)
     if entry and entry.drafts and not any(map(hub.resolve, entry.drafts)):
-        click.echo(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
+        say(f"a draft model for it: edgespec pull {entry.drafts[0]}", err=True)
     if entry and entry.heads and not any(hub.resolve(head.reference) for head in entry.heads):
-        click.echo(f"a trained head for it: edgespec pull {entry.heads[0].reference}", err=True)
+        say(f"a trained head for it: edgespec pull {entry.heads[0].reference}", err=True)
 
 
 def _checkpoint(reference: str, offline: bool, quiet: bool) -> Path | None:
@@ -85,7 +85,7 @@ def _checkpoint(reference: str, offline: bool, quiet: bool) -> Path | None:
         return None
     if not quiet:
         what = f"the checkpoint of a trained head, {size(head.size)}"
-        click.echo(f"fetching {names(reference)}: {what}", err=True)
+        say(f"fetching {reference}: {what}", err=True)
     with progress_bar() as progress:
         return hub.pull_head(head, progress=progress)
 
@@ -102,12 +102,12 @@ def _convert(
     known = hub.targets_of(reference)
     if not quiet:
         card = read_head(folder).license
-        click.echo(f"licence of the head, as its card names it: {name(card)}", err=True)
+        say(f"licence of the head, as its card names it: {card}", err=True)
     target = target or next((each for each in known if hub.resolve(each)), None)
     if target is None:
-        click.echo(str(folder))
+        say_path(folder)
         if not quiet:
-            click.echo(_how_to(folder, known), err=True)
+            say(_how_to(folder, known), err=True)
         return
     out = hub.models_dir() / f"{folder.name}-head-{precision}"
     model = fetched(target, offline=offline)
@@ -117,9 +117,9 @@ def _convert(
                 folder, target, out, precision=precision,  # type: ignore[arg-type]
                 progress=show, offline=offline,
             )  # fmt: skip
-    click.echo(str(out))
+    say_path(out)
     if not quiet:
-        click.echo(f"it drafts for {names(target)}: edgespec chat -m {names(target)}", err=True)
+        say(f"it drafts for {target}: edgespec chat -m {target}", err=True)
 
 
 def _is_for(folder: Path, noted: str) -> bool:
@@ -137,6 +137,4 @@ def _how_to(folder: Path, known: list[str]) -> str:
     """Return how to convert a checkpoint whose target is not on this disk."""
     target = known[0] if known else "MODEL"
     first = f"edgespec pull {target}, then " if known else ""
-    return (
-        f"to draft with it: {first}edgespec convert {names(str(folder))} --head --target {target}"
-    )
+    return f"to draft with it: {first}edgespec convert {folder} --head --target {target}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +48,33 @@ def name(text: str) -> str:
 
 
 def names(text: str) -> str:
-    """Return lines of text with such names in them, treated as `name` does."""
+    """Return lines of text that are ours, with such names in them, treated as `name` does."""
     return "\n".join(map(name, text.split("\n")))
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Write a line to stdout or stderr, treated as `name` does: any part may be foreign text."""
+    click.echo(name(text), err=err)
+
+
+def say_lines(text: str) -> None:
+    """Write lines of ours to stdout, as `say` does each."""
+    click.echo(names(text))
+
+
+def say_json(value: Any, indent: int | None = 2) -> None:
+    """Write a value to stdout as JSON in ASCII, in which nothing steers a terminal."""
+    click.echo(json.dumps(value, indent=indent))
+
+
+def say_path(path: Path) -> None:
+    """Write a path to stdout: as it is for programs, treated as `name` does for a terminal."""
+    print(name(str(path)) if is_terminal(sys.stdout) else path, flush=True)
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr, and return whether the user agrees."""
+    return bool(click.confirm(name(question), err=True))
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -117,7 +146,7 @@ class Screen:
             self._in_reasoning = False
             self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
-        text = names(text)
+        text = name(text)
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)
 
     def write(self, text: str, stream: TextIO | None = None) -> None:
@@ -265,7 +294,7 @@ class Status:
         if self._status is None:
             self._status = Console(stderr=True).status("")
             self._status.start()
-        self._status.update(Text(names(self._text)))
+        self._status.update(Text(name(self._text)))
 
 
 @contextmanager
@@ -292,6 +321,6 @@ def told() -> Iterator[Callable[[str], None]]:
 
     def show(text: str) -> None:
         if sys.stderr is not None:
-            print(names(text), file=sys.stderr, flush=True)
+            say(text, err=True)
 
     yield show

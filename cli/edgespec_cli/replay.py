@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from .measuring import (
 )
 from .options import FILE, model_options, option, pass_params
 from .parameters import SpecType
-from .render import status
+from .render import say, say_json, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +81,7 @@ def replay(
         _matrix(found)
         return
     for row in found:
-        click.echo(json.dumps(row))
+        say_json(row, indent=None)
 
 
 def _matrix(rows: list[dict[str, Any]]) -> None:
@@ -91,15 +90,15 @@ def _matrix(rows: list[dict[str, Any]]) -> None:
 
     categories = list(dict.fromkeys(row["category"] for row in rows))
     width = max(len(row["profile"]) for row in rows) + 12
-    click.echo("Speedup over plain decoding; mean is the geometric mean.")
-    click.echo(" " * width + " ".join(f"{c[:12]:>12}" for c in categories) + f"{'mean':>13}")
+    say("Speedup over plain decoding; mean is the geometric mean.")
+    say(" " * width + " ".join(f"{c[:12]:>12}" for c in categories) + f"{'mean':>13}")
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         groups.setdefault((row["profile"], row["policy"]), []).append(row["speedup"])
     for (profile, policy), values in groups.items():
         if policy != "plain":
             figures = " ".join(f"{value:12.2f}" for value in values)
-            click.echo(
+            say(
                 f"{profile} {policy:<11}".rjust(width) + figures + f"{geometric_mean(values):13.2f}"
             )
 
@@ -134,5 +133,5 @@ def record(ctx: click.Context) -> int:
 
         found, code = until_stopped(recording(), line)
     traces.save(params["output"], found)
-    click.echo(f"{len(found)} answers in {params['output']}", err=True)
+    say(f"{len(found)} answers in {params['output']}", err=True)
     return code

@@ -22,7 +22,7 @@ from .options import (
     sampling_options,
     speculation_options,
 )
-from .render import names
+from .render import say
 
 if TYPE_CHECKING:
     import edgespec
@@ -150,14 +150,14 @@ def serve(ctx: click.Context) -> int:
         sessions, why = _sessions(engine, settings, ctx)
 
         def announce(url: str) -> None:
-            click.echo(
-                f"serving {names(settings.model)} at {url} · OpenAI's API under {url}/v1 · "
+            say(
+                f"serving {settings.model} at {url} · OpenAI's API under {url}/v1 · "
                 f"speculation: {engine.describe()['speculation']}"
             )
             if sessions is not None:
-                click.echo(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
+                say(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
             elif why:
-                click.echo(f"verifying for no devices: {why}")
+                say(f"verifying for no devices: {why}")
 
         with contextlib.closing(sessions) if sessions is not None else contextlib.nullcontext():
             app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -10,7 +9,7 @@ import cloup
 
 from .options import json_option, option
 from .parameters import ModelType
-from .render import is_terminal, name, size, table
+from .render import confirm, is_terminal, say, say_json, size, table
 
 
 @cloup.command("list", aliases=["ls"])
@@ -29,14 +28,14 @@ def list_(as_json: bool) -> None:
             {"name": m.reference, "format": m.format, "size": m.size, "path": str(m.path)}
             for m in found
         ]
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
     elif found:
         table(
             ("name", "format", "size", "file"),
             [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in found],
         )
     if not found:
-        click.echo("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
+        say("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
 
 
 @cloup.command()
@@ -54,11 +53,11 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
     from edgespec.loading.kept import forget_learned
 
     for model in [hub.find(reference) for reference in references]:
-        what = f"{name(model.reference)} ({name(str(model.path))}, {size(model.size)})"
+        what = f"{model.reference} ({model.path}, {size(model.size)})"
         if not yes and not is_terminal(sys.stdin):
             raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
-        if yes or click.confirm(f"delete {what}?", err=True):
+        if yes or confirm(f"delete {what}?"):
             forget_learned(model.path)
             copy = discard_copy_of(model.path)  # while the file tells which one is its own
             also = " and its copy in a faster format" if copy else ""
-            click.echo(f"deleted {what}{also}, {size(copy + hub.remove(model))} freed")
+            say(f"deleted {what}{also}, {size(copy + hub.remove(model))} freed")

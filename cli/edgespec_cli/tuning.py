@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,7 @@ from .arguments import model_arguments, refuse_typed
 from .errors import FAILURE
 from .loading import fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
-from .render import counted, names, show, status, table
+from .render import counted, name, say, say_json, show, status, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -58,46 +57,44 @@ def tune(ctx: click.Context) -> None:
             **arguments,
         )  # fmt: skip
     if params["as_json"]:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        say_json(found.to_dict())
     else:
         _show(found)
 
 
 def _show(found: edgespec.Tuning) -> None:
     report = found.to_dict()
-    click.echo(f"{names(found.model)}, {found.seconds:.0f} s")
-    click.echo()
+    say(f"{found.model}, {found.seconds:.0f} s")
+    say()
     rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
     table(("setting", "measured with", "tried: chosen", "why"), rows)
-    click.echo()
+    say()
     _show_widths(report["target"])
-    click.echo()
+    say()
     depth = report["lookup"]["depth"]
-    click.echo(
+    say(
         f"lookup drafts: at most {report['lookup']['speedup']:.1f} times as fast as plain decoding "
         f"(drafts of {counted(depth, 'token')}, all accepted)" if depth else
         "lookup drafts: slower than plain decoding even if all are accepted"
     )  # fmt: skip
-    click.echo(f"draft model:   {_draft(found, report)}")
-    click.echo(f"later loads:   {_later(found)}")
+    say(f"draft model:   {_draft(found, report)}")
+    say(f"later loads:   {_later(found)}")
     _show_formats(found)
     if found.busy:
-        click.echo(
+        say(
             f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
             "else is running, or with --busy if they never stop",
             err=True,
         )
     elif found.disturbed:
-        click.echo(
-            "the measured times varied a lot: run it again while nothing else is running", err=True
-        )
+        say("the measured times varied a lot: run it again while nothing else is running", err=True)
 
 
 def _show_formats(found: edgespec.Tuning) -> None:
     """Compare the files of the model in the number formats that are on disk."""
     if not found.formats:
         return
-    click.echo()
+    say()
     rows = [
         (
             one.quantisation, f"{one.size / 1e9:.2f} GB", f"{one.ms:.1f}", f"{one.ms_wide:.1f}",
@@ -107,7 +104,8 @@ def _show_formats(found: edgespec.Tuning) -> None:
         for one in found.formats
     ]  # fmt: skip
     table(("file", "size", "ms a token", "ms for 4", "perplexity", "agrees with 16 bits"), rows)
-    click.echo(f"\nrecommended:   {found.recommendation}")
+    say()
+    say(f"recommended:   {found.recommendation}")
 
 
 def _tried(choice: edgespec.Choice) -> str:
@@ -134,7 +132,7 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
     if best is None:
         return "none"
     each = report["draft_model"]["ms"][0][0]
-    cost = f"{names(found.draft or '')} takes {each:.1f} ms a token"
+    cost = f"{found.draft or ''} takes {each:.1f} ms a token"
     if not best["depth"]:
         return f"{cost}; slower than plain decoding even if all are accepted"
     return (
@@ -186,7 +184,7 @@ def doctor(ctx: click.Context) -> int:
                 **model_arguments(params),
             )
     if params["as_json"]:
-        click.echo(json.dumps([finding.to_dict() for finding in findings], indent=2))
+        say_json([finding.to_dict() for finding in findings])
     else:
         _show_findings(findings)
     return FAILURE if any(finding.broken for finding in findings) else 0
@@ -198,8 +196,8 @@ def _show_findings(findings: list[edgespec.Finding]) -> None:
 
     grid = Table.grid(padding=(0, 2))
     for finding in findings:
-        text = Text(names(finding.text))
+        text = Text(name(finding.text))
         if finding.remedy:
-            text.append(f"\n→ {names(finding.remedy)}", "bold")
-        grid.add_row(Text(finding.level, _STYLES[finding.level]), names(finding.subject), text)
+            text.append(f"\n→ {name(finding.remedy)}", "bold")
+        grid.add_row(Text(finding.level, _STYLES[finding.level]), name(finding.subject), text)
     show(grid)

@@ -42,7 +42,7 @@ def _csv(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     columns = [c for c in COLUMNS if any(row.get(c) is not None for row in rows)]
-    lines = [f"{key}: {value}  " for key, value in header.items() if _is_plain(value)]
+    lines = [f"{key}: {_cell(value)}  " for key, value in header.items() if _is_plain(value)]
     lines += ["", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for row in rows:
         lines.append("| " + " | ".join(_cell(row.get(column)) for column in columns) + " |")
@@ -50,7 +50,7 @@ def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> s
 
 
 def _cell(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return "–" if value is None else " ".join(str(value).split())
 
 
 def _is_plain(value: Any) -> bool:
