@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .errors import ConfigError
+from .named_files import expanded
 
 _NICE = {"low": 10, "high": -10}
 BUSY = 0.25  # cores: where other programs use more, what is measured says little
@@ -25,7 +26,7 @@ def cache_folder(kind: str) -> Path:
     $EDGESPEC_MODELS, $EDGESPEC_PROFILES or $EDGESPEC_DRAFTS, or else in the user's cache.
     """
     if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
-        return Path(given).expanduser()
+        return expanded(given)
     from platformdirs import user_cache_path
 
     return user_cache_path("edgespec", appauthor=False) / kind
@@ -36,7 +37,7 @@ def data_folder(kind: str) -> Path:
     user's data.
     """
     if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
-        return Path(given).expanduser()
+        return expanded(given)
     from platformdirs import user_data_path
 
     return user_data_path("edgespec", appauthor=False) / kind

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from .prompt import decoded
+from .prompt import read
 
 _ENGINE = {
     "ctx_size": "n_ctx",
@@ -165,7 +165,7 @@ def _form(options: Mapping[str, Any]) -> dict[str, Any]:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise click.UsageError(f"{named} were given, and an answer has one form; leave one out")
     for name, value in given.items():
-        text = decoded(value.read(), value.name) if name.endswith("_file") else value
+        text = read(value, value.name) if name.endswith("_file") else value
         return {FORMS[name]: text}
     return {}
 

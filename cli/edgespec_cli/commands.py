@@ -85,7 +85,7 @@ def _tools(talk: Conversation, rest: str) -> None:
     if rest == "off":
         talk.chat.tools = ()
     elif rest:
-        talk.chat.tools = tools.functions_of(Path(rest).expanduser())
+        talk.chat.tools = tools.functions_of(_expanded(rest))
     for line in tools.listed(talk.chat.tools) or ["no tools"]:
         talk.screen.remark(line)
 
@@ -117,7 +117,13 @@ def _exit(talk: Conversation, rest: str) -> None:
 def _path(command: str, rest: str) -> Path:
     if not rest:
         raise click.UsageError(f"{command} needs a file name")
-    return Path(rest).expanduser()
+    return _expanded(rest)
+
+
+def _expanded(path: str) -> Path:
+    from edgespec import named_files
+
+    return named_files.expanded(path)
 
 
 _COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {

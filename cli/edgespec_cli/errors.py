@@ -119,7 +119,13 @@ def describe(error: BaseException) -> str:
 
 def line(message: str) -> None:
     """Write an error message to stderr."""
-    say(f"edgespec: error: {message}", err=True)
+    say(f"edgespec: error: {_shortened(message)}", err=True)
+
+
+def _shortened(message: str, most: int = 1000) -> str:
+    """Return a message without its middle if it is long: it may quote what was given."""
+    half = most // 2
+    return message if len(message) <= most else f"{message[:half]} … {message[-half:]}"
 
 
 def note(message: str) -> None:

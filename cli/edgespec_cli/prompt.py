@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -15,6 +16,15 @@ from .render import is_terminal
 
 log = logging.getLogger(__name__)
 _MOST_HISTORY = 16 << 20  # bytes
+
+
+def read(file: BinaryIO, name: str) -> str:
+    """Return the rest of an open file as text. Raises UsageError as `decoded`, and ConfigError for
+    more than is read.
+    """
+    from edgespec import named_files
+
+    return decoded(named_files.read_stream(file, name), name)
 
 
 def decoded(data: bytes, name: str) -> str:
@@ -32,7 +42,7 @@ def piped_text() -> str:
     """Return all of stdin if something is piped in, else an empty text."""
     if sys.stdin is None or is_terminal(sys.stdin):
         return ""
-    return decoded(sys.stdin.buffer.read(), "the text on stdin")
+    return read(sys.stdin.buffer, "the text on stdin")
 
 
 def piped_lines() -> Iterator[tuple[str, bytes]]:

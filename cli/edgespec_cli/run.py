@@ -25,7 +25,7 @@ from .chat import converse
 from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
-from .prompt import decoded, piped_text
+from .prompt import piped_text, read
 from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _prompt(ctx: click.Context) -> str | list[int]:
         return list(params["prompt_ids"])
     parts = [_checked(params["prompt"] or "")]
     if params["file"]:
-        parts.append(decoded(params["file"].read(), getattr(params["file"], "name", "the file")))
+        parts.append(read(params["file"], getattr(params["file"], "name", "the file")))
     else:
         parts.append(piped_text())
     text = "\n\n".join(part for part in parts if part.strip())

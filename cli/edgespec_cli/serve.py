@@ -245,7 +245,9 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
 
 def _name(reference: str) -> str:
     """Return the catalogue's name of the model; of a path its stem, or the folder of a graph."""
-    path = Path(os.path.abspath(Path(reference).expanduser()))
+    from edgespec import named_files
+
+    path = Path(os.path.abspath(named_files.expanded(reference)))
     if not path.exists():
         return reference
     if path.suffix == ".onnx":  # every graph is called model.onnx

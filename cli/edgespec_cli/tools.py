@@ -31,8 +31,10 @@ _numbers = itertools.count(1)
 
 def functions_of(path: Path) -> list[Callable[..., Any]]:
     """Run a Python file, and return the public functions that it defines. Raises UsageError."""
+    from edgespec import named_files
+
     try:
-        source = path.read_bytes()
+        source = named_files.read(path)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}") from None
     module = types.ModuleType(f"edgespec_tools_{next(_numbers)}")

@@ -26,6 +26,7 @@ from .workloads import Question, prompt_of
 N_TOP = 8  # of the target's tokens, at each position
 N_DRAFTED = 4  # of a draft model's
 AFTER_A_MISS = 7  # rows recorded behind the first wrong token: what they say costs time, no more
+_MOST_LINE = 16 << 20  # bytes; a longer line is no recorded answer
 
 Ranked = list[tuple[int, float]]
 """The likeliest tokens of a row with their probabilities at temperature 1, the likeliest first."""
@@ -159,7 +160,8 @@ def load(path: str | Path) -> list[Trace]:
     """Return what `save` wrote. Raises ConfigError for anything else."""
     try:
         with gzip.open(path) as file:
-            found = [msgspec.json.decode(line, type=Trace) for line in file]
+            lines = iter(lambda: file.readline(_MOST_LINE), b"")
+            found = [msgspec.json.decode(line, type=Trace) for line in lines]
     except (
         OSError,
         EOFError,

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from .. import named_files
 from ..backends.base import Tokenizer
 from ..decoding.prompts import ConversationEncoder
 from ..errors import ConfigError
@@ -50,7 +51,7 @@ def spec_bench(path: str | Path) -> list[Question]:
     of Spec-Bench's six; others keep their names. Raises ConfigError for any other file.
     """
     try:
-        return _read(Path(path).read_text("utf-8").splitlines())
+        return _read(named_files.read(Path(path)).decode().splitlines())
     except OSError as error:
         raise ConfigError(f"cannot read questions from {path}: {error.strerror}") from None
     except (UnicodeError, msgspec.MsgspecError) as error:

@@ -17,6 +17,7 @@ from ..backends import files
 from ..config import build
 from ..errors import ConfigError, ConversionError, ModelNotFound
 from ..loading.models import model_path
+from ..named_files import expanded
 from . import tools
 from .comparison import Comparison, compare
 from .upgrade import check_layers
@@ -145,7 +146,7 @@ def is_graph(source: str | os.PathLike[str]) -> bool:
     """Return True if `source` is an ONNX graph or its folder, and nothing to convert. Raises
     ModelNotFound.
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir() and _holds_weights(folder):
         return False
     return backends.name_of(model_path(source)) == "onnx"
@@ -158,7 +159,7 @@ def _holds_weights(folder: Path) -> bool:
 
 def _source(source: str | os.PathLike[str]) -> Path:
     """Return the path of a GGUF, or of a folder with a Hugging Face model. Raises ModelNotFound."""
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         if _holds_weights(folder):
             return folder

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from ..backends.files import has_folder, only_graph, onnx_files, split_parts
 from ..errors import ConfigError, ModelNotFound
+from ..named_files import expanded
 from . import catalogue, hub_client, store
 from .catalogue import HubSource, ModelFile
 from .repositories import Repository
@@ -77,19 +78,24 @@ def names_model(text: str) -> bool:
     if text.startswith("hf:") or _ADDRESS.fullmatch(text) or name in catalogue.load():
         return True
     return not re.search(r"\s", text) and (
-        text.endswith((".gguf", ".onnx")) or bool(onnx_files(Path(text).expanduser()))
+        text.endswith((".gguf", ".onnx")) or bool(onnx_files(_guessed(text)))
     )
 
 
 def _looks_like_path(text: str) -> bool:
     if "/" in text or os.sep in text or text.endswith((".gguf", ".onnx")):
         return True
-    return bool(text) and Path(text).expanduser().exists()
+    return bool(text) and os.path.exists(_guessed(text))
+
+
+def _guessed(text: str) -> Path:
+    """Return a text as a path, which it may not be meant to be."""
+    return Path(os.path.expanduser(text))
 
 
 def _existing(text: str, quantisation: str | None) -> Path:
     """Return the model at a path. Raises ModelNotFound if there is none."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     if not path.is_file() and not onnx_files(path):
         raise ModelNotFound(_missing(text, path))
     _refuse_quantisation(text, quantisation)

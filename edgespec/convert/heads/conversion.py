@@ -21,6 +21,7 @@ from ...backends.base import TargetSizes
 from ...backends.files import has_folder, opened
 from ...errors import ConfigError, ConversionError, ModelNotFound, UnknownArchitecture
 from ...loading.models import Reference, has_own_head, is_head, model_path
+from ...named_files import expanded
 from .. import tools
 from .checkpoint import HeadCheckpoint, check_target
 from .fitting import better_reading, check_runs, target_sizes
@@ -127,7 +128,7 @@ def _refuse_gguf(source: str | os.PathLike[str]) -> None:
     """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere, and
     ModelError and its kinds for one that is damaged.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     try:
         with opened(path) as file:
             if file.read(4) != b"GGUF":

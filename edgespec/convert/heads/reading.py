@@ -11,6 +11,7 @@ import msgspec
 
 from ...backends.files import read_json
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
+from ...named_files import expanded
 from ...schema import convert
 from .checkpoint import HeadCheckpoint
 from .config import Config, read_config
@@ -53,7 +54,7 @@ def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
     TruncatedModel, UnknownArchitecture for another kind of model, and ModelError for tensors that
     are missing or of another shape.
     """
-    file = _find(Path(path).expanduser())
+    file = _find(expanded(path))
     config = read_config(file.parent)
     tensors = {_plain(name): tensor for name, tensor in _read(file).items()}
     if odd := [n for n in tensors if len(n) > _LONGEST_NAME or not n.isprintable()]:
