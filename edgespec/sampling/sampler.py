@@ -13,6 +13,7 @@ from ..errors import ConfigError, DecodeError
 from ..types import Distribution, Logprob, Row
 from .base import Matcher
 
+_LEAST_TEMPERATURE = 1e-30  # in float32: below it only the likeliest token is left anyway
 _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
 
 
@@ -176,7 +177,8 @@ def _dense(row: Row, params: SamplingParams) -> Distribution:
     """Return the distribution over all tokens, or over those that min_p leaves."""
     top = row.max()
     _check(top)
-    weights = np.exp((row.astype(np.float64) - top) / params.temperature)
+    with np.errstate(over="ignore"):  # at a temperature near 0
+        weights = np.exp((row.astype(np.float64) - top) / params.temperature)
     ids = np.arange(len(row))
     if params.min_p:
         ids = (weights >= params.min_p).nonzero()[0]
@@ -190,7 +192,9 @@ def _nucleus_candidates(
     """Return the arguments of `_cut`: as many of the likeliest tokens as top_p can need, and the
     mass of all tokens.
     """
-    scaled = (row - row.max()) / row.dtype.type(params.temperature)
+    temperature = row.dtype.type(max(params.temperature, _LEAST_TEMPERATURE))
+    with np.errstate(over="ignore"):
+        scaled = (row - row.max()) / temperature
     mass = float(np.exp(scaled).sum(dtype=np.float64))
     k = min(64, len(row))
     while True:

@@ -210,3 +210,14 @@ def test_top_p_keeps_the_fewest_tokens_with_that_mass(top_p, kept, top_k):
     sampler = Sampler(SamplingParams(temperature=1.0, top_p=top_p, top_k=top_k), [], 4)
     row = np.log(np.array([0.2, 0.5, 1e-9, 0.3]))
     assert sorted(sampler.distribution(row).ids) == sorted([1, 3, 0][:kept])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}], ids=repr)
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-40, 1e-10, 1e308])
+def test_temperatures_at_the_ends_of_floats(dtype, cut, temperature):
+    row = np.linspace(-20, 20, 300).astype(dtype)
+    params = SamplingParams(temperature=temperature, **cut)
+    found = dense(Sampler(params, [], len(row)).distribution(row), len(row))
+    assert found.sum() == pytest.approx(1)
+    assert (found[-1] == 1) == (temperature < 1)
