@@ -61,6 +61,9 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
         say(f"no text was found in {', '.join(without)}", err=True)
     if left_out := _left_out(made.left_out):
         say(f"left out: {left_out}", err=True)
+    if unreadable := made.unreadable:
+        shown = corpora.listed(unreadable)
+        say(f"left out, because they cannot be read: {len(unreadable)} ({shown})", err=True)
 
 
 def _left_out(reasons: Counter[str]) -> str:

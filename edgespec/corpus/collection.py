@@ -17,7 +17,7 @@ import numpy as np
 from .. import kept_files
 from ..backends.base import Tokenizer
 from ..errors import ConfigError
-from .documents import NO_TEXT, find, located, texts_of
+from .documents import NO_TEXT, find, located, read, texts_of
 from .folder import folder, vocabulary_folder
 from .suffix_array import SEPARATOR, SuffixArray, suffix_order
 
@@ -74,11 +74,14 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
 
 
 class Made(NamedTuple):
-    """A collection that was made. n_tokenised: files that had to be. left_out: files by reason."""
+    """A collection that was made. n_tokenised: files that had to be. left_out: files by reason.
+    unreadable: files and folders that could not be read.
+    """
 
     collection: Collection
     n_tokenised: int
     left_out: Counter[str]
+    unreadable: list[Path]
 
     def without_text(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Return those of the files and folders `paths` in which no text was found."""
@@ -108,8 +111,10 @@ def make(
     reader = _Reader(tokenizer, where, found.n_bytes, progress)
     for path, stat in found.files.items():
         reader.read(path, stat)
+    unreadable = found.unreadable + reader.unreadable
     if not reader.n_tokens:
-        raise ConfigError(f"there is no text in {', '.join(map(str, paths))}")
+        why = f": {listed(unreadable)} cannot be read" if unreadable else ""
+        raise ConfigError(f"there is no text in {', '.join(map(str, paths))}{why}")
     tokens = np.concatenate(reader.parts)
     data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
     if not _has_size(where / data, len(tokens)):  # it is not there already
@@ -119,7 +124,7 @@ def make(
     for old in where.glob(f"{name}-*.i32"):
         if old.name != data:
             delete(old)
-    return Made(made, reader.n_tokenised, found.left_out + reader.left_out)
+    return Made(made, reader.n_tokenised, found.left_out + reader.left_out, unreadable)
 
 
 class _Reader:
@@ -130,6 +135,7 @@ class _Reader:
         self.parts: list[np.ndarray] = []
         self.documents: list[Document] = []
         self.left_out: Counter[str] = Counter()
+        self.unreadable: list[Path] = []
         self.n_tokens = self.n_tokenised = self._done = 0
         self._places: dict[str, tuple[int, int]] = {}  # by digest, of texts that are here already
         self._kept: dict[str, np.ndarray] = {}  # by digest, of texts that were tokenised before
@@ -155,9 +161,10 @@ class _Reader:
         digest, data = self._digests.get((str(path), stat.st_size, stat.st_mtime_ns)), b""
         if digest is None:
             try:
-                data = path.read_bytes()
-            except OSError:
-                self._add(path, stat, "", "unreadable")
+                data = read(path, stat)
+            except (OSError, ValueError):
+                self._add(path, stat, "", "")
+                self.unreadable.append(path)
                 return
             digest = hashlib.sha256(data).hexdigest()[:32]
         if digest not in self._places:
@@ -201,7 +208,7 @@ def add(
     stays.
     """
     before = _opened(vocabulary_folder(tokenizer), ADDED)
-    earlier = [root for root in (before.roots if before else ()) if Path(root).exists()]
+    earlier = [root for root in (before.roots if before else ()) if _is_there(root)]
     roots = dict.fromkeys([*earlier, *map(str, located(paths))])
     made = make(tokenizer, ADDED, list(roots), model=model, progress=progress)
     if len(made.without_text(paths)) == len(located(paths)):
@@ -210,6 +217,16 @@ def add(
             f"there is no text in {', '.join(map(str, paths))}; what was added before stays"
         )
     return made
+
+
+def _is_there(root: str) -> bool:
+    return os.path.isdir(root) or os.path.isfile(root)
+
+
+def listed(paths: Sequence[Path], most: int = 5) -> str:
+    """Return the first `most` paths as text, and how many more there are."""
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(map(str, paths[:most])) + more
 
 
 def added(tokenizer: Tokenizer) -> SuffixArray | None:

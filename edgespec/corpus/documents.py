@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
 
+from .. import kept_files
 from ..errors import ConfigError
+from ..named_files import expanded
 
 MOST_FILE = 8 << 20  # bytes of a file that is found in a folder
 MOST_TEXT = 200 << 20  # bytes of all files together
@@ -19,26 +21,31 @@ CHAT = "edgespec-chat"  # the "format" of a chat that was saved with /save
 _SKIPPED = ("node_modules", "__pycache__", "site-packages")  # folders of other people's texts
 _LARGE = f"larger than {MOST_FILE >> 20} MB"
 NO_TEXT = "empty or no text"
+_LINKS, _SPECIAL = "links", "pipes, sockets and devices"
 _HEAD = 8192  # bytes of a file that are looked at to see that it is no text
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files that were found. left_out: how many were not taken, by reason."""
+    """The files that were found. left_out: how many were not taken, by reason. unreadable: files
+    and folders that could not be read.
+    """
 
     files: dict[Path, os.stat_result] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    unreadable: list[Path] = field(default_factory=list)
 
     @property
     def n_bytes(self) -> int:
         """The size of all files together."""
-        return sum(stat.st_size for stat in self.files.values())
+        return sum(status.st_size for status in self.files.values())
 
 
 def located(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the files and folders that are named, as absolute paths.
 
-    Raises ConfigError for one that is not there, an empty one, and one that is not UTF-8.
+    Raises ConfigError for one that is not there or cannot be reached, an empty one, and one that is
+    not UTF-8.
     """
     return [_located(os.fspath(path)) for path in paths]
 
@@ -46,13 +53,16 @@ def located(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 def _located(named: str) -> Path:
     if not named:
         raise ConfigError("a path is empty; name a file or a folder, '.' for the current one")
-    try:
-        path = Path(named).expanduser().absolute()
-    except RuntimeError:
-        raise ConfigError(f"{named!r} is in the home folder of nobody who is known here") from None
+    path = expanded(named).absolute()
     if not _is_utf8(str(path)):
         raise ConfigError(f"{named!r} has a name that is not UTF-8; rename it")
-    if not (path.is_dir() or path.is_file()):
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    except OSError as error:
+        raise ConfigError(f"{named!r:.200} cannot be reached: {error.strerror}") from None
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise ConfigError(f"{named!r} is neither a file nor a folder")
     return path
 
@@ -71,15 +81,15 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
 
     In folders, hidden names, links, files of more than 8 MB, binary ones and names that are not
     UTF-8 are left out, and what others wrote: node_modules, site-packages, virtual environments.
-    Raises ConfigError as `located` does, and for more text than 200 MB.
+    So is what cannot be read. Raises ConfigError as `located` does, and for more text than 200 MB.
     """
     found = Found()
     for path in located(paths):
         if path.is_dir():
-            for inside in _inside(path, found.left_out):
-                _take(found, inside)
+            for inside in _inside(path, found):
+                _take(found, inside, inside.lstat)
         else:
-            found.files[path] = path.stat()
+            _take(found, path, path.stat, is_named=True)
     if found.n_bytes > MOST_TEXT:
         raise ConfigError(
             f"there are {found.n_bytes >> 20} MB of text in {len(found.files)} files, and a corpus "
@@ -88,38 +98,58 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
     return found
 
 
-def _inside(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
+def _inside(folder: Path, found: Found) -> Iterator[Path]:
+    def note(error: OSError) -> None:
+        found.unreadable.append(Path(error.filename))
+
+    left_out = found.left_out
+    for where, folders, files in os.walk(folder, onerror=note):
         here = Path(where)
         hidden = [name for name in (*folders, *files) if name.startswith(".")]
         left_out["hidden"] += len(hidden)
         foreign = [
-            name for name in folders if name in _SKIPPED or (here / name / "pyvenv.cfg").exists()
+            name
+            for name in folders
+            if name in _SKIPPED or os.path.exists(here / name / "pyvenv.cfg")
         ]
         left_out["of installed packages"] += len(foreign)
         unnamable = set(filterfalse(_is_utf8, (*folders, *files))) - {*hidden, *foreign}
         left_out["with a name that is not UTF-8"] += len(unnamable)
         folders[:] = sorted(set(folders) - {*hidden, *foreign, *unnamable})
+        left_out[_LINKS] += sum(os.path.islink(here / name) for name in folders)
         yield from (here / name for name in sorted(set(files) - {*hidden, *unnamable}))
 
 
-def _take(found: Found, path: Path) -> None:
-    stat = path.lstat()
-    if not os.path.isfile(path) or path.is_symlink():
-        found.left_out["links"] += 1
-    elif stat.st_size > MOST_FILE:
-        found.left_out[_LARGE] += 1
-    elif _is_binary(path):
-        found.left_out[NO_TEXT] += 1
-    else:
-        found.files[path] = stat
+def _take(
+    found: Found, path: Path, status_of: Callable[[], os.stat_result], *, is_named: bool = False
+) -> None:
+    try:
+        status = status_of()
+        if stat.S_ISLNK(status.st_mode):
+            found.left_out[_LINKS] += 1
+        elif not stat.S_ISREG(status.st_mode):
+            found.left_out[_SPECIAL] += 1
+        elif not is_named and status.st_size > MOST_FILE:
+            found.left_out[_LARGE] += 1
+        elif not is_named and _is_binary(path):
+            found.left_out[NO_TEXT] += 1
+        else:
+            found.files[path] = status
+    except (OSError, ValueError):
+        found.unreadable.append(path)
+
+
+def read(path: Path, status: os.stat_result) -> bytes:
+    """Return what a file holds now. Raises OSError if it cannot be read any more, and ValueError if
+    it is no regular file any more or much larger than it was.
+    """
+    return kept_files.read(path, max(MOST_FILE, status.st_size))
 
 
 def _is_binary(path: Path) -> bool:
-    """Return True if a file begins with what texts do not have."""
-    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+    """Return True if a file begins with what texts do not have. Raises as `read`."""
+    with kept_files.open_regular(path) as file:
         return b"\0" in file.read(_HEAD)
-    return False
 
 
 def texts_of(data: bytes) -> list[str]:

@@ -9,13 +9,13 @@ from .. import backends
 from ..backends import files
 from ..corpus import collection
 from ..corpus import stored as texts
-from ..corpus.collection import Made, Progress
+from ..corpus.collection import Made, Progress, listed
 from ..corpus.documents import located
 from ..corpus.stored import Stored
 from .kept import forget_tokens, stored_tokens
 from .models import Reference, model_path
 
-__all__ = ["Made", "Stored", "add", "clear", "located", "stored"]
+__all__ = ["Made", "Stored", "add", "clear", "listed", "located", "stored"]
 
 
 def add(
