@@ -26,6 +26,7 @@ logger = logging.getLogger("edgespec.kept")
 _MOST_JSON = 16 << 20  # bytes
 NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's process follows
 _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
+_CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
 _swept: set[Path] = set()  # folders in which this process has cleaned up
 
 
@@ -72,8 +73,9 @@ def load(
 
     A file of ours whose content is wrong (ValueError) goes, so that this is said once: it is
     removed, or renamed to "*.damaged" if the user made it. Everything else stays. instead: says in
-    the log what happens now.
+    the log what happens now. What killed writers left next to the file is deleted.
     """
+    _sweep(path.parent)
     try:
         return reader(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -133,8 +135,15 @@ def _is_abandoned(path: Path) -> bool:
     writer = path.name.removeprefix(NEW).partition(".")[0]
     if not writer.isdecimal():
         return False
-    is_old = time.time() - path.stat().st_mtime > _ABANDONED_S
-    return is_old or not psutil.pid_exists(int(writer))
+    written = path.stat().st_mtime
+    if time.time() - written > _ABANDONED_S:
+        return True
+    try:  # a container gives each process the number of the one before
+        return psutil.Process(int(writer)).create_time() > written + _CLOCKS_S
+    except psutil.NoSuchProcess:
+        return True
+    except (psutil.Error, OverflowError):
+        return False
 
 
 def _is_ours(path: Path) -> bool:
