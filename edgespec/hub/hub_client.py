@@ -48,10 +48,24 @@ def cached(source: HubSource) -> Path | None:
     return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
 
 
+def odd_ref(repo: str = "*") -> Path | None:
+    """Return what is no file where the hub's cache keeps a repository's revisions, None if all are.
+
+    The hub's client would wait for ever to read a pipe.
+    """
+    from huggingface_hub import constants
+
+    folder = f"models--{repo.replace('/', '--')}"
+    refs = Path(constants.HF_HUB_CACHE).glob(f"{folder}/refs/**/*")
+    return next((ref for ref in refs if not (ref.is_file() or ref.is_dir())), None)
+
+
 def _in_cache(source: HubSource) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     try:
+        if ref := odd_ref(source.repo):
+            raise ModelNotFound(f"{ref} in the hub's cache is no regular file; delete it")
         found = try_to_load_from_cache(source.repo, source.file, revision=source.revision)
     except ValueError as error:
         raise ModelNotFound(f"the hub can have no {source.repo}/{source.file}: {error}") from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import kept_files
 from ..backends.files import (
     HEAD,
     has_folder,
@@ -18,10 +20,12 @@ from ..backends.files import (
     split_parts,
 )
 from ..errors import ModelNotFound
-from . import catalogue
+from . import catalogue, hub_client
 from .catalogue import HubSource
 from .repositories import Repository, RepositoryFile, choose, is_model, quantisation_of
 from .storage import models_dir
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,13 @@ def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:
     from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 
     try:
+        if ref := hub_client.odd_ref():
+            raise OSError(f"{ref} is no regular file; delete it")
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except (CacheNotFound, ValueError):
+        return
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        log.warning("the hub's cache cannot be read: %s", kept_files.one_line(error))
         return
     for repo in repositories:
         for revision in repo.revisions if repo.repo_type == "model" else ():

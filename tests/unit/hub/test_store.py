@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +83,25 @@ def test_what_is_not_ours_is_not_found(folder: Path, monkeypatch: pytest.MonkeyP
     (folder / "toy-Q4_0.gguf").unlink()
     with pytest.raises(ModelNotFound, match="'toy-1b' is not on this disk; there is toy-1b:Q8_0"):
         hub.find("toy-1b")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+@pytest.mark.parametrize("ref", ["main", "pr/1"])
+def test_a_pipe_in_the_hubs_cache_is_told_and_not_waited_for(
+    folder: Path, caplog: pytest.LogCaptureFixture, ref: str
+) -> None:
+    pipe = folder.parent / "hub" / "models--a--b" / "refs" / ref
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    assert "toy-1b" in {model.reference for model in hub.stored()}
+    assert "no regular file" in caplog.text
+    with pytest.raises(ModelNotFound, match="no regular file; delete it"):
+        hub.pull("hf:a/b/m.gguf", offline=True)
+
+
+def test_a_loop_of_links_for_the_hubs_cache_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder.parent / "hub").symlink_to("hub")
+    assert "toy-1b" in {model.reference for model in hub.stored()}
+    assert "the hub's cache cannot be read" in caplog.text
