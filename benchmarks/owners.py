@@ -1,4 +1,4 @@
-"""What one client's texts change for another: reuse, drafts and times of 200 requests.
+"""What one client's texts change for another: reuse and times of 200 requests.
 
     python -m benchmarks.owners NAME [--rounds N] [--save NAME]
 
@@ -8,7 +8,7 @@ random order. If something of the first is reused, the same text begins sooner. 
 has another key; as a positive control it has the first one's. Reported are, of each pair, the ratio
 of the medians (the same text over a new one) with a 95% interval by the bootstrap, the chance that
 a request for the same text is the faster of two (0.5: nothing can be told), and the tokens that
-were reused and drafted.
+were reused. What is drafted is compared exactly, in tests/unit/decoding/test_owners.py.
 """
 
 from __future__ import annotations
@@ -55,16 +55,15 @@ def served(name: str) -> Iterator[httpx.Client]:
             server.wait()
 
 
-def ask(client: httpx.Client, key: str, text: str) -> tuple[float, int, int]:
-    """Return the milliseconds of an answer, the tokens that were reused, and those drafted."""
+def ask(client: httpx.Client, key: str, text: str) -> tuple[float, int]:
+    """Return the milliseconds of an answer and the tokens that were reused."""
     began = time.perf_counter()
     body = {"prompt": text, "max_tokens": 8, "temperature": 0, "seed": 1}
     answer = client.post("/v1/completions", json=body, headers={"x-api-key": KEYS[key]})
     took = 1e3 * (time.perf_counter() - began)
     usage = answer.raise_for_status().json()["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    drafted = (usage.get("completion_tokens_details") or {}).get("num_draft_tokens") or 0
-    return took, cached, drafted
+    return took, cached
 
 
 def text_of(rng: random.Random) -> str:
@@ -84,7 +83,7 @@ def rounds(client: httpx.Client, second: str, n: int, rng: random.Random) -> dic
 
 def compared(seen: dict[str, list]) -> dict[str, object]:
     """Return the figures of a pair of clients."""
-    same, new = (np.array([took for took, *_ in seen[kind]]) for kind in ("same", "new"))
+    same, new = (np.array([took for took, _ in seen[kind]]) for kind in ("same", "new"))
     rng = np.random.default_rng(1)
     ratios = [
         np.median(rng.choice(same, same.size)) / np.median(rng.choice(new, new.size))
@@ -95,8 +94,7 @@ def compared(seen: dict[str, list]) -> dict[str, object]:
         "ratio": round(float(np.median(same) / np.median(new)), 3),
         "interval": [round(float(each), 3) for each in np.quantile(ratios, (0.025, 0.975))],
         "chance_faster": round(float((same[:, None] < new).mean()), 3),
-        "cached_tokens": {kind: sorted({cached for _, cached, _ in seen[kind]}) for kind in seen},
-        "drafted_tokens": {kind: sum(drafted for *_, drafted in seen[kind]) for kind in seen},
+        "cached_tokens": {kind: sorted({cached for _, cached in seen[kind]}) for kind in seen},
     }
 
 

@@ -5,6 +5,7 @@ The package is imported, and a vocabulary read, when the first request asks for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -43,7 +44,8 @@ _OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # what may be left out
 _MOST_OPTIONAL = 8000  # in a row they take memory by their square: 8,000 took 180 MB
 _STACK = 128 << 20  # bytes for llguidance, which calls itself for each of 14,000 rules in a row
 _LARGE = 1 << 14  # bytes of a form
-_MOST_ITEMS = 20_000  # of a parser's state: objects with thousands of optional fields need them
+_MOST_ITEMS = 8_200  # of a parser's state, four for an optional field of an object: with 20,000
+# llguidance keeps the interpreter's lock for 0.1 s at each token
 _MOST_WORK = 20_000_000  # of one step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
 _MOST_STATES = 1_000_000  # of the automaton of a form's texts and numbers
 _TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of one step
@@ -69,6 +71,13 @@ class Constraints:
         self._compiled = Once(self._compile, _KEPT)
         self._refused = Once(self._refusal, _KEPT_TOOLS)
         self._lenient = LenientTools(lambda text: bool(self._matcher("schema", text)[1]))
+
+    def prepare(self) -> None:
+        """Read the vocabulary now, not for the first form: llguidance keeps the interpreter's lock
+        meanwhile, for 0.1 s with 50,000 tokens.
+        """
+        with contextlib.suppress(ImportError, ConfigError):  # the first form says what is missing
+            self._vocabulary  # noqa: B018
 
     def of(self, params: SamplingParams, owner: str = "") -> Grammar | None:
         """Return the constraint of a request, None where it has none.
@@ -321,8 +330,7 @@ class GrammarMatcher:
     The tokens ahead that it was asked about last are kept in the engine's state: rows of a draft
     come one behind the other. A token that ends answers is allowed where the text is complete, and
     the engine is not told of it. is_large: look for forced tokens only where the mask shows that
-    there may be some, for llguidance keeps the interpreter's lock meanwhile: for 0.1 s in an object
-    of 5,000 optional fields.
+    there may be some, for llguidance keeps the interpreter's lock meanwhile.
     """
 
     def __init__(

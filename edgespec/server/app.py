@@ -247,6 +247,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then call `on_ready` with the address."""
+        await asyncio.to_thread(self._engine.constraints.prepare)
         await super().startup(sockets)
         if self.started and sockets:
             self._on_ready(self._url(sockets[0]))

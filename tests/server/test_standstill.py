@@ -92,7 +92,7 @@ def test_what_a_client_sends_stops_nobody(name, running, engine):
 
 
 @pytest.mark.parametrize(
-    "n", [1000, pytest.param(4900, marks=pytest.mark.long("five forms of three seconds"))]
+    "n", [1000, pytest.param(2000, marks=pytest.mark.long("five larger forms"))]
 )
 def test_forms_of_many_clients_stop_nobody(n, running, engine):
     forms = [body(form(n, i)) for i in range(5)]
