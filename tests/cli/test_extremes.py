@@ -20,6 +20,7 @@ from tests.helpers.selection import sample
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bounds memory as Linux does")
 
+EVERY = 23  # of the 15,700 cases, each a process: 1 tries all of them, in an hour
 MODEL = ["-m", "tiny.gguf", "--offline"]
 NEEDED = {  # what a command needs to come to the use of its options
     ("run",): [*MODEL, "--raw", "-p", "abc", "-n", "2"],
@@ -112,6 +113,7 @@ def fault(outcome: extremes.Outcome) -> str:
 
 def test_every_option_argument_and_variable(folder: Path) -> None:
     """A command works or says in one line what is wrong."""
-    tried = sample(itertools.chain(cases(), other_variables()), 397)
+    some = itertools.islice(itertools.chain(cases(), other_variables()), 0, None, EVERY)
+    tried = sample(some, 17)
     for case, outcome in zip(tried, extremes.run(tried, folder), strict=True):
         assert not fault(outcome), (fault(outcome), str(case)[-300:], outcome.output[-500:])

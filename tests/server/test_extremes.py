@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from tests.helpers.selection import sample
 
+EVERY = 7  # of the 34,000 requests: 1 tries all of them, in minutes
 DEEP = "@deep@"  # in place of JSON that Python does not write
 WRITTEN = {
     '"@deep@"': "[" * 100_000 + "]" * 100_000, '"@1e400@"': "1e400", '"@-1e400@"': "-1e400",
@@ -105,7 +106,7 @@ def requests(client: TestClient) -> Iterator[tuple[str, Any]]:
 
 def test_every_field_of_every_request(client: TestClient) -> None:
     """An answer or one sentence of what is wrong, in bounded time; no status of 500."""
-    for path, body in sample(requests(client), 97):
+    for path, body in sample(itertools.islice(requests(client), 0, None, EVERY), 13):
         content = written(body)
         begun = time.monotonic()
         answer = client.post(path, content=content, headers={"content-type": "application/json"})
