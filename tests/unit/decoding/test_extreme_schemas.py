@@ -9,7 +9,7 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams, ToyTokenizer
 from edgespec.decoding.constraints import Constraints
-from tests.helpers.selection import sample
+from tests.helpers.selection import first, sample
 
 pytest.importorskip("llguidance")
 
@@ -130,7 +130,7 @@ def test_keywords_together():
 
 
 @pytest.mark.parametrize("kind", ["number", "integer"])
-@pytest.mark.parametrize("step", [9973, 10_000, 3600, 99.73, 8192])
+@pytest.mark.parametrize("step", first(2, [9973, 3600, 10_000, 99.73, 8192], "more steps"))
 @pytest.mark.parametrize("limits", [{}, {"maximum": 10**12}, {"minimum": -0.5, "maximum": 1e15}])
 def test_many_multiples_in_a_range_are_followed(kind, step, limits):
     schema = {"type": "array", "items": {"type": kind, "multipleOf": step} | limits, "minItems": 99}

@@ -6,6 +6,7 @@ import pytest
 from edgespec import TemplateError
 from edgespec.decoding import template_limits, templates
 from tests.helpers.chat_templates import CONVERSATIONS, SPECIAL, FixedDate, plain, published
+from tests.helpers.selection import every
 
 
 def outcome(render, *args):
@@ -25,7 +26,9 @@ def bounded(template, messages, variables, generation):
     )
 
 
-@pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", every(4, published(), "more published templates"), ids=lambda path: path.stem
+)
 def test_templates_write_what_they_write_without_bounds(path, monkeypatch):
     monkeypatch.setattr(template_limits, "datetime", FixedDate)
     template = path.read_text("utf-8")
