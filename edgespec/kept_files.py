@@ -30,6 +30,20 @@ _CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
 _swept: set[Path] = set()  # folders in which this process has cleaned up
 
 
+def matching(folder: Path, *patterns: str) -> list[Path]:
+    """Return what is in a folder and matches one of some patterns, sorted; nothing, and one line in
+    the log, if the folder cannot be read: it may be another user's.
+    """
+    try:
+        os.scandir(folder).close()
+        return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        logger.warning("%s cannot be read (%s) and is left out", folder, error.strerror or error)
+        return []
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading. Raises OSError, and ValueError for a pipe, a device or a
     folder.
@@ -123,7 +137,7 @@ def _sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
-    for path in folder.glob(f"{NEW}*"):
+    for path in matching(folder, f"{NEW}*"):
         with contextlib.suppress(OSError):
             if _is_ours(path) and _is_abandoned(path):
                 path.unlink()

@@ -289,7 +289,7 @@ def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
 
 def collections(where: Path) -> Iterator[Collection]:
     """Yield the collections in the folder of a vocabulary."""
-    for manifest in sorted(where.glob("*.json")):
+    for manifest in kept_files.matching(where, "*.json"):
         if found := _opened(where, manifest.stem):
             yield found
 

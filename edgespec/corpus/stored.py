@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import kept_files
 from ..kept_files import NEW
 from .answers import JOURNAL
 from .collection import ADDED, collections, delete
@@ -65,5 +66,5 @@ def clear() -> int:
 
 def _vocabularies() -> list[Path]:
     """Return the folders that are ours: what others put beside them stays."""
-    there = folder().iterdir() if folder().is_dir() else ()
-    return sorted(path for path in there if re.fullmatch(r"[0-9a-f]{16}", path.name))
+    there = kept_files.matching(folder(), "*")
+    return [path for path in there if re.fullmatch(r"[0-9a-f]{16}", path.name)]

@@ -77,7 +77,11 @@ def converted(repository: Repository) -> Path | None:
     if repository.tag:
         return None
     name = checkpoint_folder(repository).name
-    made = [f for f in models_dir().glob("*-head-*") if f.name.startswith(f"{name}-head-")]
+    made = [
+        f
+        for f in kept_files.matching(models_dir(), "*-head-*")
+        if f.name.startswith(f"{name}-head-")
+    ]
     there = [folder for folder in made if (folder / HEAD).is_file()]
     newest = max(there, key=lambda folder: (folder / HEAD).stat().st_mtime, default=None)
     return only_graph(newest) if newest else None
@@ -86,8 +90,8 @@ def converted(repository: Repository) -> Path | None:
 def _own() -> Iterator[StoredModel]:
     """Yield the models in our folder."""
     folder, names = models_dir(), _names()
-    graphs = [graph for sub in folder.glob("[!.]*/") for graph in _graphs(sub)]
-    for path in (*folder.glob("*.gguf"), *graphs):
+    graphs = [graph for sub in kept_files.matching(folder, "[!.]*/") for graph in _graphs(sub)]
+    for path in (*kept_files.matching(folder, "*.gguf"), *graphs):
         if _is_whole(path):
             name, quantisation = names.get(path.relative_to(folder).as_posix(), ("", ""))
             yield _model(name or str(path), path, quantisation)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .. import backends, hub
+from .. import backends, hub, kept_files
 from ..backends import files
 from ..backends.base import HeadBackend, HeadFacts
 from ..config import EngineConfig
@@ -161,7 +161,7 @@ def _heads(reference: Reference, path: Path) -> Iterator[Path]:
         if head.file and (there := hub.resolve(head.reference)):
             yield there
     for folder in dict.fromkeys((hub.models_dir(), files.folder_of_neighbours(path))):
-        for note in sorted(folder.glob(f"*/{files.HEAD}")):
+        for note in kept_files.matching(folder, f"*/{files.HEAD}"):
             if files.onnx_files(note.parent):
                 graph = files.only_graph(note.parent)
                 if _is_for(graph, entry, path):
@@ -172,7 +172,7 @@ def _heads(reference: Reference, path: Path) -> Iterator[Path]:
 
 def _sidecars(path: Path) -> list[Path]:
     """Return the heads beside a GGUF in files of their own, those of its name first."""
-    beside = {other: match for other in path.parent.glob("*.gguf")
+    beside = {other: match for other in kept_files.matching(path.parent, "*.gguf")
               if (match := _SIDECAR.fullmatch(other.name))}  # fmt: skip
     name = _plain(path.stem)
     return sorted(beside, key=lambda other: (_plain(beside[other][2]) != name, other.name))

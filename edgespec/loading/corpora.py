@@ -11,7 +11,9 @@ from ..corpus import collection
 from ..corpus import stored as texts
 from ..corpus.collection import Made, Progress, listed
 from ..corpus.documents import located
+from ..corpus.folder import folder
 from ..corpus.stored import Stored
+from ..errors import ConfigError
 from .kept import forget_tokens, stored_tokens
 from .models import Reference, model_path
 
@@ -31,7 +33,13 @@ def add(
     """
     path = model_path(model)
     with backends.of(path).vocabulary(path) as tokenizer:
-        return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
+        try:
+            return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
+        except OSError as error:  # of our own folder: what cannot be read is left out
+            raise ConfigError(
+                f"nothing can be kept in {folder()}: {error.strerror or error}; make "
+                "room there, or name another folder in $EDGESPEC_CORPUS"
+            ) from error
 
 
 def stored() -> list[Stored]:

@@ -211,7 +211,7 @@ def forget_learned(path: Path) -> None:
 def stored_tokens() -> list[Stored]:
     """Return the files of tokens that were learned of models."""
     entries = []
-    for path in sorted(_tokens_folder().glob("*.msgpack")):
+    for path in kept_files.matching(_tokens_folder(), "*.msgpack"):
         content = kept_files.load(path, _read_tokens, "tokens are learned anew")
         if content:
             n_tokens = sum(array.shape[0] for array in content.arrays.values())
@@ -222,7 +222,7 @@ def stored_tokens() -> list[Stored]:
 
 def forget_tokens() -> int:
     """Delete the tokens that were learned of all models, and return the bytes that are free now."""
-    return delete(*_tokens_folder().glob("*"))
+    return delete(*kept_files.matching(_tokens_folder(), "*"))
 
 
 def _tokens_folder() -> Path:

@@ -133,3 +133,19 @@ def test_what_killed_writers_left_is_swept_by_the_next_process(tmp_path):
     os.utime(users, (0, 0))
     kept_files.replace(path, [b"{}"])
     assert {each.name for each in tmp_path.iterdir()} == {path.name, own.name, users.name}
+
+
+def test_a_folder_that_cannot_be_read_is_left_out(tmp_path, monkeypatch, caplog):
+    def scandir(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "b.gguf").touch()
+    (tmp_path / "a.gguf").touch()
+    assert kept_files.matching(tmp_path, "*.gguf", "a*") == [
+        tmp_path / "a.gguf", tmp_path / "b.gguf",
+    ]  # fmt: skip
+    assert kept_files.matching(tmp_path / "none", "*") == []
+    assert not caplog.records
+    monkeypatch.setattr(kept_files.os, "scandir", scandir)
+    assert kept_files.matching(tmp_path, "*.gguf") == []
+    assert f"{tmp_path} cannot be read (Permission denied) and is left out" in caplog.text
