@@ -76,6 +76,10 @@ def test_one_token_more_at_a_time(found, begin, n):
         match = array.narrow(match, token)
         wanted.append(token)
         all_places = places(text, wanted)
+        if not match.length:  # the latest of several places did not go on
+            assert len(wanted) > 16
+            assert len(places(text, wanted[:-1])) > 1
+            return
         assert match.length == len(wanted)
         if match.length > 16:  # behind so many the latest counts
             assert match.high - match.low == 1
