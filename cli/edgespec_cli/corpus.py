@@ -116,6 +116,6 @@ def clear(yes: bool) -> None:
     found = corpora.stored()
     what = f"what is kept to draft from ({size(sum(entry.size for entry in found))})"
     if not yes and not is_terminal(sys.stdin):
-        raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
+        raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
     if yes or confirm(f"delete {what}?"):
         say(f"deleted, {size(corpora.clear())} freed")

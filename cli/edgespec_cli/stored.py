@@ -55,7 +55,7 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
     for model in [hub.find(reference) for reference in references]:
         what = f"{model.reference} ({model.path}, {size(model.size)})"
         if not yes and not is_terminal(sys.stdin):
-            raise click.UsageError(f"nobody can be asked whether to delete {what}; add -y")
+            raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
         if yes or confirm(f"delete {what}?"):
             forget_learned(model.path)
             copy = discard_copy_of(model.path)  # while the file tells which one is its own

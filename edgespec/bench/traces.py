@@ -161,7 +161,7 @@ def load(path: str | Path) -> list[Trace]:
     try:
         with gzip.open(path) as file:
             lines = iter(lambda: file.readline(_MOST_LINE), b"")
-            found = [msgspec.json.decode(line, type=Trace) for line in lines]
+            traces = [msgspec.json.decode(line, type=Trace) for line in lines]
     except (
         OSError,
         EOFError,
@@ -174,6 +174,6 @@ def load(path: str | Path) -> list[Trace]:
         raise ConfigError(
             f"{path} holds no recorded answers ({why}); `edgespec bench record` writes them"
         ) from None
-    if not found:
+    if not traces:
         raise ConfigError(f"{path} holds no recorded answer; `edgespec bench record` writes them")
-    return found
+    return traces

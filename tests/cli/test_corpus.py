@@ -43,7 +43,7 @@ def test_documents_are_added_listed_and_cleared(toy):
     assert "added" in toy("corpus", "list").stdout
     (entry,) = json.loads(toy("corpus", "list", "--json").stdout)
     assert entry["roots"] == [str(toy.folder / "texts")]
-    assert toy("corpus", "clear").exit_code == 2  # nobody can be asked
+    assert toy("corpus", "clear").exit_code == 2  # there is no terminal to ask at
     assert toy("corpus", "clear", "--yes").stdout.startswith("deleted, ")
     assert json.loads(toy("corpus", "list", "--json").stdout) == []
     assert (toy.folder / "texts" / "a.txt").exists()

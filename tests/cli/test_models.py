@@ -154,7 +154,7 @@ def test_models_on_disk_are_listed(edgespec_cli, stored):
 def test_removing_asks_and_says_what_it_freed(edgespec_cli, stored, monkeypatch):
     refused = edgespec_cli("rm", str(stored))
     assert (refused.exit_code, stored.exists()) == (2, True)
-    assert "nobody can be asked" in refused.stderr
+    assert "no terminal to confirm deleting" in refused.stderr
     monkeypatch.setattr("edgespec_cli.stored.is_terminal", lambda stream: True)
     no = edgespec_cli("rm", str(stored), input="n\n")
     assert (no.exit_code, no.stdout, stored.exists()) == (0, "", True)

@@ -90,8 +90,8 @@ class LlamaCppTokenizer:
 
     def control_texts(self) -> list[str]:
         """Return the texts of the control tokens, in the order of their ids."""
-        found = (token for token, attr in self._attrs if attr & _HIDDEN)
-        return [text for token in found if (text := self._text_of(token))]
+        hidden = (token for token, attr in self._attrs if attr & _HIDDEN)
+        return [text for token in hidden if (text := self._text_of(token))]
 
     def user_defined_texts(self) -> list[str]:
         """Return the texts of the user-defined tokens, in the order of their ids."""

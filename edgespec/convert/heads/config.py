@@ -110,14 +110,14 @@ def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.is_file():
         return Config()
-    found = read_json(path)
-    nested = found.get("transformer_layer_config", found.get("text_config"))
+    fields = read_json(path)
+    nested = fields.get("transformer_layer_config", fields.get("text_config"))
     if isinstance(nested, dict):
-        ours = {k: v for k, v in found.items() if k not in ("architectures", "model_type")}
-        found = nested | ours | {"architectures": found.get("architectures", [])}
-    if isinstance(block := found.get("dflash_config"), dict):
-        found = found | block
-    known = {k: v for k, v in found.items() if v is not None}
+        ours = {k: v for k, v in fields.items() if k not in ("architectures", "model_type")}
+        fields = nested | ours | {"architectures": fields.get("architectures", [])}
+    if isinstance(block := fields.get("dflash_config"), dict):
+        fields = fields | block
+    known = {k: v for k, v in fields.items() if v is not None}
     return convert(known, Config, str(path), ModelError)
 
 

@@ -140,7 +140,7 @@ def _greedy(
 
 
 def _configured(path: Path, field: str) -> int:
-    """Return a size as a file beside a graph says it, 0 where none does. Raises ModelError."""
+    """Return a size that a file next to a graph gives, or 0 if none does. Raises ModelError."""
     from ...backends.onnx.companions import number, read, section, settings  # needs its engine
 
     folder = path.parent

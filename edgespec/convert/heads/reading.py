@@ -42,7 +42,7 @@ _READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
 
 
 class _Index(msgspec.Struct):
-    """The file beside shards: in which of them each tensor is."""
+    """The index of a checkpoint in several files: which of them has each tensor."""
 
     weight_map: dict[str, str]
 
@@ -89,7 +89,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for name in sorted(set(index.weight_map.values())):
             if not name.endswith(".safetensors") or name != Path(name).name:
-                raise ModelError(f"{path} names {name!r:.80}; .safetensors beside it are expected")
+                raise ModelError(
+                    f"{path} names {name!r:.80}; expected is a .safetensors file in the same folder"
+                )
             found |= read_safetensors(path.parent / name)
         return found
     from .pickles import read_pickle  # its modules take time to import

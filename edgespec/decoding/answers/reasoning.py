@@ -39,14 +39,11 @@ def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
         text = probe.text(answer_of(ANSWER, **{key: THOUGHT}))
         if text is None or THOUGHT not in text:
             continue
-        before, _, behind = text.partition(THOUGHT)
+        before, _, after = text.partition(THOUGHT)
         tags = templates.TAG.findall(before)
         begin = tags[-1] if tags and before.rstrip().endswith(tags[-1]) else ""
-        end = (
-            templates.TAG.search(behind[: behind.find(ANSWER)].strip())
-            if ANSWER in behind
-            else None
-        )
+        answer = after.find(ANSWER)
+        end = templates.TAG.search(after[:answer].strip()) if answer >= 0 else None
         if end:
             return key, begin, end[0]
     return None

@@ -377,7 +377,7 @@ def test_an_index_names_files_beside_it(tmp_path, name):
     index = tmp_path / "head" / "model.safetensors.index.json"
     index.parent.mkdir()
     index.write_text(json.dumps({"weight_map": {"a": name}}))
-    assert ".safetensors beside it are expected" in told(index.parent)
+    assert "expected is a .safetensors file in the same folder" in told(index.parent)
 
 
 @pytest.mark.parametrize("value", [None, [], 3, {"a": 3}, {"a": None}, {"a": ["x"]}])
