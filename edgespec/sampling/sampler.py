@@ -13,7 +13,8 @@ from ..errors import ConfigError, DecodeError
 from ..types import Distribution, Logprob, Row
 from .base import Matcher
 
-_LEAST_TEMPERATURE = 1e-30  # in float32: below it only the likeliest token is left anyway
+# in float32: below only the likeliest token is left anyway, above all are as likely
+_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-30, 1e30
 _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
 
 
@@ -192,7 +193,9 @@ def _nucleus_candidates(
     """Return the arguments of `_cut`: as many of the likeliest tokens as top_p can need, and the
     mass of all tokens.
     """
-    temperature = row.dtype.type(max(params.temperature, _LEAST_TEMPERATURE))
+    temperature = row.dtype.type(
+        min(max(params.temperature, _LEAST_TEMPERATURE), _MOST_TEMPERATURE)
+    )
     with np.errstate(over="ignore"):
         scaled = (row - row.max()) / temperature
     mass = float(np.exp(scaled).sum(dtype=np.float64))

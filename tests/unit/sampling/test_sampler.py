@@ -217,7 +217,9 @@ def test_top_p_keeps_the_fewest_tokens_with_that_mass(top_p, kept, top_k):
 @pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-40, 1e-10, 1e308])
 def test_temperatures_at_the_ends_of_floats(dtype, cut, temperature):
     row = np.linspace(-20, 20, 300).astype(dtype)
+    row[0] = -np.inf
     params = SamplingParams(temperature=temperature, **cut)
     found = dense(Sampler(params, [], len(row)).distribution(row), len(row))
     assert found.sum() == pytest.approx(1)
+    assert found[0] == 0
     assert (found[-1] == 1) == (temperature < 1)
