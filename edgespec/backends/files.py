@@ -105,9 +105,10 @@ def parts(path: Path) -> list[Path]:
         split = [path.with_name(name) for name in split_parts(path.name)]
         return [part for part in split if part.is_file()] or [path]
     if (path.parent / HEAD).is_file():
-        return sorted(p for p in path.parent.iterdir() if p.is_file())
+        return [p for p in kept_files.matching(path.parent, "*") if p.is_file()] or [path]
     beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
-    return sorted(p for p in path.parent.iterdir() if beside.fullmatch(p.name) and p.is_file())
+    there = kept_files.matching(path.parent, "*")
+    return [p for p in there if beside.fullmatch(p.name) and p.is_file()] or [path]
 
 
 def size_of(path: Path) -> int:
@@ -130,7 +131,8 @@ def neighbours(path: Path) -> list[Path]:
     among them. Heads in folders are not.
     """
     around = folder_of_neighbours(path)
-    folders = [f for f in sorted(around.iterdir()) if f.is_dir() and not (f / HEAD).is_file()]
+    there = kept_files.matching(around, "*")
+    folders = [f for f in there if f.is_dir() and not (f / HEAD).is_file()]
     graphs = [onnx_files(folder) for folder in folders]
     whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]
