@@ -14,6 +14,7 @@ from .errors import ConfigError
 T = TypeVar("T")
 
 _LARGEST = 2**31 - 1
+_MOST_BIAS = 1e6  # far beyond all logits, and far from the ends of float32
 _MOST_THREADS = 512  # of llama.cpp, whose process ends beyond
 
 _ALIASES = {  # Hugging Face's names for the same things
@@ -110,9 +111,10 @@ def _check_bias(bias: Any) -> None:
         raise ConfigError(f"logit_bias must map token ids to numbers, got {bias!r}")
     for token, value in bias.items():
         _require("a token id in logit_bias", token, 0, whole=True)
-        _require(f"logit_bias of token {token}", value, -math.inf)
-        if value is None or value == math.inf:
-            raise ConfigError(f"logit_bias of token {token} must be finite or -inf, got {value!r}")
+        if value is None:
+            raise ConfigError(f"logit_bias of token {token} must be a number, got None")
+        if value != -math.inf:
+            _require(f"logit_bias of token {token}", value, -_MOST_BIAS, _MOST_BIAS)
 
 
 CONSTRAINTS = ("schema", "regex", "grammar", "choices")
@@ -168,7 +170,7 @@ class SamplingParams:
         _require("top_k", self.top_k, 0, whole=True)
         _require("top_p", self.top_p, 0, 1)
         _require("min_p", self.min_p, 0, 1)
-        _require("repetition_penalty", self.repetition_penalty, 0)
+        _require("repetition_penalty", self.repetition_penalty, 0.01, 100)
         _require("presence_penalty", self.presence_penalty, -100, 100)
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
         _require("seed", self.seed, 0, 2**64 - 1, whole=True)
@@ -180,10 +182,6 @@ class SamplingParams:
             raise ConfigError("temperature must be finite, got inf")
         if self.top_p == 0:
             raise ConfigError("top_p must be above 0; use temperature=0 for greedy decoding")
-        if not 0 < self.repetition_penalty < math.inf:
-            raise ConfigError(
-                f"repetition_penalty must be above 0, got {self.repetition_penalty!r}"
-            )
         stop = _several("stop", self.stop, str)
         if "" in stop:
             raise ConfigError("a stop string must not be empty")

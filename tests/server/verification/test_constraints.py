@@ -1,10 +1,14 @@
 """Constraints of devices' answers, frame by frame, without a network."""
 
+import struct
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgespec import SamplingParams, protocol
+from edgespec.protocol.fields import _FLOATS as PARAMS
+from edgespec.server.verification.target import KNOWN_OPTIONS
 from tests.helpers.devices import Clock, FakeDevice, sessions_over, settle
 from tests.helpers.selection import share
 from tests.helpers.serving import WORDS
@@ -207,3 +211,53 @@ def test_random_constraints_end_one_session_at_most():
     assert {"Answer", "Error"} <= seen
     well.ask(0, ahead=3)
     assert len(well.text()) == 4
+
+
+VALUES = [
+    True, False, 0, 1, 2**31, 2**62, -0.0, 1e308, float("nan"), float("inf"), "", " ", "a", "\0",
+    "null", "{}", "[]", '[""]', '["a"]', "[1]", '"a"', "[" * 60_000, "(" * 60_000, "a*" * 30_000,
+    "\u202eabc", "x" * 60_000, '{"type": []}', '{"$ref": "#"}', '{"multipleOf": 1e-300}',
+    '{"maxLength": 1e300}', '{"maximum": 1' + "0" * 400 + "}", "start: start", "%llguidance {}",
+    "root ::= root", '%llguidance {}\nstart: "a"{1,99999999}', "(a{999}){999}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [{}, ANSWER], ids=["alone", "in an answer"])
+@pytest.mark.parametrize(
+    "name", [*sorted(KNOWN_OPTIONS), "", "unknown", "x" * 60_000], ids=str.strip
+)
+def test_options_at_their_extremes_are_followed_or_refused(name, others):
+    sessions = sessions_over()
+    for value in VALUES:
+        device = begun(others | {name: value}, sessions)
+        refusals = device.all(protocol.Error)
+        assert all(each.code != protocol.INTERNAL for each in refusals), (name, value)
+        if not refusals:
+            device.ask(0, [A, B], ahead=3)
+            assert device.all(protocol.Answer) or error(device).code == protocol.CONSTRAINT
+    device = begun({"choices": '["abc"]'}, sessions)
+    device.ask(0, ahead=20)
+    assert device.text() == [A, B, C, END]
+
+
+@pytest.mark.parametrize("value", [
+    -1.0, -0.0, 1e308, -1e308, 1e-320, float("nan"), float("inf"), float("-inf"), 2.0**63,
+])  # fmt: skip
+def test_settings_at_their_extremes_are_followed_or_refused(value):
+    mark = {name: 0.1234 + i / 1e4 for i, name in enumerate(PARAMS)}
+    frame = protocol.encode(protocol.Begin(
+        1, 0, 0, 3, SamplingParams(**mark, logit_bias={3: 0.4321}), 7, tuple(PROMPT)), 2,
+    )  # fmt: skip
+    for number in (*mark.values(), 0.4321):
+        device = FakeDevice(sessions_over(), version=2)
+        packed = struct.pack("<d", number)
+        assert frame.count(packed) == 1
+        changed = frame.replace(packed, struct.pack("<d", value))
+        device.sessions.receive(device.session, device.hear, changed)
+        settle(device.sessions)
+        refusals = device.all(protocol.Error)
+        assert all(each.code == protocol.PROTOCOL for each in refusals), refusals
+        if not refusals:
+            device.context = [*PROMPT]
+            device.ask(0, [A, B], ahead=3)
+            assert device.all(protocol.Answer)
