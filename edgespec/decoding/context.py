@@ -66,26 +66,29 @@ class Context:
     ) -> Fitted:
         """Return the newest turns, as many as leave enough of the context for an answer.
 
-        Raises ContextFull if the last turn alone is too long; nothing is changed in any case.
+        Where turns have to be left out, a quarter of the context is left for the next ones too:
+        each time, the model reads everything again. Raises ContextFull if the last turn alone is
+        too long; nothing is changed in any case.
         """
         head = [] if system is None else [{"role": "system", "content": system}]
         reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)
+        most = self._n_ctx - reserve
         turns = [i for i in begin_of_turns(messages) if i >= self.n_dropped]
 
-        def from_turn(i: int) -> Fitted:
-            return self._from(head, messages, turns[i], options, self._n_ctx - reserve)
+        def from_turn(i: int, most: int) -> Fitted:
+            return self._from(head, messages, turns[i], options, most)
 
         try:
-            fitted = from_turn(0)
+            fitted = from_turn(0, most)
         except ContextFull:
             low, high = 0, len(turns) - 1
             if not high:
                 raise
-            fitted = from_turn(high)
+            fitted = from_turn(high, most)
             while high - low > 1:  # long conversations: each attempt renders and tokenizes
                 middle = (low + high) // 2
                 try:
-                    fitted, high = from_turn(middle), middle
+                    fitted, high = from_turn(middle, most - self._n_ctx // 4), middle
                 except ContextFull:
                     low = middle
         if fitted.n_dropped == self.n_dropped:

@@ -43,7 +43,21 @@ def test_a_long_conversation_is_cut_in_few_attempts(n_turns, monkeypatch):
     fitted = made.fit(messages)
     assert len(rendered) <= 3 + n_turns.bit_length()
     assert len(fitted.prompt) <= N_CTX - 50
-    if fitted.n_dropped:  # one turn more would be too long
+    if fitted.n_dropped:  # one turn more would leave no quarter of the context
         more = messages[fitted.n_dropped - 2 :]
-        assert len(tokenizer.encode(render(more))) > N_CTX - 50
+        assert len(tokenizer.encode(render(more))) > N_CTX - 100
         assert fitted.earlier
+
+
+def test_after_a_cut_the_next_turns_extend_what_the_model_has_read():
+    """Each message of a chat whose context was full had the model read all of it again."""
+    tokenizer = ToyTokenizer(VOCAB, eog=[EOS], chat_template=TEMPLATE)
+    made, messages, read_anew = Context(tokenizer, N_CTX), [*EARLIER], []
+    for _ in range(40):
+        messages.append({"role": "user", "content": "c"})
+        fitted = made.fit(messages)
+        read_anew.append(fitted.n_dropped > made.n_dropped)
+        made.take(fitted)
+        made.keep(fitted, "d", tokenizer.encode("d"))
+        messages.append({"role": "assistant", "content": "d"})
+    assert 2 <= sum(read_anew) <= 5
