@@ -7,8 +7,11 @@ runs by a device's profile. The result is exact and without noise, and takes sec
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
 import statistics
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -236,8 +239,7 @@ def table(
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
-    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the processes of a pool without a word
-    with ProcessPoolExecutor(initializer=signal.signal, initargs=quiet) as pool:
+    with ProcessPoolExecutor(initializer=_begin_worker) as pool:
         waiting = [
             pool.submit(rates, traces, [profiles[name] for name in names], setting)
             for setting, names in jobs
@@ -252,6 +254,19 @@ def table(
             raise
     for name, by_setting in speed.items():
         yield from _rows(name, by_setting, method, fixed)
+
+
+def _begin_worker() -> None:
+    """Let Ctrl-C end this process of a pool without a word, and the end of its parent as well."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
 
 
 def _rows(

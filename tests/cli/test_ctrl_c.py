@@ -1,5 +1,6 @@
 """Ctrl-C pressed twice or more, at any moment, ends every command without a traceback."""
 
+import contextlib
 import os
 import random
 import signal
@@ -7,10 +8,12 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests.helpers import gguf_files
 from tests.helpers.selection import share
+from tests.helpers.serving import until
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of a process group are POSIX's")
 
@@ -30,6 +33,7 @@ COMMANDS = {
     "tune": ("tune", "-m", "{model}"),
     "doctor": ("doctor", "-m", "{model}"),
     "bench": ("bench", "-m", "{model}"),
+    "replay": ("bench", "replay"),
     "pull": ("pull", "no-such-model"),
     "convert": ("convert", "{folder}"),
     "list": ("list",),
@@ -86,6 +90,25 @@ def test_a_server_that_is_stopping_is_told_again(tmp_path, pause):
     assert process.stdout.readline().startswith("serving ")
     check(process, press(process, [0, pause, pause]), pause)
     assert process.returncode in (0, 130, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_processes_of_a_replay_end_with_it(tmp_path, ended_by):
+    """The signal reaches the program alone, as `kill` sends it."""
+    process = begin(tmp_path, "replay")
+    parent = psutil.Process(process.pid)
+    until(lambda: len(parent.children()) > 1)
+    workers = parent.children()
+    process.send_signal(ended_by)
+    process.send_signal(ended_by)
+    try:
+        process.communicate(timeout=60)
+        until(lambda: not any(worker.is_running() for worker in workers))
+    finally:
+        process.kill()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
 
 
 LOST = """
