@@ -89,7 +89,7 @@ def closed(schema: Any) -> Any:
 
 def check_bounds(schema: Any, what: str) -> None:
     """Raise ConfigError, with the place, for a schema that would take too long to follow."""
-    remainders, in_patterns = 1, 0
+    in_patterns, multiples = 0, []
     for value, path in _values(schema):
         if len(path) > _DEEPEST:
             raise ConfigError(
@@ -113,24 +113,46 @@ def check_bounds(schema: Any, what: str) -> None:
                 f"{what} cannot be followed: {path[-1]} is {Decimal(value).normalize():.6g}, and "
                 f"may be {sign * _LARGEST} at {'most' if sign > 0 else 'least'} (at {_place(path)})"
             )
-        remainders = math.lcm(remainders, _remainders(value, path) or 1)
-        if remainders > _MOST_REMAINDERS:
+        if path[-1:] == ("multipleOf",):
+            multiples.append((value, path))
+    _check_multiples(multiples, what)
+
+
+def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) -> None:
+    """Raise ConfigError, with the place, where a value has to be a multiple of too much at once."""
+    together: dict[tuple[str, ...], int] = {}
+    for value, path in sorted(multiples, key=lambda multiple: len(_applies_to(multiple[1]))):
+        place = _applies_to(path)
+        made = math.lcm(together.get(place, together.get((), 1)), _remainders(value) or 1)
+        together[place] = made
+        if made > _MOST_REMAINDERS:
             raise ConfigError(
                 f"{what} cannot be followed: multipleOf {Decimal(value).normalize():.6g} makes "
-                f"{Decimal(remainders).normalize():.6g} remainders with the others, and may "
+                f"{Decimal(made).normalize():.6g} remainders with the others, and may "
                 f"make {_MOST_REMAINDERS} (at {_place(path)})"
             )
-    check_remainders(schema, what)
+    _check_sum([value for value, _ in multiples], what)
 
 
 def check_remainders(schema: Any, what: str = "the tools") -> None:
     """Raise ConfigError for schemas with so many multipleOf that compiling would take too long."""
-    in_all = sum(_remainders(value, path) for value, path in _values(schema))
+    _check_sum([value for value, path in _values(schema) if path[-1:] == ("multipleOf",)], what)
+
+
+def _check_sum(multiples: list[Any], what: str) -> None:
+    in_all = sum(map(_remainders, multiples))
     if in_all > _MOST_IN_ALL:
         raise ConfigError(
             f"{what} cannot be followed: all multipleOf make {in_all} remainders when they are "
             f"added up, and may make {_MOST_IN_ALL}"
         )
+
+
+def _applies_to(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the place of the values that a keyword is about, () if they may be anywhere."""
+    if {*path} & {*DEFINITIONS, "patternProperties", "additionalProperties", "if", "then", "else"}:
+        return ()
+    return tuple(key for key in path[:-1] if key not in _LISTED and not key.isdecimal())
 
 
 def _values(schema: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -150,12 +172,10 @@ def _pattern_length(value: Any, path: tuple[str, ...]) -> int:
     return len(path[-1]) if path[-2:-1] == ("patternProperties",) else 0
 
 
-def _remainders(value: Any, path: tuple[str, ...]) -> int:
-    """Return how many remainders a multipleOf makes, 0 for another value: as many as the number is
+def _remainders(value: Any) -> int:
+    """Return how many remainders a multipleOf makes, 0 for no number: as many as the number is
     without its decimal point.
     """
-    if path[-1:] != ("multipleOf",):
-        return 0
     if isinstance(value, float) and math.isfinite(value):
         value = Decimal(repr(value)).normalize()
         value = value.scaleb(-min(int(value.as_tuple().exponent), 0))

@@ -9,6 +9,7 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams, ToyTokenizer
 from edgespec.decoding.constraints import Constraints
+from edgespec.decoding.schemas import text_of
 from tests.helpers.selection import first, sample
 
 pytest.importorskip("llguidance")
@@ -157,3 +158,23 @@ def test_a_number_that_failed_in_the_middle_of_an_answer():
     schema = {"type": "integer", "multipleOf": 49999, "maximum": 10**9}
     with pytest.raises(ConfigError, match="multipleOf 49999 makes 49999 remainders"):
         CONSTRAINTS.of(SamplingParams(schema=schema))
+
+
+def of(*steps):
+    return [{"type": "integer", "multipleOf": step} for step in steps]
+
+
+@pytest.mark.parametrize(("schema", "is_followed"), [
+    ({"properties": dict(zip("abc", of(60, 7, 3600), strict=True))}, True),
+    ({"properties": {"a": {"allOf": of(60, 7, 3600)}}}, False),
+    ({"allOf": [{"properties": {"a": each}} for each in of(60, 7, 3600)]}, False),
+    ({"$defs": {"x": of(49)[0]}, "properties": {"a": {"$ref": "#/$defs/x", "multipleOf": 3600}}},
+     False),
+    ({"additionalProperties": of(49)[0], "patternProperties": {"a": of(3600)[0]}}, False),
+])  # fmt: skip
+def test_multiples_of_separate_fields_are_counted_apart(schema, is_followed):
+    if is_followed:
+        text_of(schema)
+    else:
+        with pytest.raises(ConfigError, match="remainders with the others"):
+            text_of(schema)
