@@ -28,6 +28,7 @@ NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's pro
 _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
 _CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
 _swept: set[Path] = set()  # folders in which this process has cleaned up
+_left_out: set[Path] = set()  # what this process has said that it leaves out
 
 
 def matching(folder: Path, *patterns: str) -> list[Path]:
@@ -40,8 +41,16 @@ def matching(folder: Path, *patterns: str) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        logger.warning("%s cannot be read (%s) and is left out", folder, error.strerror or error)
+        leave_out(folder, error)
         return []
+
+
+def leave_out(path: Path, error: Exception) -> None:
+    """Say in the log, once a process, that something cannot be read and is left out."""
+    if path not in _left_out:
+        _left_out.add(path)
+        reason = one_line(getattr(error, "strerror", None) or error)
+        logger.warning("%s cannot be read (%s) and is left out", path, reason)
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -97,7 +106,7 @@ def load(
     except OSError as error:
         logger.warning("%s cannot be read (%s); %s", path, error.strerror or error, instead)
     except ValueError as error:
-        gone = _put_aside(path) if is_users else _removed(path)
+        gone = _put_aside(path) if is_users else remove(path)
         logger.warning("%s is damaged%s: %s; %s", path, gone, one_line(error), instead)
     return None
 
@@ -124,6 +133,15 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def remove(path: Path) -> str:
+    """Remove a file of ours; return what to say about it."""
+    with contextlib.suppress(OSError):
+        if _is_ours(path):
+            path.unlink()
+            return " and removed"
+    return ""
 
 
 def one_line(said: object, most: int = 200) -> str:
@@ -164,15 +182,6 @@ def _is_ours(path: Path) -> bool:
     """Return True for a regular file of this user, and no link to one."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and (os.name != "posix" or status.st_uid == os.getuid())
-
-
-def _removed(path: Path) -> str:
-    """Remove a file of ours; return what to say about it."""
-    with contextlib.suppress(OSError):
-        if _is_ours(path):
-            path.unlink()
-            return " and removed"
-    return ""
 
 
 def _put_aside(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,7 +80,7 @@ def only_graph(folder: Path) -> Path:
     where there are several.
     """
     found = onnx_files(folder)
-    if (folder / HEAD).is_file():
+    if os.path.isfile(folder / HEAD):
         found = [path for path in found if path.name.startswith("head.")][:1] or found[:1]
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in found)
@@ -103,12 +104,12 @@ def parts(path: Path) -> list[Path]:
     """
     if not has_folder(path):
         split = [path.with_name(name) for name in split_parts(path.name)]
-        return [part for part in split if part.is_file()] or [path]
-    if (path.parent / HEAD).is_file():
-        return [p for p in kept_files.matching(path.parent, "*") if p.is_file()] or [path]
+        return [part for part in split if os.path.isfile(part)] or [path]
+    there = [p for p in kept_files.matching(path.parent, "*") if os.path.isfile(p)]
+    if os.path.isfile(path.parent / HEAD):
+        return there or [path]
     beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
-    there = kept_files.matching(path.parent, "*")
-    return [p for p in there if beside.fullmatch(p.name) and p.is_file()] or [path]
+    return [p for p in there if beside.fullmatch(p.name)] or [path]
 
 
 def size_of(path: Path) -> int:
@@ -132,7 +133,7 @@ def neighbours(path: Path) -> list[Path]:
     """
     around = folder_of_neighbours(path)
     there = kept_files.matching(around, "*")
-    folders = [f for f in there if f.is_dir() and not (f / HEAD).is_file()]
+    folders = [f for f in there if os.path.isdir(f) and not os.path.isfile(f / HEAD)]
     graphs = [onnx_files(folder) for folder in folders]
     whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]

@@ -6,6 +6,7 @@ target.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ def _weights(sizes: Mapping[str, int]) -> list[str]:
 def checkpoint_on_disk(reference: str) -> Path | None:
     """Return the folder of a head's checkpoint that was fetched, None where there is none."""
     found = locate(reference, None)
-    if isinstance(found, Repository) and (checkpoint_folder(found) / CONFIG).is_file():
+    if isinstance(found, Repository) and os.path.isfile(checkpoint_folder(found) / CONFIG):
         return checkpoint_folder(found)
     return None
 
@@ -117,7 +118,7 @@ def pull_head(
     whole = ModelFile(head.folder.name, "", (HubSource(head.repository.repo, CONFIG),), head.size)
     try:
         with locked(whole, show) as final:
-            if (final / CONFIG).is_file():
+            if os.path.isfile(final / CONFIG):
                 return final
             need_space(final.parent, head.size)
             partial = final.with_name(f".{final.name}.fetch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import logging
@@ -14,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from .. import kept_files
 from ..backends.files import split_parts
 from ..errors import DownloadError, ModelNotFound
 from .catalogue import HubSource, ModelFile
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_LONGEST_REF = 256  # bytes
 _TIMEOUT_S = 30  # for a list of files
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
@@ -48,28 +51,77 @@ def cached(source: HubSource) -> Path | None:
     return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
 
 
-def odd_ref(repo: str = "*") -> Path | None:
-    """Return what is no file where the hub's cache keeps a repository's revisions, None if all are.
+def refs(folder: Path) -> dict[str, str]:
+    """Return the commits of a repository in the hub's cache, by the names of branches and tags.
 
-    The hub's client would wait for ever to read a pipe.
+    A ref that cannot be read, and one that names no commit, is left out with a line in the log.
     """
+    commits = {}
+    for name, path in _ref_files(folder).items():
+        try:
+            commits[name] = _commit(path)
+        except (OSError, ValueError) as error:
+            kept_files.leave_out(path, error)
+    return commits
+
+
+def _ref_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a repository's refs, by name, but not those that are being written."""
+    return {
+        path.relative_to(refs).as_posix(): path
+        for refs in kept_files.matching(folder, "refs")
+        for path in kept_files.matching(refs, "**/*")
+        if not (os.path.isdir(path) or re.search(r"^\.|\.[0-9a-f]{8}\.tmp$", path.name))
+    }
+
+
+def _commit(ref: Path) -> str:
+    """Return the commit that a file of a ref names. Raises OSError, and ValueError for none."""
+    commit = kept_files.read(ref, _LONGEST_REF).decode()
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        raise ValueError("it names no commit")
+    return commit
+
+
+def _folder_of(repo: str) -> Path:
+    """Return the folder of a repository in the hub's cache."""
     from huggingface_hub import constants
 
-    folder = f"models--{repo.replace('/', '--')}"
-    refs = Path(constants.HF_HUB_CACHE).glob(f"{folder}/refs/**/*")
-    return next((ref for ref in refs if not (ref.is_file() or ref.is_dir())), None)
+    return Path(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
 
 
 def _in_cache(source: HubSource) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import hf_hub_url
 
     try:
-        if ref := odd_ref(source.repo):
-            raise ModelNotFound(f"{ref} in the hub's cache is no regular file; delete it")
-        found = try_to_load_from_cache(source.repo, source.file, revision=source.revision)
+        hf_hub_url(source.repo, source.file)  # which refuses names that the hub does not allow
     except ValueError as error:
         raise ModelNotFound(f"the hub can have no {source.repo}/{source.file}: {error}") from None
-    return Path(found) if isinstance(found, str) else None
+    folder = _folder_of(source.repo)
+    commit = refs(folder).get(source.revision, source.revision)
+    path = folder / "snapshots" / commit / source.file
+    return path if re.fullmatch("[0-9a-f]{40}", commit) and os.path.isfile(path) else None
+
+
+def _prepare_cache(source: HubSource) -> None:
+    """Delete damaged refs and what killed downloads left in a repository's folder.
+
+    Raises DownloadError if the ref is anything but a file of this user, such as a pipe.
+    """
+    from filelock import FileLock, Timeout
+
+    folder = _folder_of(source.repo)
+    for name, ref in _ref_files(folder).items():
+        commit = kept_files.load(ref, _commit, "the hub is asked for it")
+        if commit is None and name == source.revision and os.path.lexists(ref):
+            raise DownloadError(f"{ref} is no file of this user that names a commit; delete it")
+    for path in kept_files.matching(folder / "blobs", "*.incomplete"):
+        # the client never resumes such a file; whoever writes to it holds the lock
+        name, _, rest = path.name.partition(".")
+        if re.fullmatch(r"[0-9a-f]{8}\.incomplete", rest):
+            lock = FileLock(folder.parent / ".locks" / folder.name / f"{name}.lock")
+            with contextlib.suppress(OSError, Timeout), lock.acquire(timeout=0):
+                kept_files.remove(path)
 
 
 def fetch(
@@ -85,6 +137,8 @@ def fetch(
     """
     import huggingface_hub
 
+    if folder is None:
+        _prepare_cache(source)
     if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
@@ -103,14 +157,13 @@ def fetch(
             file = replace(file, sha256=_hub_sha256(snapshot, source, token))
     except Exception as error:  # its transport, and so its exceptions, differ by version
         raise _hub_error(error, source) from error
-    whole = snapshot.resolve()
-    try:
-        verify_or_delete(whole, file, progress)
-    except DownloadError:
-        for link in links(snapshot):
-            link.unlink(missing_ok=True)
-        raise
+    verify_or_delete(snapshot, file, progress, _delete)
     return snapshot
+
+
+def _delete(snapshot: Path) -> None:
+    for path in own_files(snapshot):
+        path.unlink(missing_ok=True)
 
 
 def _fetch_companions(source: HubSource, progress: Progress, token: str | None) -> None:
@@ -134,13 +187,20 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
                 ) from None
 
 
-def links(path: Path) -> list[Path]:
-    """Return the links from `path` to its file: snapshot, blob, perhaps a shared blob."""
-    links = []
-    while path.is_symlink():
-        links.append(path)
-        path = path.parent / os.readlink(path)
-    return links
+def own_files(path: Path) -> list[Path]:
+    """Return what a file of the hub's cache consists of: snapshot, blob, perhaps a shared blob.
+
+    What a link leads to outside the cache is not among them.
+    """
+    from huggingface_hub import constants
+
+    home = next((p.parent for p in path.parents if p.name == "snapshots"), path.parent)
+    inside = [Path(os.path.realpath(folder)) for folder in (constants.HF_HUB_CACHE, home)]
+    chain = [path]
+    while chain[-1].is_symlink():
+        chain.append(chain[-1].parent / os.readlink(chain[-1]))
+    real = [Path(os.path.realpath(each.parent), each.name) for each in chain]
+    return [each for each in real if any(map(each.is_relative_to, inside))]
 
 
 def _hub_sha256(snapshot: Path, source: HubSource, token: str | None) -> str | None:

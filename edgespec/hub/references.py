@@ -96,10 +96,10 @@ def _guessed(text: str) -> Path:
 def _existing(text: str, quantisation: str | None) -> Path:
     """Return the model at a path. Raises ModelNotFound if there is none."""
     path = expanded(text)
-    if not path.is_file() and not onnx_files(path):
+    if not os.path.isfile(path) and not onnx_files(path):
         raise ModelNotFound(_missing(text, path))
     _refuse_quantisation(text, quantisation)
-    if path.is_dir():
+    if os.path.isdir(path):
         return only_graph(Path(os.path.abspath(path)))
     return Path(os.path.abspath(path)) if has_folder(path) else path
 
@@ -114,10 +114,10 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 
 def _missing(text: str, path: Path) -> str:
     """Return the message for a path where no model is, with what else would work."""
-    if path.is_dir():
+    if os.path.isdir(path):
         inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
         remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
-        if (path / "config.json").is_file() and not inside:
+        if os.path.isfile(path / "config.json") and not inside:
             remedy += (
                 "; a published checkpoint is converted first: `edgespec convert FOLDER OUT` a "
                 "model, with --head --target MODEL a trained head"

@@ -21,15 +21,30 @@ def find(reference: str) -> StoredModel:
     """
     there = stored()
     if named := [model for model in there if model.reference == reference]:
-        return named[0]
+        return _ours(named[0])
     if (path := resolve(reference)) is None:
         others = [m.reference for m in there if m.reference.partition(":")[0] == reference]
         instead = f"; there is {', '.join(others)}" if others else ""
         raise ModelNotFound(f"{reference!r} is not on this disk{instead}")
     for model in there:
         if _place(model.path) == _place(path):
-            return model
-    raise ModelNotFound(
+            return _ours(model)
+    raise _yours(path)
+
+
+def _ours(model: StoredModel) -> StoredModel:
+    """Return a model unless a link in our folder or in the hub's cache leads out to it."""
+    if model.path.is_relative_to(models_dir()):
+        is_ours = Path(_place(model.path)).is_relative_to(os.path.realpath(models_dir()))
+    else:
+        is_ours = Path(_place(model.path)) in hub_client.own_files(model.path)
+    if is_ours:
+        return model
+    raise _yours(Path(os.path.realpath(model.path)))
+
+
+def _yours(path: Path) -> ModelNotFound:
+    return ModelNotFound(
         f"{path} is neither in {models_dir()} nor in the hub's cache, so it is yours: delete it "
         "yourself"
     )
@@ -37,7 +52,7 @@ def find(reference: str) -> StoredModel:
 
 def _place(path: Path) -> str:
     """Return where a file lies; the cache holds links, which are not followed."""
-    return os.path.join(path.parent.resolve(), path.name)
+    return os.path.join(os.path.realpath(path.parent), path.name)
 
 
 def remove(model: StoredModel) -> int:
@@ -50,9 +65,9 @@ def remove(model: StoredModel) -> int:
     if not model.path.is_relative_to(models_dir()):
         return sum(map(_unlink, files))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
-    is_only = onnx_files(folder) == [model.path] or (folder / HEAD).is_file()
+    is_only = onnx_files(folder) == [model.path] or os.path.isfile(folder / HEAD)
     whole = has_folder(model.path) and is_only
-    files = [path for path in folder.rglob("*") if path.is_file()] if whole else files
+    files = [path for path in folder.rglob("*") if os.path.isfile(path)] if whole else files
     freed = sum(path.lstat().st_size for path in files)
     if whole:
         shutil.rmtree(folder)
@@ -64,13 +79,12 @@ def remove(model: StoredModel) -> int:
 
 def _unlink(path: Path) -> int:
     """Delete a file of the hub's cache, and its content unless another revision has it too."""
-    chain = hub_client.links(path)
-    content = path.resolve()
-    size = content.stat().st_size
+    own, content = hub_client.own_files(path), Path(os.path.realpath(path))
+    size = content.stat().st_size if content in own else 0
     path.unlink()
     snapshots = next(folder for folder in path.parents if folder.name == "snapshots")
-    if any(other.resolve() == content for other in snapshots.rglob("*")):
+    if any(os.path.realpath(other) == str(content) for other in snapshots.rglob("*")):
         return 0
-    for file in (*chain[1:], content):
+    for file in own[1:]:
         file.unlink(missing_ok=True)
     return size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ def has_size(path: Path, size: int | None) -> bool:
     try:
         found = path.stat().st_size
     except OSError:
+        return False
+    if not os.path.isfile(path):
         return False
     if size is not None and found != size:
         log.warning("%s has %d bytes, expected %d; it is not used", path, found, size)
@@ -74,6 +77,8 @@ def verify(path: Path, file: ModelFile, *, progress: Progress | None = None) -> 
     Reads the whole file and changes nothing. Where the catalogue knows no hash, only the size is
     compared. Raises DownloadError, naming what was expected and found.
     """
+    if not os.path.isfile(path):  # reading a pipe would wait for a writer
+        raise DownloadError(f"{path} is no regular file; delete it and pull it again")
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         raise DownloadError(
@@ -94,12 +99,16 @@ def verify(path: Path, file: ModelFile, *, progress: Progress | None = None) -> 
     return found
 
 
-def verify_or_delete(path: Path, file: ModelFile, progress: Progress) -> None:
+def verify_or_delete(
+    path: Path, file: ModelFile, progress: Progress, delete: Callable[[Path], None] = Path.unlink
+) -> None:
     """Delete a fetched file that is not what it should be, and raise DownloadError."""
     try:
         verify(path, file, progress=progress)
     except DownloadError as error:
-        path.unlink(missing_ok=True)
+        if not os.path.isfile(path):
+            raise
+        delete(path)
         found = str(error).rpartition(";")[0]
         raise DownloadError(
             f"{found}; it was deleted. Pull again; if it stays so, the source does not have the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from ..backends.files import (
     has_folder,
     label,
     only_graph,
-    onnx_files,
     parts,
     size_of,
     split_parts,
@@ -24,8 +23,6 @@ from . import catalogue, hub_client
 from .catalogue import HubSource
 from .repositories import Repository, RepositoryFile, choose, is_model, quantisation_of
 from .storage import models_dir
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def converted(repository: Repository) -> Path | None:
         for f in kept_files.matching(models_dir(), "*-head-*")
         if f.name.startswith(f"{name}-head-")
     ]
-    there = [folder for folder in made if (folder / HEAD).is_file()]
+    there = [folder for folder in made if os.path.isfile(folder / HEAD)]
     newest = max(there, key=lambda folder: (folder / HEAD).stat().st_mtime, default=None)
     return only_graph(newest) if newest else None
 
@@ -99,8 +96,8 @@ def _own() -> Iterator[StoredModel]:
 
 def _graphs(folder: Path) -> list[Path]:
     """Return the models in a folder; of a head, whose graphs belong together, one of them."""
-    found = onnx_files(folder)
-    return [only_graph(folder)] if found and (folder / HEAD).is_file() else found
+    found = kept_files.matching(folder, "*.onnx", "onnx/*.onnx")
+    return [only_graph(folder)] if found and os.path.isfile(folder / HEAD) else found
 
 
 def _cached() -> Iterator[StoredModel]:
@@ -118,6 +115,8 @@ def _model(name: str, path: Path, quantisation: str) -> StoredModel:
 
 def _is_whole(path: Path) -> bool:
     """Return True for a file that is a model, or the first part of a model with all its parts."""
+    if not os.path.isfile(path):
+        return False
     names = split_parts(path.name)
     return not names or (path.name == names[0] and len(parts(path)) == len(names))
 
@@ -138,22 +137,19 @@ def _names() -> dict[str, tuple[str, str]]:
 
 def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:
     """Yield repository, revisions, name and path of each whole model in the hub's cache."""
-    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
+    from huggingface_hub import constants
 
-    try:
-        if ref := hub_client.odd_ref():
-            raise OSError(f"{ref} is no regular file; delete it")
-        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
-    except (CacheNotFound, ValueError):
-        return
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        log.warning("the hub's cache cannot be read: %s", kept_files.one_line(error))
-        return
-    for repo in repositories:
-        for revision in repo.revisions if repo.repo_type == "model" else ():
-            names = {revision.commit_hash, *revision.refs}
-            for file in revision.files:
-                path = file.file_path
-                if path.suffix in (".gguf", ".onnx") and _is_whole(path):
-                    name = path.relative_to(revision.snapshot_path).as_posix()
-                    yield repo.repo_id, names, name, path
+    for folder in kept_files.matching(Path(constants.HF_HUB_CACHE), "models--*"):
+        repo = folder.name.removeprefix("models--").replace("--", "/")
+        refs = hub_client.refs(folder)
+        for revision in _revisions(folder):
+            names = {revision.name, *(ref for ref, at in refs.items() if at == revision.name)}
+            for path in kept_files.matching(revision, "**/*.gguf", "**/*.onnx"):
+                if _is_whole(path):
+                    yield repo, names, path.relative_to(revision).as_posix(), path
+
+
+def _revisions(folder: Path) -> Iterator[Path]:
+    """Yield the folder of each revision of a repository in the hub's cache."""
+    for snapshots in kept_files.matching(folder, "snapshots"):
+        yield from kept_files.matching(snapshots, "[!.]*")

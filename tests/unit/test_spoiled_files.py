@@ -186,9 +186,8 @@ def with_a_wrong_value(data, rng):
 def spoil(path, data, rng):
     """Put something else in the place of a file; return its bytes, None for no regular file."""
     path.unlink()
-    if rng.random() < 0.1:
-        make = rng.choice([os.mkfifo, os.mkdir, dangling, endless])
-        make(path)
+    if rng.random() < 0.4:
+        rng.choice([os.mkfifo, os.mkdir, dangling, endless, outside, *STRANGERS])(path)
         return None
     spoiled = rng.choice([flipped, cut, with_a_wrong_value])(data, rng)
     path.write_bytes(spoiled)
@@ -203,6 +202,32 @@ def endless(path):
     path.symlink_to("/dev/zero")
 
 
+def outside(path):
+    """Put a link to a file of the user's in a place."""
+    users_file(path).write_text("the user's")
+    path.symlink_to(users_file(path))
+
+
+def users_file(path):
+    """Return a file beside the folder of a seed, in which all of edgespec's files are."""
+    return [folder for folder in path.parents if folder.name.isdecimal()][-1].with_name("users.txt")
+
+
+def users_text(path):
+    """Return what is in the file of the user's that `outside` wrote, "" if there is none."""
+    users = users_file(path)
+    return users.read_text() if users.exists() else ""
+
+
+def strangers(path):
+    """Put a file of another user in a place."""
+    path.write_bytes(b"theirs")
+    os.chown(path, 65534, 65534)
+
+
+STRANGERS = [strangers] if os.name == "posix" and os.getuid() == 0 else []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_goes_on(kind, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tuned, "tuning_key", lambda *_: FINGERPRINT)
@@ -214,6 +239,7 @@ def test_a_start_goes_on(kind, tmp_path, monkeypatch, caplog):
         monkeypatch.setenv("EDGESPEC_CORPUS", str(folder / "corpus"))
         keeper = kind(folder)
         spoiled = spoil(keeper.path, keeper.path.read_bytes(), random.Random(seed))
+        theirs = users_text(keeper.path)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "edgespec"):
             keeper.start()
@@ -223,6 +249,7 @@ def test_a_start_goes_on(kind, tmp_path, monkeypatch, caplog):
         if spoiled is None:
             assert os.path.lexists(keeper.path)
             assert not kept_files._is_ours(keeper.path)
+            assert users_text(keeper.path).startswith(theirs)  # a history may be a link
         elif keeper.is_users:
             there = [path.read_bytes() for path in keeper.path.parent.glob(f"{keeper.path.name}*")]
             assert any(content.startswith(spoiled[:64]) for content in there)

@@ -6,6 +6,7 @@ process of its own; see `edgespec_process`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,6 +61,7 @@ class Hub:
     requests: list[Request] = field(default_factory=list)
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
+    stall: threading.Event | None = None  # half of each answer waits for this
     corrupt: bool = False
     redirect: str | None = None
 
@@ -163,7 +166,12 @@ class Handler(BaseHTTPRequestHandler):
             body = body[:-1] + b"?"
         if hub.break_after is not None:
             body, hub.break_after, self.close_connection = body[: hub.break_after], None, True
+        stall = hub.stall
         request.sent = len(body)
+        if stall:
+            self.wfile.write(body[: len(body) // 2])
+            stall.wait(60)
+            return
         self.wfile.write(body)
 
 
@@ -532,6 +540,58 @@ def test_interrupted_download_goes_on_where_it_broke_off(server: Hub) -> None:
     assert first.sent == len(content) - 1000
     assert second.sent < len(content) // 4
     assert second.headers["range"] == f"bytes={len(content) - second.sent}-"
+
+
+@contextlib.contextmanager
+def halted(server: Hub, *call: str) -> Iterator[None]:
+    """Have a call stand still in the middle of its file meanwhile; then kill its process."""
+    n_before, stall = len(server.gets), threading.Event()
+    server.stall = stall
+    process = start(call)
+    while not any(request.sent for request in server.gets[n_before:]):
+        assert process.poll() is None
+        time.sleep(0.02)
+    server.stall = None
+    yield
+    process.kill()
+    process.communicate()
+    stall.set()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_what_killed_downloads_left_goes_with_the_next(server: Hub, tmp_path: Path) -> None:
+    for _ in range(2):
+        with halted(server, "pull", REFERENCE):
+            pass
+    cache = tmp_path / "hf" / "hub" / "models--org--toy"
+    for name in ("", "\xff", "/etc"):  # a ref that was not written whole
+        (cache / "refs" / "main").write_text(name, "latin-1")
+        (got,) = edgespec_process(("pull", REFERENCE))
+        assert Path(got["path"]).read_bytes() == CONTENT
+    assert left(cache) == {"main", NAME, SHA256}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_download_that_goes_on_keeps_its_file(server: Hub, tmp_path: Path) -> None:
+    server.files["other.gguf"] = CONTENT[:1000]
+    blobs = tmp_path / "hf" / "hub" / "models--org--toy" / "blobs"
+    with halted(server, "pull", REFERENCE):
+        (partial,) = blobs.glob("*.incomplete")
+        (got,) = edgespec_process(("pull", "hf:org/toy/other.gguf"))
+        assert Path(got["path"]).is_file()
+        assert partial.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_killed_pull_of_a_head_is_taken_up(server: Hub, environment: Path) -> None:
+    server.files = dict(HEAD)
+    with halted(server, "pull_head", "hf:org/toy"):
+        pass
+    (got,) = edgespec_process(("pull_head", "hf:org/toy"))
+    folder = Path(got["path"])
+    assert (folder / "model.safetensors").read_bytes() == CONTENT
+    assert [path.name for path in environment.iterdir() if path.is_dir()] == [folder.name]
+    assert left(folder) == {"config.json", "README.md", "model.safetensors"}
 
 
 def test_corrupted_download_is_named_deleted_and_can_be_repeated(
