@@ -79,6 +79,8 @@ def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
     elif text.startswith("Expected "):
         wanted, _, got = text.removeprefix("Expected ").partition(", got ")
         expected, found = f"must be {_in_words(wanted)}", found or _in_words(got)
+        if "of length" in wanted and isinstance(value, (str, list, tuple, dict)):
+            found = f"one of length {len(value)}"
     else:  # of a __post_init__
         return Mismatch(f"{path}:" if path else "", "value", text)
     path = f"a key of {path}" if in_key else path

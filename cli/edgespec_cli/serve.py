@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     ),
     option(
         "--ctx-size-sessions",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 2**31 - 1),
         metavar="N",
         show_default="as many as -c",
         help="Number of tokens that the caches of all devices hold together.",

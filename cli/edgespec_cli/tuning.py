@@ -26,7 +26,7 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
     "Tuning",
     option(
         "--budget",
-        type=click.FloatRange(min=1),
+        type=click.FloatRange(1, 86_400),
         default=25,
         metavar="SECONDS",
         help="About how long it may take; a slow device needs more.",

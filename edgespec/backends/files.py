@@ -135,5 +135,9 @@ def neighbours(path: Path) -> list[Path]:
     there = kept_files.matching(around, "*")
     folders = [f for f in there if os.path.isdir(f) and not os.path.isfile(f / HEAD)]
     graphs = [onnx_files(folder) for folder in folders]
-    whole = [path for path in sorted(around.glob("*.gguf")) if parts(path)[0] == path]
+    whole = [
+        path
+        for path in there
+        if path.suffix == ".gguf" and os.path.isfile(path) and parts(path)[0] == path
+    ]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]

@@ -144,7 +144,8 @@ class _Reader:
             try:
                 self._know(collection, collection.tokens(where)[0])
             except (OSError, ValueError) as error:
-                logger.warning("the corpus in %s is damaged and made again (%s)", where, error)
+                said = kept_files.one_line(error)
+                logger.warning("the corpus in %s is damaged and made again (%s)", where, said)
                 delete(where / collection.data)
 
     def _know(self, collection: Collection, tokens: np.ndarray) -> None:

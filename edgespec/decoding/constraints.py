@@ -252,6 +252,8 @@ class Constraints:
 
         try:
             source = self._source(kind, text)
+        except UnicodeError:
+            return None, "it is not valid Unicode"
         except ValueError as refused:
             return None, _plainly(str(refused))
         if len(source) > _MOST_GRAMMAR:
@@ -355,7 +357,7 @@ class GrammarMatcher:
         if not self._go(ahead):
             return True
         if token in self.ends:
-            return self._matcher.is_accepting()
+            return self._may_end(token)
         if self._n_valid([token]) == 0:
             return False
         forced = self._forced()  # masks have one of several ways to write them
@@ -373,13 +375,19 @@ class GrammarMatcher:
         """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
         ends = len(tokens) > 0 and tokens[-1] in self.ends
         text = tokens[:-1] if ends else tokens
-        if not self._go(text) or (ends and not self._matcher.is_accepting()):
+        if not self._go(text) or (ends and not self._may_end(tokens[-1])):
             raise DecodeError(
                 f"the tokens {list(tokens)} do not follow the constraint of the request"
             )
         self._ahead, self.has_ended = [], ends
         if ends:
             self._words.usual_end = int(tokens[-1])
+
+    def _may_end(self, token: int) -> bool:
+        """Return whether a token may end the answer: where the text is complete, and where the
+        grammar itself asks for that token.
+        """
+        return self._matcher.is_accepting() or bool(self._mask()[token])
 
     def _mask(self) -> npt.NDArray[np.bool_]:
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
@@ -444,6 +452,10 @@ def _plainly(error: str) -> str:
     """
     if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
         return "it allows no answer at all"
+    if "ff_tokens" in error:
+        return "it demands a text without end, or one of more than 50,000 characters"
+    if error.startswith("Unable to determine if regex is empty"):
+        return "its patterns for one text are too complex together"
     error = re.sub(r"regex parse error:.*?\n *error: ", "", error, flags=re.DOTALL)
     said = " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
     return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from ..errors import ConfigError
+
+MOST_TEXT = 4096
+"""Characters of a text that an answer has to repeat: each token looks at all that is left of it."""
+
+MOST_AT_ONCE = 10
+"""Expressions that hold for one text at once: 20 took a minute to combine."""
+
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/')  # texts, and expressions
 
 
 def of_grammar(grammar: str) -> str:
     """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
     from llguidance.gbnf_to_lark import any_to_lark
 
+    if (longest := max(map(len, _QUOTED.findall(grammar)), default=0)) > MOST_TEXT:
+        raise ConfigError(f"a text has {longest} characters, and may have {MOST_TEXT}")
+    if (n := _QUOTED.sub("", grammar).count("&")) > MOST_AT_ONCE:
+        raise ConfigError(f"it has {n} times &, and may have {MOST_AT_ONCE}")
     try:
         return any_to_lark(grammar)
+    except RecursionError:
+        raise ConfigError("it is nested too deeply") from None
     except Exception as error:  # what it lacks, a root for example, is a plain Exception
         raise ConfigError(str(error)) from None
 
@@ -22,4 +37,6 @@ def of_choices(choices: Sequence[str]) -> str:
     """Return the grammar of one of some texts. Raises ConfigError for an empty one."""
     if "" in choices:
         raise ConfigError("a choice must not be empty")
+    if (longest := max(map(len, choices))) > MOST_TEXT:
+        raise ConfigError(f"a choice has {longest} characters, and may have {MOST_TEXT}")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError
+from .grammars import MOST_AT_ONCE, MOST_TEXT
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
-_LONGEST = 4096  # characters of a text in const or enum
 _MOST_REMAINDERS = 10_000  # of numbers that fulfil all multipleOf at once, beside a range
 _MOST_IN_ALL = 20_000  # the sum of each multipleOf's: compiling takes 10 µs and 1 KB for each
 _LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
@@ -89,17 +89,17 @@ def closed(schema: Any) -> Any:
 
 def check_bounds(schema: Any, what: str) -> None:
     """Raise ConfigError, with the place, for a schema that would take too long to follow."""
-    in_patterns, multiples = 0, []
+    in_patterns, at_once, multiples = 0, 0, []
     for value, path in _values(schema):
         if len(path) > _DEEPEST:
             raise ConfigError(
                 f"{what} cannot be followed: it is nested more than {_DEEPEST} levels deep (at "
                 f"{_place(path[:6])}…); make it flatter"
             )
-        if isinstance(value, str) and len(value) > _LONGEST and {*path[-2:]} & {"const", "enum"}:
+        if isinstance(value, str) and len(value) > MOST_TEXT and {*path[-2:]} & {"const", "enum"}:
             raise ConfigError(
                 f"{what} cannot be followed: a text has {len(value)} characters, and may have "
-                f"{_LONGEST} (at {_place(path)})"
+                f"{MOST_TEXT} (at {_place(path)})"
             )
         in_patterns += _pattern_length(value, path)
         if in_patterns > _MOST_PATTERNS:
@@ -107,6 +107,8 @@ def check_bounds(schema: Any, what: str) -> None:
                 f"{what} cannot be followed: its patterns have more than {_MOST_PATTERNS} "
                 f"characters (at {_place(path[:6])}); use enum for lists of words"
             )
+        if path[-1:] == ("allOf",) and isinstance(value, list) and len(value) > 1:
+            at_once += len(value)
         sign = _SIGNS.get(path[-1], 0) if path and isinstance(value, (int, float)) else 0
         if sign and sign * value > _LARGEST:
             raise ConfigError(
@@ -115,6 +117,11 @@ def check_bounds(schema: Any, what: str) -> None:
             )
         if path[-1:] == ("multipleOf",):
             multiples.append((value, path))
+    if in_patterns and at_once > MOST_AT_ONCE:
+        raise ConfigError(
+            f"{what} cannot be followed: its allOf have {at_once} schemas, and may have "
+            f"{MOST_AT_ONCE} where there are patterns; join them"
+        )
     _check_multiples(multiples, what)
 
 

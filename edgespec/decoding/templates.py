@@ -103,4 +103,4 @@ def render(
 
 
 def _short(error: Exception) -> str:
-    return str(error)[:500]
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:500]

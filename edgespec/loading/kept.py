@@ -196,7 +196,8 @@ def _attempt(relearn: Callable[[], None]) -> None:
     try:
         relearn()
     except Exception as error:
-        logger.warning("what was learned of drafts is damaged, and left out: %s", error)
+        said = kept_files.one_line(error)
+        logger.warning("what was learned of drafts is damaged, and left out: %s", said)
         logger.debug("its traceback", exc_info=True)
 
 

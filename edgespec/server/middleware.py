@@ -195,11 +195,15 @@ class _Exchange:
 
 
 def _operator_only(has_key: bool) -> ApiError:
-    need = "they need the key for metrics" if has_key else "they are for this machine alone"
+    need = (
+        "they need the key of --metrics-key-file"
+        if has_key
+        else "they are for this machine alone; start the server with --metrics-key-file to read "
+        "them elsewhere"
+    )
     return ApiError(
         403,
-        f"metrics tell of everybody's requests, so {need}; start the server with "
-        "--metrics-key-file to read them elsewhere",
+        f"metrics tell of everybody's requests: {need}",
         code="operator_only",
     )
 

@@ -83,6 +83,8 @@ class ServerSettings:
             raise ConfigError("the key for metrics is a client's API key; expected is another one")
         for origin in self.cors_origins:
             _check_origin(origin)
+        if not self.host or not self.host.isprintable():
+            raise ConfigError(f"{self.host!r} is not an address or a name to listen on")
         for host in self.allowed_hosts:
             _check_host(host)
         build(SamplingParams, self.sampling)

@@ -124,8 +124,8 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
         (("--api-key-file", "absent"), "absent cannot be read"),
         (("--port", "70000"), "port must be between"),
         (("--top-p", "3"), "top_p"),
-        (("--ctx-size-sessions", "-5"), "-5 is not in the range x>=1"),
-        (("--ctx-size-sessions", "0"), "0 is not in the range x>=1"),
+        (("--ctx-size-sessions", "-5"), "-5 is not in the range 1<=x<="),
+        (("--ctx-size-sessions", "0"), "0 is not in the range 1<=x<="),
         (("--spec-remember", "all"), "choose rates or nothing"),
     ],
 )

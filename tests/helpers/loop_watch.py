@@ -9,7 +9,7 @@ from asyncio import Handle, events
 
 LIMIT_S = 0.1
 _EVERY_S = 0.01
-_LEAST_TICKS = 8  # on a busy machine the loop may just not have its turn
+_TURNS = 0.5  # of all that it would have alone: on a busy machine the loop may not have its own
 _run = Handle._run
 _watches: dict[int, LoopWatch] = {}  # by the thread that is watched
 
@@ -17,7 +17,7 @@ _watches: dict[int, LoopWatch] = {}  # by the thread that is watched
 class LoopWatch:
     """Times what a thread's event loop calls, while it is entered.
 
-    A callback stands still where it computes, or where another thread has its turn many times
+    A callback stands still where it computes, or where another thread has its turn all the time
     meanwhile. Nothing is noted where other programs take the machine's time, nor what collecting
     the garbage of all tests takes. It looks into no other thread: `sys._current_frames` can stop
     Python 3.11 for good (https://github.com/python/cpython/issues/106883).
@@ -66,7 +66,8 @@ def _timed(handle: Handle) -> None:
     _run(handle)
     computed = time.thread_time() - watch.collecting_s - computed
     took = time.monotonic() - began
-    if computed >= LIMIT_S or (took >= LIMIT_S and watch.ticks - ticks >= _LEAST_TICKS):
+    others_have_turns = watch.ticks - ticks >= _TURNS * took / _EVERY_S
+    if computed >= LIMIT_S or (took >= LIMIT_S and others_have_turns):
         called = getattr(handle._callback, "__self__", handle)  # of a step: the task
         watch.stood.append(f"{took:.2f} s ({computed:.2f} s computing): {called!r}")
 

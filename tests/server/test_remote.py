@@ -1,5 +1,6 @@
 """Devices against a real server on loopback: the same text, whatever the connection does."""
 
+import json
 import logging
 import threading
 
@@ -291,6 +292,21 @@ def test_no_verification_server():
         with pytest.raises((VerifierRefused, VerifierUnavailable), match="127"):
             device(f"ws://127.0.0.1:{other.server_port}")
         other.shutdown()
+
+
+@pytest.mark.parametrize("offered", [[], ["chat", "x"]])
+def test_a_device_without_our_subprotocol_is_told_which_there_are(server, offered):
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    with pytest.raises(InvalidStatus) as refused, connect(
+        server.url + "/v1/verify", subprotocols=offered or None
+    ):  # fmt: skip
+        pass
+    assert refused.value.response.status_code == 400
+    message = json.loads(refused.value.response.body)["error"]["message"]
+    assert message.startswith("devices speak the subprotocol edgespec.verify.v1 or")
+    assert message.endswith(f"got {', '.join(offered) or 'none'}")
 
 
 def test_a_server_without_our_subprotocol():

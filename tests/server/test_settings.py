@@ -42,6 +42,12 @@ def test_other_machines_are_refused_without_key_and_tls(host, given, missing, tl
     assert not settings(host=host, insecure=True, **more).loopback
 
 
+@pytest.mark.parametrize("host", ["", "a\nb", "\x1b[2J"])
+def test_what_is_no_host_is_refused_as_such(host):
+    with pytest.raises(ConfigError, match="is not an address or a name to listen on"):
+        settings(host=host, insecure=True)
+
+
 def test_key_and_tls_are_enough(tls):
     cert, key = tls / "cert.pem", tls / "key.pem"
     made = settings(host="0.0.0.0", api_keys=("k",), tls_cert=cert, tls_key=key)

@@ -21,7 +21,6 @@ BLOCKING = {
 ON_THE_LOOP = {
     ("edgespec/server/openai.py", "self._queue.acquire"): "is entered with `async with`",
     ("edgespec/server/streams.py", "text.encode"): "of one event",
-    ("edgespec/server/tokenization.py", "b''.join"): "of a body whose size is bounded",
     ("edgespec/server/tokenization.py", "self._engine.encode"): "checks ids, in such a body",
     ("edgespec/server/verification/websocket.py", "compile"): "is a coroutine",
     ("edgespec/server/verification/websocket.py", "reading.result"): "of a task that is done",
@@ -46,7 +45,7 @@ def calls(tree, names):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name.rpartition(".")[2] in names and not name.startswith(
-                ("ast.", "re.", "asyncio.")
+                ("'", "b'", "ast.", "re.", "asyncio.")
             ):
                 yield node, name
 

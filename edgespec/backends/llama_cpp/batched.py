@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError, OutOfMemory
+from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError
 from ...types import Outputs
 from ..base import BatchItem
 from ..chunks import check_slots
 from .batch import MOST_SEQUENCES, Batch, Part, RowViews
 from .branches import N_SEQUENCES, Branches
-from .context import LEAST_N_CTX, can_branch, context_params, limited_threads
-from .library import lib
+from .context import (
+    LEAST_N_CTX,
+    can_branch,
+    check_fits,
+    context_params,
+    init_context,
+    limited_threads,
+)
+from .library import lib, supports_gpu_offload
 
 if TYPE_CHECKING:
     from .model import LlamaCppModel
@@ -46,16 +53,14 @@ class LlamaCppBatchedModel:
         self._name, self._lock = model.path.name, model.lock
         each = _sequences_each(n_slots) if can_branch(native, model.config) else 1
         params = context_params(native, model.config)
-        params.n_ctx = max(n_ctx, LEAST_N_CTX)
+        n_ctx = max(n_ctx, LEAST_N_CTX)
+        if not supports_gpu_offload():
+            check_fits(model.path, native, model.config, n_ctx)
+        params.n_ctx = n_ctx
         params.n_batch = params.n_ubatch = model.capabilities.max_batch
         params.n_seq_max, params.kv_unified = each * n_slots, True
         params.n_outputs_max = max(self.max_rows, params.n_seq_max)
-        self._context = lib.llama_init_from_model(native, params)
-        if not self._context:
-            raise OutOfMemory(
-                f"{self._name}: no cache of {params.n_ctx} tokens for {n_slots} sequences "
-                "could be made; take fewer of either"
-            )
+        self._context, _ = init_context(model.path, native, params)
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
         self.max_batch: int = lib.llama_n_batch(self._context)  # a shorter cache takes fewer

@@ -92,7 +92,7 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
         if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
             raise ModelError(f"{path} is not a decoder-only language model")
         if n_gpu_layers == 0:
-            _check_fits(path, model, config)
+            check_fits(path, model, config, _n_ctx(model, config))
         context, more = new_context(path, model, config)
     except BaseException:
         lib.llama_model_free(model)
@@ -145,9 +145,9 @@ def copy_text(source: Any, target: Any) -> None:
         raise DecodeError("the engine gives no copy of its cache; begin the request anew")
 
 
-def _check_fits(path: Path, model: Any, config: EngineConfig) -> None:
-    """Raise OutOfMemory if the cache is larger than what is free: operating systems promise memory
-    that they do not have, and fail when the cache is written to.
+def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None:
+    """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than what is free: operating systems
+    promise memory that they do not have, and fail when the cache is written to.
     """
     available = available_memory()
     if available is None or not can_truncate(model):  # a recurrent state is small
@@ -155,7 +155,6 @@ def _check_fits(path: Path, model: Any, config: EngineConfig) -> None:
     head = lib.llama_model_n_embd(model) // lib.llama_model_n_head(model)
     width = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
     bytes_of_32 = _KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]
-    n_ctx = _n_ctx(model, config)
     needed = n_ctx * width * bytes_of_32 // 32
     if needed > available:
         raise OutOfMemory(

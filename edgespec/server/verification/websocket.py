@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ... import protocol
 from ..clients import client_of
+from ..errors import ApiError
 from .sessions import Sessions
 from .types import DeviceSession
 
@@ -24,7 +25,6 @@ _OPEN_TIMEOUT_S = 10.0
 _DONE = 1000  # from a device: it will not come back
 _NO_CODE = 1005
 _LOST = 1006
-_POLICY = 1008
 _TRY_LATER = 1013
 
 
@@ -36,8 +36,11 @@ def route(sessions: Sessions) -> WebSocketRoute:
         offered = socket.scope.get("subprotocols", ())
         spoken = next((name for name in protocol.SUBPROTOCOLS if name in offered), None)
         if spoken is None:
-            await socket.close(_POLICY)  # before `accept` that is an HTTP 403
-            return
+            raise ApiError(
+                400,
+                f"devices speak the subprotocol {' or '.join(reversed(protocol.SUBPROTOCOLS))}, "
+                f"got {', '.join(offered) or 'none'!s:.80}",
+            )
         await socket.accept(spoken)
         client = client_of(socket.scope)
         turn = turns.setdefault(client.turn, asyncio.Lock())

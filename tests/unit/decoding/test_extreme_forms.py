@@ -9,7 +9,7 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams
 from tests.helpers.selection import first
-from tests.unit.decoding.test_extreme_schemas import CONSTRAINTS, answer
+from tests.unit.decoding.test_extreme_schemas import CONSTRAINTS, END, PIECES, answer
 
 pytest.importorskip("llguidance")
 
@@ -105,3 +105,31 @@ def test_why_a_long_form_is_refused(kind, form, said):
 def test_a_device_is_bound_as_well():
     with pytest.raises(ConfigError, match="9000 parts may be left out"):
         CONSTRAINTS.described({"answer": "start: " + '"x"? ' * 9000})
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"choices": ("x" * 5000,)}, "a choice has 5000 characters"),
+    ({"grammar": 'start: "' + "x" * 5000 + '"'}, "a text has 5002 characters"),
+    ({"grammar": "start: /" + "x" * 5000 + "/"}, "a text has 5002 characters"),
+    ({"grammar": "start: A\nA: " + " & ".join(f"/.*c{i}/" for i in range(60))}, "59 times &"),
+    ({"schema": {"allOf": [{"pattern": f".*c{i}"} for i in range(60)]}}, "60 schemas"),
+    ({"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000}, "it is nested too deeply"),
+    ({"choices": ("\udcff",)}, "it is not valid Unicode"),
+    ({"regex": "\udcff"}, "it is not valid Unicode"),
+    ({"schema": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}},
+     "a text without end"),
+])  # fmt: skip
+def test_what_would_take_too_long_is_refused_in_plain_words(given, said):
+    with pytest.raises(ConfigError, match=said):
+        CONSTRAINTS.of(SamplingParams(**given))
+
+
+def test_a_grammar_may_ask_for_the_token_that_ends_answers():
+    made = CONSTRAINTS.of(SamplingParams(grammar='start: "a" </s> | "b" </s> "c"'))
+    for begin in "ab":
+        matcher = made.matcher()
+        matcher.accept([PIECES.index(begin)])
+        assert list(matcher.mask().nonzero()[0]) == [END]
+        assert matcher.allows(END)
+        matcher.accept([END])
+        assert matcher.has_ended
