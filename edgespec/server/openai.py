@@ -27,7 +27,7 @@ from .request_queue import RequestQueue
 from .responses import ChatResponseBuilder, Offsets, ResponseBuilder, TextResponseBuilder
 from .settings import ServerSettings
 from .streams import EventStream, Form, PlainForm
-from .tokenization import Tokenization, body
+from .tokenization import Tokenization, of_body
 from .work import while_connected
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class OpenAIEndpoints:
 
     async def chat(self, request: Request) -> Response:
         """Answer `/v1/chat/completions`: continue a conversation."""
-        given = parameters.read(await body(request), parameters.ChatRequest)
+        given = await of_body(request, lambda b: parameters.read(b, parameters.ChatRequest))
         return await self.continue_chat(request, given, lambda n_prompt_tokens: PlainForm())
 
     async def continue_chat(
@@ -103,7 +103,7 @@ class OpenAIEndpoints:
 
     async def completions(self, request: Request) -> Response:
         """Answer `/v1/completions`: continue texts."""
-        given = parameters.read(await body(request), parameters.CompletionRequest)
+        given = await of_body(request, lambda b: parameters.read(b, parameters.CompletionRequest))
         self._tokenization.check_model(given.model)
         fields, param = engine_options.sampling(given, self._settings.sampling)
         followed = await self._forms.of_text(request, fields, param)

@@ -277,8 +277,8 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
     """Return the fields of a request as `read` does."""
     given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
-    if unknown := [name for name in given if name not in known]:
-        raise _unknown(unknown[0], known)
+    if unknown := given.keys() - known:  # a list of 40 names, for 150,000 fields, takes 0.2 s
+        raise _unknown(next(name for name in given if name in unknown), known)
     by_field = {_required(kind): kind for kind in kinds}
     found = [name for name in by_field if name in given]
     if not found:

@@ -31,6 +31,7 @@ from .tools import answer_options, template_options
 from .work import Stopped, in_turn, while_connected
 
 T = TypeVar("T")
+_LARGE = 1 << 16  # bytes of a body: reading it takes a millisecond or more
 
 
 class Conversation(NamedTuple):
@@ -70,7 +71,7 @@ class Tokenization:
 
     async def tokenize(self, request: Request) -> Response:
         """Answer `/tokenize`: the token ids of a text or of a conversation."""
-        given = read(await body(request), TokenizeText, TokenizeConversation)
+        given = await of_body(request, lambda b: read(b, TokenizeText, TokenizeConversation))
         self.check_model(given.model)
         tokens = await self._alone(request, lambda stopped: self._tokens(given, stopped))
         limit = self._engine.n_ctx
@@ -78,10 +79,9 @@ class Tokenization:
 
     async def detokenize(self, request: Request) -> Response:
         """Answer `/detokenize`: the text of token ids."""
-        given = read(await body(request), DetokenizeRequest)
+        given = await of_body(request, lambda b: read(b, DetokenizeRequest))
         self.check_model(given.model)
-        tokens = self._engine.encode(given.tokens) if given.tokens else []
-        text = b"".join(map(self._tokenizer.piece, tokens)).decode("utf-8", "replace")
+        text = await of_body(request, lambda _: self._text(given.tokens))
         return JSONResponse({"prompt": text})
 
     async def vocabulary(self, request: Request) -> Response:
@@ -96,6 +96,10 @@ class Tokenization:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(encoded, headers=headers, media_type="application/octet-stream")
+
+    def _text(self, tokens: list[int]) -> str:
+        known = self._engine.encode(tokens) if tokens else []
+        return b"".join(map(self._tokenizer.piece, known)).decode("utf-8", "replace")
 
     def check_model(self, name: str | None) -> None:
         """Raise ApiError (404) if `name` is another model than the one that is served."""
@@ -230,12 +234,14 @@ class Tokenization:
         return f'"{digest.hex()}"', protocol.vocabulary(self._tokenizer, digest)
 
 
-async def body(request: Request) -> bytes:
-    """Return the body of a request; raise ApiError (415) if it is not declared as JSON.
+async def of_body(request: Request, work: Callable[[bytes], T]) -> T:
+    """Return what `work` makes of the body of a request, of a large one in a thread. Raises
+    ApiError (415) if it is not declared as JSON.
 
     Browsers let a web page of another origin send JSON only after asking the server.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
-    return await request.body()
+    content = await request.body()
+    return await run_in_threadpool(work, content) if len(content) > _LARGE else work(content)

@@ -65,6 +65,7 @@ ATTACKS = {
     "many stop texts": (TEXT, {"prompt": "a", "stop": [f"s{i}" for i in range(100_000)]}),
     "deep values": (CHAT, DEEP),
     "unknown fields": (CHAT, {f"u{i}": [i] * 10 for i in range(50_000)}),
+    "very many unknown fields": (CHAT, {f"u{i}": 1 for i in range(150_000)}),
     "broken at its end": (CHAT, json.dumps({"messages": said(20_000)})[:-1]),
     "many parts": (CHAT, {"messages": [
         {"role": "user", "content": [{"type": "text", "text": "x"}] * 40_000}]}),

@@ -21,7 +21,6 @@ BLOCKING = {
 ON_THE_LOOP = {
     ("edgespec/server/openai.py", "self._queue.acquire"): "is entered with `async with`",
     ("edgespec/server/streams.py", "text.encode"): "of one event",
-    ("edgespec/server/tokenization.py", "self._engine.encode"): "checks ids, in such a body",
     ("edgespec/server/verification/websocket.py", "compile"): "is a coroutine",
     ("edgespec/server/verification/websocket.py", "reading.result"): "of a task that is done",
     ("edgespec/server/verification/websocket.py", "self._sessions.compile"): "returns a future",

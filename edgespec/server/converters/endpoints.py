@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,7 +17,7 @@ from ..openai import OpenAIEndpoints
 from ..parameters import ChatRequest
 from ..settings import ServerSettings
 from ..streams import Form
-from ..tokenization import body
+from ..tokenization import of_body
 from . import messages_request, responses_request
 from .conversion import Conversion
 from .messages_request import CountRequest, MessagesRequest
@@ -43,29 +44,37 @@ class ConvertedEndpoints:
 
     async def responses(self, request: Request) -> Response:
         """Answer `/v1/responses`: continue a conversation, as OpenAI's newer API has it."""
-        values = responses_request.prepared(parameters.parse(await body(request)))
-        given = parameters.check(values, ResponsesRequest)
+
+        def read(body: bytes) -> tuple[dict[str, Any], ResponsesRequest, Conversion]:
+            values = responses_request.prepared(parameters.parse(body))
+            given = parameters.check(values, ResponsesRequest)
+            return values, given, responses_request.conversion(given)
+
+        values, given, conversion = await of_body(request, read)
 
         def form(n_prompt_tokens: int) -> Form:
             return Converted(ResponsesWriter(given, values, self._model))
 
-        return await self._continue(request, responses_request.conversion(given), form)
+        return await self._continue(request, conversion, form)
 
     async def messages(self, request: Request) -> Response:
         """Answer `/v1/messages`: continue a conversation, as Anthropic's API has it."""
-        given = parameters.read(await body(request), MessagesRequest)
+        conversion = await of_body(
+            request, lambda b: messages_request.conversion(parameters.read(b, MessagesRequest))
+        )
 
         def form(n_prompt_tokens: int) -> Form:
             return Converted(MessagesWriter(self._model, n_prompt_tokens))
 
-        return await self._continue(request, messages_request.conversion(given), form)
+        return await self._continue(request, conversion, form)
 
     async def count_tokens(self, request: Request) -> Response:
         """Answer `/v1/messages/count_tokens`: the number of tokens of a conversation."""
-        given = parameters.read(await body(request), CountRequest)
-        conversion = messages_request.conversion(given)
+        conversion = await of_body(
+            request, lambda b: messages_request.conversion(parameters.read(b, CountRequest))
+        )
         with _renamed(request, conversion):
-            asked = parameters.check(conversion.fields, ChatRequest)
+            asked = await of_body(request, lambda _: _checked(conversion))
             n_tokens = await self._openai.count_tokens(request, asked)
         return JSONResponse({"input_tokens": n_tokens})
 
@@ -73,8 +82,12 @@ class ConvertedEndpoints:
         self, request: Request, conversion: Conversion, form: Callable[[int], Form]
     ) -> Response:
         with _renamed(request, conversion):
-            asked = parameters.check(conversion.fields, ChatRequest)
+            asked = await of_body(request, lambda _: _checked(conversion))
             return await self._openai.continue_chat(request, asked, form)
+
+
+def _checked(conversion: Conversion) -> ChatRequest:
+    return parameters.check(conversion.fields, ChatRequest)
 
 
 @contextlib.contextmanager
