@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 
 import click
@@ -34,6 +35,32 @@ COMMANDS = {
     "version": "`edgespec --version` shows it",
 }
 """Commands of others: what to type instead."""
+
+ALONE = {
+    "benchmark": "`edgespec bench` measures",
+    "config": "settings are options and EDGESPEC_… variables, see `edgespec COMMAND --help`",
+    "exit": "each command ends by itself; in a chat Ctrl-D leaves",
+    "import": "give the file's path wherever a model is asked for",
+    "init": "nothing has to be set up; `edgespec chat` begins",
+    "install": "`edgespec pull MODEL` downloads a model",
+    "launch": "`edgespec serve` serves a model",
+    "login": "there is no account; the hub's own `hf auth login`, or HF_TOKEN, opens gated models",
+    "logout": "there is no account; `hf auth logout` leaves the hub's",
+    "quit": "each command ends by itself; in a chat Ctrl-D leaves",
+    "remove": "`edgespec rm MODEL` deletes a model",
+    "setup": "nothing has to be set up; `edgespec doctor` checks this device",
+    "signin": "there is no account; the hub's own `hf auth login`, or HF_TOKEN, opens gated models",
+    "start": "`edgespec chat` begins a chat, `edgespec serve` a server",
+    "test": "`edgespec doctor` checks this device",
+    "uninstall": "`edgespec rm MODEL` deletes a model, `pip uninstall edgespec` the program",
+    "update": "`pip install --upgrade edgespec` updates the program, `edgespec pull MODEL` fetches "
+    "a model",
+    "upgrade": "`pip install --upgrade edgespec` updates the program",
+}
+"""Words that are meant as a command where nothing follows them: what to type instead."""
+
+_BARE = "edgespec.bare-word"  # in a context: the first word where no command was named
+_LIKE_A_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 SPELLINGS = {
     "-a": "--alias",
@@ -76,39 +103,119 @@ _KINDS = "leave it out: `edgespec chat` keeps a conversation, `edgespec run` ans
 _BATCHES = "batches are sized by edgespec; leave it out"
 _SETTINGS = "each setting is an option of its own: --temp, --top-p, --seed, …"
 _FILE = "name the file as well: -m hf:ORG/REPO/FILE.gguf"
+_CONTEXT = "how positions are scaled is read from the model's file; -c sets the context length"
+_IMAGES = "models read text alone here, no images or sound; leave it out"
+_LORA = (
+    "adapters are not applied when a model is loaded; merge it into the model first, for "
+    "example with llama.cpp's llama-export-lora"
+)
+_PLACES = "-ngl N puts the first N layers on the GPU; single tensors are not placed by hand"
+_ONE_GPU = "the GPU is not chosen by an option; CUDA_VISIBLE_DEVICES=0 leaves the first one in view"
+_SAMPLERS = "--temp, --top-k, --top-p, --min-p and the penalties decide; leave it out"
+_EMBEDDINGS = "edgespec writes answers, no embeddings; llama-server --embedding does that"
+_TOGETHER = (
+    "answers of `edgespec serve` are given one after another, and only devices that draft "
+    "are verified together; leave it out"
+)
+_DEVICES = "`edgespec run` gives one answer; `edgespec serve -np N` is for N devices that draft"
 
 HINTS = {
     "-b": _BATCHES,
+    "-cb": _TOGETHER,
+    "-cmoe": _PLACES,
     "-cnv": _KINDS,
+    "-dev": _ONE_GPU,
     "-e": "the shell can write a line break: $'a\\nb'",
     "-hff": _FILE,
     "-i": _KINDS,
+    "-kvo": "the KV cache is where the layers are; leave it out",
+    "-mg": _ONE_GPU,
+    "-mm": _IMAGES,
+    "-mu": "download the file and name its path, or take it from the hub: -m hf:ORG/REPO/FILE.gguf",
+    "-ncmoe": _PLACES,
+    "-nkvo": "the KV cache is where the layers are; leave it out",
     "-no-cnv": _KINDS,
+    "-nocb": _TOGETHER,
+    "-np": _DEVICES,
     "-o": _SETTINGS,
+    "-ot": _PLACES,
     "-p": "`edgespec run -p TEXT` answers once",
     "-s": "llama.cpp's -s is --seed here, llm's is --system",
+    "-sm": _ONE_GPU,
     "-st": _KINDS,
+    "-ts": _ONE_GPU,
     "-ub": _BATCHES,
     "--api-key": "others can see a command line; put the key into EDGESPEC_API_KEY or a file for "
     "--api-key-file",
+    "--audio": _IMAGES,
     "--batch-size": _BATCHES,
     "--chat-template": "the model's own template is used; `run --raw` uses none",
+    "--chat-template-file": "the model's own template is used; `run --raw` uses none",
+    "--cont-batching": _TOGETHER,
     "--conversation": _KINDS,
+    "--cpu-moe": _PLACES,
+    "--device": _ONE_GPU,
+    "--dry-multiplier": _SAMPLERS,
+    "--dynatemp-range": _SAMPLERS,
+    "--embedding": _EMBEDDINGS,
+    "--embeddings": _EMBEDDINGS,
     "--format": "--json prints JSON",
     "--hf-file": _FILE,
+    "--image": _IMAGES,
     "--interactive": _KINDS,
     "--jinja": "chat templates are always rendered; leave it out",
+    "--keep": "the system prompt and the newest turns stay when the context is full; leave it out",
     "--keepalive": "a model stays loaded while `edgespec serve` runs",
+    "--lora": _LORA,
+    "--lora-scaled": _LORA,
+    "--main-gpu": _ONE_GPU,
+    "--metrics": "`edgespec serve` always has /metrics; --metrics-key-file opens it to others",
+    "--mirostat": _SAMPLERS,
+    "--mirostat-ent": _SAMPLERS,
+    "--mirostat-lr": _SAMPLERS,
     "--mlock": "the system decides which weights stay in memory; leave it out",
+    "--mmproj": _IMAGES,
+    "--mmproj-url": _IMAGES,
+    "--model-url": "download the file and name its path, or take it from the hub: "
+    "-m hf:ORG/REPO/FILE.gguf",
+    "--n-cpu-moe": _PLACES,
+    "--no-cont-batching": _TOGETHER,
     "--no-mmap": "weights are always mapped into memory; leave it out",
+    "--no-mmproj": _IMAGES,
+    "--no-warmup": "nothing is evaluated before the prompt; leave it out",
+    "--numa": "`numactl --cpunodebind=0 --membind=0 edgespec …` keeps edgespec on one node",
     "--option": _SETTINGS,
+    "--override-kv": "what a model's file says is used as it is; leave it out",
+    "--override-tensor": _PLACES,
+    "--parallel": _DEVICES,
     "--prompt": "`edgespec run -p TEXT` answers once",
+    "--prompt-cache": "what was read stays in memory while the program runs; "
+    "`edgespec chat --continue` goes on with a conversation",
+    "--prompt-cache-all": "what was read stays in memory while the program runs; leave it out",
+    "--prompt-cache-ro": "what was read stays in memory while the program runs; leave it out",
+    "--repeat-last-n": "the penalties look at the whole text; leave it out",
+    "--reranking": _EMBEDDINGS,
+    "--rope-freq-base": _CONTEXT,
+    "--rope-freq-scale": _CONTEXT,
+    "--rope-scale": _CONTEXT,
+    "--rope-scaling": _CONTEXT,
+    "--samplers": _SAMPLERS,
+    "--sampling-seq": _SAMPLERS,
     "--single-turn": _KINDS,
+    "--slot-save-path": "prompts that were read are kept in memory alone; leave it out",
+    "--slots": "/metrics of `edgespec serve` shows what runs; leave it out",
     "--speculative-config": "--spec-type, --draft-model and --spec-draft-n-max set it",
+    "--split-mode": _ONE_GPU,
+    "--tensor-split": _ONE_GPU,
+    "--typical": _SAMPLERS,
     "--ubatch-size": _BATCHES,
     "--verbose": "figures follow every answer unless -q is given; `edgespec -v COMMAND` logs",
+    "--xtc-probability": _SAMPLERS,
+    "--yarn-orig-ctx": _CONTEXT,
 }
 """Options of others that are not ours: what to do."""
+
+_SWITCHES = {"-fa": "on", "--flash-attn": "on"}  # options of ours that are bare with others
 
 VARIABLES = {
     "LLAMA_API_KEY": "EDGESPEC_API_KEY",
@@ -137,6 +244,7 @@ class HabitGroup(ErrorGroup):
         flags = own | {"-vv", "-vvv"}
         at = next((i for i, word in enumerate(args) if word not in flags), None)
         if at is not None and not ctx.resilient_parsing and self._is_for_run(ctx, args[at]):
+            ctx.meta[_BARE] = args[at]
             args = [*args[:at], "run", *args[at:]]
         return super().parse_args(ctx, args)
 
@@ -157,7 +265,27 @@ class HabitGroup(ErrorGroup):
             return name, command, rest
         if name == "serve":
             remark_variables(os.environ)
+            remark_devices(rest)
         return name, command, respelled(ctx, command, rest)
+
+
+def refuse_bare(ctx: click.Context, prompt: str) -> None:
+    """Raise UsageError for a prompt that is one word, typed where commands are, and looks like one:
+    `edgespec update` is no question to a model.
+    """
+    if prompt != ctx.meta.get(_BARE) or not _LIKE_A_COMMAND.fullmatch(prompt):
+        return
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)
+    known = [*group.commands, *COMMANDS, *ALONE]
+    near = difflib.get_close_matches(prompt.lower(), known, n=1, cutoff=0.6)
+    word = near[0] if near else ""
+    instead = ALONE.get(word) or COMMANDS.get(word)
+    hint = f"did you mean `edgespec {word}`?" if word in group.commands else instead
+    raise click.UsageError(
+        f"no such command {prompt!r}: {hint or '`edgespec --help` lists them'}; as a prompt: "
+        f"edgespec run {prompt}"
+    )
 
 
 def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> list[str]:
@@ -176,6 +304,8 @@ def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> li
         if prefix or name in own or not word.startswith("-"):
             found.append(prefix + word)
             prefix = ""
+            if word in _SWITCHES and _is_bare(args[i + 1 :]):
+                found.append(_SWITCHES[word])
         elif ours in own:
             found.append(ours)
             found += [before + value] if equals else []
@@ -185,6 +315,21 @@ def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> li
         else:
             found.append(word)
     return found
+
+
+def _is_bare(following: list[str]) -> bool:
+    """Return True for an option without a value: nothing follows, or another option."""
+    return not following or following[0].startswith("-")
+
+
+def remark_devices(args: list[str]) -> None:
+    """Say what -np counts: with llama.cpp, the answers that are generated together."""
+    if any(word.startswith("-np") for word in args):
+        say(
+            "note: -np is the number of devices whose drafts are verified together; answers over "
+            "the APIs are given one after another",
+            err=True,
+        )
 
 
 def remark_variables(environment: Mapping[str, str]) -> None:

@@ -171,7 +171,8 @@ sampling_options = cloup.option_group(
         help="Seed of the random numbers: the same seed gives the same text.",
     ),
     option(
-        "-n", "--n-predict", "--max-tokens", "n_predict", type=int, show_default="-1",
+        "-n", "--n-predict", "--max-tokens", "n_predict", type=int,
+        show_default="-1; 2048 with run",
         help="Largest number of tokens to generate, -1 until the context is full.",
     ),
     option(

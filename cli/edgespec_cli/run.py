@@ -22,6 +22,7 @@ from .arguments import (
     sampling_arguments,
 )
 from .chat import converse
+from .habits import refuse_bare
 from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
@@ -30,6 +31,8 @@ from .render import Screen, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
+
+_MOST_TOKENS = 2048  # of an answer where -n does not say how many
 
 
 @cloup.command()
@@ -146,11 +149,13 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
     if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
         raise click.UsageError("--logprobs needs --json, because only JSON shows them")
-    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
+    prompt, sampling = _prompt(ctx), _bounded(ctx.params)
     with opened(ctx.params) as engine:
         events, meter = _events(engine, prompt, ctx.params, sampling), LoadMeter()
         with TextSink(screen) as sink:
             completion, interrupted = play(engine, events, sink)
+        if told := _cut_by_default(completion, ctx.params):
+            screen.remark(f"note: {told}", stderr=True)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion, others_of(meter)), stderr=True)
             if told := suggestion(engine, ctx.params):
@@ -161,13 +166,43 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
-    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
+    prompt, sampling = _prompt(ctx), _bounded(ctx.params)
     with opened(ctx.params) as engine:
-        events = _events(engine, prompt, ctx.params, sampling)
+        events = _noticed(_events(engine, prompt, ctx.params, sampling), ctx.params)
         completion, interrupted = play(engine, events, sink)
         if not interrupted:
             measure_afterwards(engine)
     return _exit_code(completion, interrupted, sampling)
+
+
+def _bounded(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the sampling of an answer; where -n is not given, it has a bound all the same.
+
+    `params` stay as they are: n_predict is None where the user named no bound.
+    """
+    default = {} if params["n_predict"] is not None else {"max_tokens": _MOST_TOKENS}
+    return default | sampling_arguments(params)
+
+
+def _cut_by_default(completion: edgespec.Completion | None, params: dict[str, Any]) -> str:
+    """Return how to get the rest of an answer that the default bound has cut, "" for others."""
+    is_default = params["n_predict"] is None
+    if not is_default or completion is None or completion.finish_reason != "length":
+        return ""
+    return (
+        f"the answer was cut at {_MOST_TOKENS} tokens, the bound of `edgespec run` without -n: "
+        f"-n {2 * _MOST_TOKENS} allows more, -n -1 as many as the context holds"
+    )
+
+
+def _noticed(events: Iterator[edgespec.Event], params: dict[str, Any]) -> Iterator[edgespec.Event]:
+    """Yield events, and before the last one a notice if the default bound has cut the answer."""
+    import edgespec
+
+    for event in events:
+        if told := _cut_by_default(event.completion, params):
+            yield edgespec.Event("notice", text=told)
+        yield event
 
 
 def _exit_code(
@@ -194,10 +229,18 @@ def _events(
     params: dict[str, Any],
     sampling: dict[str, Any],
 ) -> Iterator[edgespec.Event]:
+    import edgespec
+
     if isinstance(prompt, list) or params["raw"]:
         return engine.stream(prompt, **sampling)
     chat = engine.chat(params["system"], **chat_arguments(params))
-    return chat.stream(str(prompt), **sampling)
+    try:
+        return chat.stream(str(prompt), **sampling)
+    except edgespec.ContextFull:
+        if params["n_predict"] is not None:
+            raise
+        # the prompt leaves less room than the default bound asks for, which then bounds nothing
+        return chat.stream(str(prompt), **sampling | {"max_tokens": None})
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
@@ -217,7 +260,10 @@ def _prompt(ctx: click.Context) -> str | list[int]:
         parts.append(read(params["file"], getattr(params["file"], "name", "the file")))
     else:
         parts.append(piped_text())
-    text = "\n\n".join(part for part in parts if part.strip())
+    parts = [part for part in parts if part.strip()]
+    if len(parts) == 1:
+        refuse_bare(ctx, parts[0])
+    text = "\n\n".join(parts)
     if not text:
         raise click.UsageError(
             "there is no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"

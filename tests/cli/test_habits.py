@@ -32,9 +32,9 @@ def test_the_model_and_the_prompt_in_every_order(edgespec_cli, args):
 
 def test_a_text_alone_is_a_prompt_for_the_default_model(edgespec_cli):
     env = {"EDGESPEC_MODEL": "toy.gguf"}
-    for text in ("hello", "What is in toy.gguf?"):
+    for text in ("What is in toy.gguf?", "hello!", "你好"):
         result = edgespec_cli(text, "-q", env=env)
-        assert result.stdout in ("Hi, what can I do?\n", f"echo: {text}\n")
+        assert result.stdout == f"echo: {text}\n"
         assert edgespec_cli.loaded["model"] == "toy.gguf"
     assert edgespec_cli("draft.gguf", "hello", env=env).exit_code == 0  # what is typed wins
     assert edgespec_cli.loaded["model"] == "draft.gguf"
@@ -42,9 +42,25 @@ def test_a_text_alone_is_a_prompt_for_the_default_model(edgespec_cli):
     assert edgespec_cli("run", "toy.gguf", input="hello").stdout == "Hi, what can I do?\n"
 
 
+def test_a_bare_word_is_a_prompt_only_with_a_text(edgespec_cli):
+    env = {"EDGESPEC_MODEL": "toy.gguf"}
+    (edgespec_cli.folder / "f.txt").write_text("a text")
+    assert edgespec_cli("summarise", "-q", input="a text", env=env).stdout == (
+        "echo: summarise\n\na text\n"
+    )
+    assert edgespec_cli("summarise", "-f", "f.txt", env=env).exit_code == 0
+    assert edgespec_cli("run", "hello", env=env).stdout == "Hi, what can I do?\n"
+    assert edgespec_cli("-m", "toy.gguf", "hello").stdout == "Hi, what can I do?\n"
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
+        (("update",), "no such command 'update': `pip install --upgrade edgespec` updates the"),
+        (("login", "-q"), "no such command 'login': there is no account"),
+        (("upgrad",), "no such command 'upgrad': `pip install --upgrade"),
+        (("xyzzy",), "'xyzzy': `edgespec --help` lists them; as a prompt: edgespec run xyzzy"),
+        (("Tuning",), "'Tuning': did you mean `edgespec tune`?"),
         (("runn", "x"), "No such command 'runn'. Did you mean 'run'?"),
         (("modles",), "Did you mean 'models'?"),
         (("llama3.2:1b",), "no model is called 'llama3.2'; close to it: llama-3.2-3b"),
@@ -56,6 +72,19 @@ def test_a_text_alone_is_a_prompt_for_the_default_model(edgespec_cli):
         (("run", "-i"), "`edgespec run` has no -i: leave it out"),
         (("chat", "--mlock"), "`edgespec chat` has no --mlock: the system decides"),
         (("chat", "-p", "hi"), "`edgespec run -p TEXT` answers once"),
+        (("run", "--lora", "x.gguf", "hi"), "has no --lora: adapters are not applied"),
+        (("run", "--mmproj=x.gguf", "hi"), "has no --mmproj: models read text alone"),
+        (("chat", "--image", "x.png"), "has no --image: models read text alone"),
+        (("run", "--prompt-cache", "x", "hi"), "`edgespec chat --continue` goes on"),
+        (("run", "-ot", "exps=CPU", "hi"), "has no -ot: -ngl N puts"),
+        (("run", "--override-tensor", "exps=CPU", "hi"), "has no --override-tensor: -ngl N"),
+        (("run", "--mirostat", "2", "hi"), "has no --mirostat: --temp, --top-k"),
+        (("serve", "--rope-scaling", "yarn"), "has no --rope-scaling: how positions are scaled"),
+        (("serve", "--embedding"), "has no --embedding: edgespec writes answers"),
+        (("serve", "--metrics"), "has no --metrics: `edgespec serve` always has /metrics"),
+        (("serve", "-mg", "0"), "has no -mg: the GPU is not chosen by an option"),
+        (("serve", "-cb"), "has no -cb: answers of `edgespec serve` are given one after another"),
+        (("run", "-np", "4", "hi"), "has no -np: `edgespec run` gives one answer"),
         (("pull", "--predict", "3"), "No such option '--predict'"),
     ],
 )
@@ -78,8 +107,16 @@ def test_spellings_of_others_reach_the_library(edgespec_cli):
     assert edgespec_cli.run("--", "--predict").stdout == "echo: --predict\n"
 
 
+def test_flash_attention_without_a_value_is_on(edgespec_cli):
+    for args in (("hello", "-fa"), ("-fa", "-q", "hello"), ("-fa", "on", "hello")):
+        assert edgespec_cli.run(*args).stdout == "Hi, what can I do?\n"
+        assert edgespec_cli.loaded["flash_attn"] == "on"
+    assert "'-fa'" in edgespec_cli.run("-fa", "hello").stderr
+
+
 def test_the_tables_name_what_there_is():
-    assert not habits.COMMANDS.keys() & cli.commands.keys()
+    assert not (habits.COMMANDS.keys() | habits.ALONE.keys()) & cli.commands.keys()
+    assert not habits.COMMANDS.keys() & habits.ALONE.keys()
     assert not habits.SPELLINGS.keys() & habits.HINTS.keys()
     for ours in habits.SPELLINGS.values():
         assert ours.partition(" ")[0] in OPTIONS, ours
@@ -96,6 +133,12 @@ def test_variables_of_other_servers_are_remarked(edgespec_cli):
     assert result.stderr.startswith(note)
     assert "LLAMA_ARG_PORT" not in result.stderr
     assert "OLLAMA" not in edgespec_cli("models", env=env).stderr
+
+
+def test_np_says_what_it_counts(edgespec_cli):
+    note = "note: -np is the number of devices whose drafts are verified together"
+    assert note in edgespec_cli("serve", "-m", "no.gguf", "-np", "4").stderr
+    assert note not in edgespec_cli("serve", "-m", "no.gguf", "--parallel", "4").stderr
 
 
 def test_completion_knows_nothing_of_them():

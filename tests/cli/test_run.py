@@ -101,3 +101,26 @@ def test_a_full_context_is_an_error_that_says_so(edgespec_cli):
     result = edgespec_cli.run("x" * 400, "-c", "256")
     assert result.exit_code == 1
     assert "context of 256" in result.stderr
+
+
+def test_an_answer_without_a_bound_of_the_users_has_one(edgespec_cli, monkeypatch):
+    monkeypatch.setattr("edgespec_cli.run._MOST_TOKENS", 40)
+    endless = ("hello", "--ignore-eos", "-c", "256")
+    cut = edgespec_cli.run(*endless, "-q")
+    assert cut.exit_code == 0
+    assert "note: the answer was cut at 40 tokens, the bound of `edgespec run`" in cut.stderr
+    assert "-n 80 allows more, -n -1 as many as the context holds" in cut.stderr
+    events = lines(edgespec_cli.run(*endless, "--json").stdout)
+    assert [e["type"] for e in events[-2:]] == ["notice", "done"]
+    assert (events[-1]["finish_reason"], len(events[-1]["token_ids"])) == ("length", 40)
+    for more in ((*endless, "-n", "60"), ("hello",)):  # named by the user, and not reached
+        assert "was cut at" not in edgespec_cli.run(*more).stderr
+    whole = lines(edgespec_cli.run(*endless, "--json", "-n", "-1").stdout)
+    assert whole[-1]["finish_reason"] == "context_full"
+
+
+def test_the_default_bound_takes_no_room_from_the_prompt(edgespec_cli):
+    long = "x" * 1600  # tokens: more than three quarters of the context
+    assert edgespec_cli.run(long, "-c", "2048").stdout.startswith("echo: xxx")
+    refused = edgespec_cli.run(long, "-c", "2048", "-n", "2048")  # the user wants that room
+    assert "the context of 2048 holds 1536 beside the answer" in refused.stderr
