@@ -185,7 +185,10 @@ def _shown(
         if sink.n_calls > len(completion.tool_calls):
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
-            talk.screen.remark(figures(completion, others_of(meter)))
+            talk.screen.remark(figures(completion, others_of(meter), why=not talk.has_said_why))
+            talk.has_said_why |= bool(
+                completion.token_ids and not completion.stats.num_draft_tokens
+            )
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:

@@ -31,7 +31,7 @@ def perform(talk: Conversation, line: str) -> None:
 
 def _help(talk: Conversation, rest: str) -> None:
     for name, (_, takes, what) in _COMMANDS.items():
-        talk.screen.remark(f"{f'{name} {takes}':<16} {what}")
+        talk.screen.remark(f"{f'{name} {takes}':<16} {what}", indent=17)
 
 
 def _stats(talk: Conversation, rest: str) -> None:
@@ -52,7 +52,9 @@ def _stats(talk: Conversation, rest: str) -> None:
         remark(
             f"  {source}: {n['accepted']} of {n['drafted']} drafted accepted, {n['steps']} steps"
         )
-    if stats.num_draft_tokens:
+    if not stats.num_draft_tokens:
+        remark(f"  nothing drafted: {stats.speculation}")
+    else:
         steps = ", ".join(f"{i} in {n}" for i, n in enumerate(stats.acceptance_histogram) if n)
         remark(
             f"  drafted tokens accepted: {steps} steps; "
@@ -92,6 +94,7 @@ def _tools(talk: Conversation, rest: str) -> None:
 
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
+    talk.has_said_why = False
     talk.screen.remark("the conversation is empty; the system prompt stays")
 
 

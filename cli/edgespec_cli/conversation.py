@@ -26,7 +26,8 @@ class Conversation:
 
     model: the model's name as the user gave it. sampling: fields of SamplingParams. suggestion:
     returns a line to show behind an answer, "" for none. last: the last answer. totals: sums over
-    the answers of this session.
+    the answers of this session. has_said_why: whether the figures said why nothing was drafted,
+    which they do once a conversation.
     """
 
     engine: edgespec.Engine
@@ -39,6 +40,7 @@ class Conversation:
     suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
     totals: dict[str, float] = field(default_factory=dict)
+    has_said_why: bool = False
 
     def count(self, completion: edgespec.Completion) -> None:
         """Add an answer to the figures of this session."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -140,13 +141,17 @@ class Screen:
             self.write("\n")
             self._at_line_start = True
 
-    def remark(self, text: str, *, stderr: bool = False) -> None:
-        """Write a line that is not part of an answer and is not piped along with it."""
+    def remark(self, text: str, *, stderr: bool = False, indent: int = 0) -> None:
+        """Write a line that is not part of an answer and is not piped along with it.
+
+        A terminal gets it wrapped at words; indent: blanks before its further lines.
+        """
         if self.terminal:
             self._in_reasoning = False
             self.end_line()
         stream = self._out if self.terminal and not stderr else sys.stderr
         text = name(text)
+        text = _wrapped(text, _columns(stream), indent) if is_terminal(stream) else text
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)
 
     def write(self, text: str, stream: TextIO | None = None) -> None:
@@ -163,29 +168,49 @@ def _painted(text: str, code: str) -> str:
     return "\n".join(lines)
 
 
-def figures(completion: edgespec.Completion, others: float = 0.0) -> str:
-    """Return the line of figures that follows an answer. others: cores that other programs used
-    meanwhile.
+def _columns(stream: TextIO | None) -> int:
+    """Return how many characters a line of a terminal holds, 80 where it does not say."""
+    try:
+        given = int(os.environ.get("COLUMNS", 0))
+        return given or os.get_terminal_size(stream.fileno() if stream else 1).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def _wrapped(text: str, width: int, indent: int) -> str:
+    lines = textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
+
+
+def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool = True) -> str:
+    """Return the line of figures that follows an answer.
+
+    others: cores that other programs used meanwhile. why: say why nothing was drafted.
     """
     stats = completion.stats
-    n = stats.num_emitted_tokens
-    parts = [f"{n} token{'' if n == 1 else 's'}"]
+    reason: str = completion.finish_reason
+    counts = stats.num_draft_tokens and reason != "repetition"  # which is drafted all too easily
+    parts = [counted(stats.num_emitted_tokens, "token")]
     if stats.tokens_per_second > 0:
-        gain = f" ({stats.speedup:.2f}× plain)" if stats.speedup and stats.num_draft_steps else ""
-        parts.append(f"{stats.tokens_per_second:.1f} tok/s{gain}")
-    if n:
-        parts.append(_speculation(stats, others))
-        parts.append(f"first token {stats.time_to_first_token_s:.2f} s")
-    parts.append(_ENDINGS.get(completion.finish_reason, ""))
+        gain = stats.speedup if counts else None
+        times = f", {gain:.2f} times as fast as without speculation" if gain else ""
+        parts.append(f"{stats.tokens_per_second:.1f} tokens/s{times}")
+    if counts:
+        parts.append(
+            f"{stats.mean_acceptance_length:.2f} tokens a step, {stats.draft_acceptance_rate:.0%} "
+            f"of {stats.num_draft_tokens} drafted tokens accepted"
+        )
+    if stats.num_emitted_tokens:
+        parts.append(_speculation(stats, others) if why and not stats.num_draft_tokens else "")
+        parts.append(f"first token after {stats.time_to_first_token_s:.2f} s")
+    parts.append(_ENDINGS.get(reason, ""))
     return " · ".join(part for part in parts if part)
 
 
 def _speculation(stats: edgespec.Stats, others: float) -> str:
-    if stats.num_draft_tokens:
-        return (
-            f"{stats.mean_acceptance_length:.2f} tokens a step "
-            f"({stats.draft_acceptance_rate:.0%} of {stats.num_draft_tokens} drafted accepted)"
-        )
+    """Return why nothing was drafted."""
     from edgespec.device import BUSY
 
     if "costs are not measured yet" in stats.speculation and others > BUSY:

@@ -17,6 +17,16 @@ def test_lines_are_turns_and_stdout_holds_the_answers_alone(edgespec_cli):
     assert edgespec_cli.chat().exit_code == 0
 
 
+def test_why_nothing_is_drafted_is_said_once_a_conversation(edgespec_cli):
+    off = ["--spec-type", "none"]
+    said = edgespec_cli.chat("hello", "count", "/reset", "hello", "/stats", args=off).stderr
+    assert [line.count("speculation off: not asked for") for line in said.splitlines()[:4]] == [
+        1, 0, 0, 1,
+    ]  # fmt: skip
+    assert "nothing drafted: off: not asked for" in said
+    assert said.count("first token after") == 3
+
+
 def test_escapes_of_the_model_are_neutralised(edgespec_cli):
     out = edgespec_cli.chat("escape").stdout
     assert out == "red ␛[31m bell ␇ csi �2J end\n\ttab\n"

@@ -6,7 +6,7 @@ import edgespec
 from edgespec.costs.online import Costs
 from edgespec.policies.adaptive import Adaptive
 from edgespec.types import Budget
-from edgespec_cli.render import figures
+from edgespec_cli.render import _wrapped, figures
 
 
 def completion(reason):
@@ -22,3 +22,30 @@ def test_beside_other_programs_it_says_what_to_do_instead_of_going_in_a_circle()
     assert "cannot be measured while other programs use 1.5 cores" in busy
     assert "`edgespec tune --busy`" in busy
     assert "off: no match" in figures(completion("no match"), 1.5)
+
+
+def drafted(ending):
+    stats = edgespec.Stats(
+        num_emitted_tokens=40, num_spec_steps=20, num_draft_steps=15, num_draft_tokens=30,
+        num_accepted_draft_tokens=20, time_to_first_token_s=0.2, decode_s=2.0, plain_s=4.2,
+    )  # fmt: skip
+    return edgespec.Completion("text", tuple(range(40)), ending, None, stats, None)
+
+
+def test_the_gain_is_said_in_plain_words():
+    assert figures(drafted("stop")) == (
+        "40 tokens · 19.5 tokens/s, 2.10 times as fast as without speculation · 2.00 tokens a "
+        "step, 67% of 30 drafted tokens accepted · first token after 0.20 s"
+    )
+
+
+def test_an_answer_that_repeats_itself_is_not_praised():
+    line = figures(drafted("repetition"))
+    assert line.startswith("40 tokens · 19.5 tokens/s · first token after 0.20 s")
+    assert "times" not in line
+    assert "accepted" not in line
+
+
+def test_lines_are_wrapped_at_words_and_names_stay_whole():
+    text = "first token after 0.20 s · " + "x" * 30
+    assert _wrapped(text, 20, 2).split("\n") == ["first token after", "  0.20 s ·", "  " + "x" * 30]

@@ -21,7 +21,7 @@ def test_the_answer_goes_to_stdout_and_the_figures_to_stderr(edgespec_cli):
 
 
 def test_figures_say_what_was_drafted_or_why_nothing_was(edgespec_cli):
-    assert "drafted accepted)" in edgespec_cli.run("again", *edgespec_cli.always).stderr
+    assert "drafted tokens accepted" in edgespec_cli.run("again", *edgespec_cli.always).stderr
     off = edgespec_cli.run("again", "--spec-type", "none").stderr
     assert "speculation off: not asked for" in off
     cut = edgespec_cli.run("again", "-n", "3")

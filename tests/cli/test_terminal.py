@@ -158,6 +158,20 @@ def test_a_chat_in_a_terminal(terminal, edgespec_cli):
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
+def test_a_bare_word_on_a_terminal_is_no_prompt(terminal):
+    refused = terminal("update", EDGESPEC_MODEL="toy.gguf")
+    assert refused.finish() == 2
+    assert "no such command 'update'" in refused.seen
+
+
+def test_the_figures_are_wrapped_at_words(terminal):
+    run = terminal("run", "-m", "toy.gguf", "again", COLUMNS="40", NO_COLOR="1")
+    assert run.finish() == 0
+    lines = [line for line in run.seen.splitlines() if "first" in line or "tokens" in line]
+    assert len(lines) > 1
+    assert all(len(line) <= 40 for line in lines)
+
+
 def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
     chat = terminal("chat", "-m", "toy.gguf")
     chat.say("slow")
