@@ -60,6 +60,7 @@ class Chat:
         self.system = system
         self.tools = tools
         self.messages: list[Message] = []
+        self._answered: tuple[Message, str] | None = None  # the last answer, and its whole text
 
     @property
     def system(self) -> str | None:
@@ -108,6 +109,15 @@ class Chat:
         calls = forms.open_calls(self.messages)
         none = forms.results(calls, dict.fromkeys(calls, forms.NO_RESULT)) if calls else []
         return self._stream([*none, {"role": "user", "content": text}], settings)
+
+    def stream_continued(self, **settings: Any) -> Iterator[Event]:
+        """Go on with the last answer where it was cut, and yield what is added as it comes.
+
+        The message becomes the whole answer; the completion has what was added. No form and no
+        limit of reasoning holds for that, and penalties count from here. Settings and errors as
+        for `stream`, and ConfigError if there is no answer, or none that can go on.
+        """
+        return self._stream([], settings, begun=self._begun())
 
     def send_results(self, results: Any, **settings: Any) -> Completion:
         """Give the model the results of the calls in its last answer; return what it then says.
@@ -177,18 +187,37 @@ class Chat:
         self._engine.answer_format.check(options)
         return options
 
-    def _stream(self, added: list[Message], settings: Mapping[str, Any]) -> Iterator[Event]:
+    def _begun(self) -> str:
+        """Return the text of the last answer. Raises ConfigError if it cannot go on."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or last.get("tool_calls"):
+            raise ConfigError("there is no cut answer to go on with; send a message")
+        if self._answered and self._answered[0] is last:
+            text = self._answered[1]
+        elif last.get("reasoning_content"):
+            raise ConfigError("an answer with reasoning that was loaded cannot go on; ask again")
+        else:
+            text = last["content"]
+        return text.rstrip("\ufffd")  # a character that was cut is written anew
+
+    def _stream(
+        self, added: list[Message], settings: Mapping[str, Any], begun: str | None = None
+    ) -> Iterator[Event]:
+        """Answer the messages that are added; begun: or go on with this answer, the last one."""
         if "tools" in settings:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
         params = build(SamplingParams, {k: v for k, v in settings.items() if k not in of_answer})
         interrupt = Interrupt(params.time_limit_s)
+        if begun is not None and params.is_constrained:
+            raise ConfigError("an answer with a form cannot go on; ask again with more max_tokens")
         options = self._options(of_answer)
         fitted = self._context.fit(
-            [*self.messages, *added],
+            [*self.messages, *added] if begun is None else self.messages[:-1],
             system=self._system,
             max_tokens=params.max_tokens,
             options=options,
+            begun=begun or "",
         )
         options = options and self._engine.followed(options, self._owner)
         events = self._engine.run(
@@ -197,13 +226,15 @@ class Chat:
             earlier=fitted.earlier,
             interrupt=interrupt,
             owner=self._owner,
-            constraint=self._engine.constraint(params, options, fitted.rendered, self._owner),
+            constraint=None
+            if begun is not None
+            else self._engine.constraint(params, options, fitted.rendered, self._owner),
         )
         reader = None
         if options:
             form = self._engine.answer_format
-            reader = form.reader(options, fitted.rendered, has_form=params.is_constrained)
-        return self._answer(added, fitted, Reading(reader, params), events)
+            reader = form.reader(options, fitted.opened, has_form=params.is_constrained)
+        return self._answer(added, fitted, Reading(reader, params, begun), events)
 
     def _answer(
         self, added: list[Message], fitted: Fitted, reading: Reading, events: Iterator[Event]
@@ -223,12 +254,16 @@ class Chat:
     def _remember(self, added: list[Message], fitted: Fitted, reading: Reading) -> None:
         if not reading.ids:
             return
-        message = reading.message()
-        self.messages += [*added, message]
+        message, said = reading.message(), (reading.begun or "") + reading.said
+        if reading.begun is None:
+            self.messages += [*added, message]
+        else:
+            self.messages[-1] = message
+        self._answered = (message, said)
         self._context.take(fitted)
-        if message == forms.answer(reading.said):
+        if message == forms.answer(said):
             self._context.keep(fitted, reading.said, reading.ids)
-        elif reading.is_whole:
+        elif reading.is_whole and reading.begun is None:
             number = len(self.messages) - 1
             self._context.keep(fitted, reading.said, reading.ids, number)
 

@@ -22,6 +22,7 @@ class Fitted(NamedTuple):
     prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
     ids, from which prompt lookup may draft. said: the answers that stand in `rendered` as they
     were generated, and not as the template writes their messages, by the number of the message.
+    opened: `rendered` without the answer that it ends with, if one is to go on.
     """
 
     prompt: list[int]
@@ -29,6 +30,7 @@ class Fitted(NamedTuple):
     n_dropped: int
     earlier: list[int]
     said: dict[int, str]
+    opened: str
 
 
 class Context:
@@ -63,8 +65,11 @@ class Context:
         system: str | None = None,
         max_tokens: int | None = None,
         options: AnswerOptions | None = None,
+        begun: str = "",
     ) -> Fitted:
         """Return the newest turns, as many as leave enough of the context for an answer.
+
+        begun: the text of an answer to them that is to go on.
 
         Where turns have to be left out, a quarter of the context is left for the next ones too:
         each time, the model reads everything again. Raises ContextFull if the last turn alone is
@@ -76,7 +81,7 @@ class Context:
         turns = [i for i in begin_of_turns(messages) if i >= self.n_dropped]
 
         def from_turn(i: int, most: int) -> Fitted:
-            return self._from(head, messages, turns[i], options, most)
+            return self._from(head, messages, turns[i], options, most, begun)
 
         try:
             fitted = from_turn(0, most)
@@ -103,18 +108,21 @@ class Context:
         dropped: int,
         options: AnswerOptions | None,
         most: int,
+        begun: str,
     ) -> Fitted:
         """Return a conversation without its oldest messages. Raises ContextFull for one of more
         than `most` tokens.
         """
-        prompt, rendered, said = self._render(head, messages, dropped, options)
+        answer = self._encoder.mark_answer(begun)
+        prompt, rendered, said = self._render(head, messages, dropped, options, answer)
         if len(prompt) > most:
             raise ContextFull(
                 f"the prompt of {'the system prompt and ' if head else ''}this message has "
                 f"{len(prompt)} tokens; the context of {self._n_ctx} holds {most} "
                 "beside the answer: shorten it or load the model with a larger n_ctx"
             )
-        return Fitted(prompt, rendered, dropped, self._earlier, said)
+        opened = rendered.removesuffix(answer)
+        return Fitted(prompt, rendered, dropped, self._earlier, said, opened)
 
     def take(self, fitted: Fitted) -> None:
         """Leave out what was left out of a conversation that was answered; keep no tokens."""
@@ -153,17 +161,19 @@ class Context:
         messages: Sequence[Message],
         dropped: int,
         options: AnswerOptions | None,
+        answer: str,
     ) -> tuple[list[int], str, dict[int, str]]:
-        """Return token ids and text of a conversation, and which answers are in it as said.
+        """Return token ids and text of a conversation that ends with the beginning of an answer,
+        and which answers are in it as said.
 
         The kept ids are extended where possible. Raises ContextFull, before anything is tokenized,
         for more than the context can hold.
         """
         said = {i: text for i, text in self._said.items() if i >= dropped}
-        rendered = self._as_said(head, messages, dropped, options) if said else ""
+        rendered = self._as_said(head, messages, dropped, options) + answer if said else ""
         if not said or not rendered.startswith(self._text):
             said = {}
-            rendered = self._encoder.render([*head, *messages[dropped:]], options=options)
+            rendered = self._encoder.render([*head, *messages[dropped:]], options=options) + answer
         continues = bool(self._text) and rendered.startswith(self._text)
         known, added = (self._tokens, rendered[len(self._text) :]) if continues else ([], rendered)
         check_size(self._tokenizer, added, self._n_ctx)

@@ -17,13 +17,20 @@ if TYPE_CHECKING:
 class Reading:
     """The answer of a model, event by event.
 
-    reader: finds reasoning and calls; without one everything is content. said: the whole text so
-    far. ids: its tokens. is_whole: whether the model itself ended it.
+    reader: finds reasoning and calls; without one everything is content. begun: the text of an
+    answer that goes on, None for a new one. said: the whole text since then. ids: its tokens.
+    is_whole: whether the model itself ended it.
     """
 
-    def __init__(self, reader: Reader | None, params: SamplingParams) -> None:
+    def __init__(
+        self, reader: Reader | None, params: SamplingParams, begun: str | None = None
+    ) -> None:
         self._reader = reader
         self._params = params
+        self.begun = begun
+        if reader:
+            reader.feed(begun or "")
+        self._n_before = (len(reader.content), len(reader.reasoning)) if reader else (0, 0)
         self.said = ""
         self.ids: list[int] = []
         self.has_ended = self.is_whole = False
@@ -49,16 +56,17 @@ class Reading:
         """Return the answer as a message of the conversation."""
         reader = self._reader
         if reader is None:
-            return messages.answer(self.said)
+            return messages.answer((self.begun or "") + self.said)
         if not self.has_ended:
             reader.end()
         return messages.answer(reader.content, reader.reasoning, reader.calls)
 
     def _completed(self, whole: Completion, reader: Reader) -> Completion:
+        n_content, n_reasoning = self._n_before
         return dataclasses.replace(
             whole,
-            text=reader.content,
+            text=reader.content[n_content:],
             parsed=parsed(self._params, reader.content) if self.is_whole else None,
-            reasoning=reader.reasoning,
+            reasoning=reader.reasoning[n_reasoning:],
             tool_calls=reader.calls,
         )

@@ -242,3 +242,62 @@ def test_a_model_without_a_template_speaks_chatml():
     with chat_engine(template=None) as engine:
         asked = [{"role": "user", "content": "x"}]
         assert engine.chat()._context.fit(asked).rendered.startswith("<|im_start|>user")
+
+
+def test_a_cut_answer_goes_on_as_if_it_had_not_been_cut():
+    with chat_engine() as engine:
+        chat = engine.chat("be kind")
+        chat.send("hello", max_tokens=3)
+        events = list(chat.stream_continued(max_tokens=2))
+        assert events[-1].completion.text == "th"
+        assert events[-1].completion.stats.num_prefilled_tokens == 1  # the last token
+        assert list(chat.stream_continued())[-1].completion.text == "en"
+        assert chat.messages == [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "ok then"},
+        ]
+        assert list(chat.stream_continued())[-1].completion.text == ""  # it is whole
+        assert chat.messages[-1]["content"] == "ok then"
+        assert chat.send("again").stats.num_prefilled_tokens == 9  # as in test_turns_and_reuse
+
+
+def test_a_cut_answer_that_was_saved_goes_on():
+    with chat_engine() as engine:
+        saved = engine.chat("be kind")
+        saved.send("hello", max_tokens=3)
+        chat = engine.chat()
+        chat.load_dict(saved.to_dict())
+        assert list(chat.stream_continued())[-1].completion.text == "then"
+        assert chat.messages[-1]["content"] == "ok then"
+        chat.messages[-1] = {"role": "assistant", "content": "ok"}  # the user's own beginning
+        assert list(chat.stream_continued())[-1].completion.text == " then"
+
+
+def test_a_character_that_was_cut_is_written_whole():
+    with chat_engine(answer="née".encode()) as engine:
+        chat = engine.chat()
+        assert chat.send("a", max_tokens=2).text == "n\ufffd"
+        assert list(chat.stream_continued())[-1].completion.text == "ée"
+        assert chat.messages[-1]["content"] == "née"
+
+
+def test_only_an_answer_goes_on_and_only_without_a_form():
+    with chat_engine() as engine:
+        chat = engine.chat()
+        with pytest.raises(ConfigError, match="there is no cut answer"):
+            chat.stream_continued()
+        chat.send("hello", max_tokens=3)
+        with pytest.raises(ConfigError, match="an answer with a form cannot go on"):
+            chat.stream_continued(choices=["a", "b"])
+        assert chat.messages[-1]["content"] == "ok "
+
+
+def test_an_answer_that_goes_on_leaves_out_old_turns():
+    with chat_engine(n_ctx=120, answer=b"x" * 60) as engine:
+        chat = engine.chat()
+        chat.send("y" * 44, max_tokens=8)
+        chat.send("hello", max_tokens=30)
+        events = list(chat.stream_continued(max_tokens=28))
+        assert any(event.type == "notice" for event in events)
+        assert chat.messages[-1]["content"] == "x" * 58
+        assert len(chat.messages) == 4

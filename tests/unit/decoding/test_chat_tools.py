@@ -510,6 +510,31 @@ def test_reasoning_that_the_prompt_opens_and_forgets():
         assert chat.send("d").text == "Two."
 
 
+@pytest.mark.parametrize("template", [OPENED, TEMPLATE])
+def test_an_answer_that_was_cut_in_its_reasoning_or_in_a_call_goes_on(template):
+    opening = "<think>\n" if template == OPENED else ""  # which the prompt writes
+    thought = "first thought</think>One. " if opening else "<think>first thought</think>One. "
+    with tool_engine(opening + thought + "That is all.", template=template) as engine:
+        for n_tokens in (10, 12, len(thought) - 2, len(thought) + 3):
+            chat = engine.chat()
+            cut = chat.send("a", max_tokens=n_tokens)
+            whole = list(chat.stream_continued())[-1].completion
+            assert cut.reasoning + whole.reasoning == "first thought"
+            assert cut.text + whole.text == "One. That is all."
+            assert chat.messages[-1]["reasoning_content"] == "first thought"
+            assert chat.messages[-1]["content"] == "One. That is all."
+        loaded = engine.chat()
+        loaded.load_dict(chat.to_dict())
+        with pytest.raises(ConfigError, match="with reasoning that was loaded cannot go on"):
+            loaded.stream_continued()
+    with tool_chat(call("look", direction="up"), tools=[look]) as chat:
+        assert chat.send("a", max_tokens=40).tool_calls == ()
+        (made,) = list(chat.stream_continued())[-1].completion.tool_calls
+        assert json.loads(made.arguments) == {"direction": "up"}
+        with pytest.raises(ConfigError, match="there is no cut answer"):
+            chat.stream_continued()
+
+
 def test_a_call_that_a_form_spells_is_text():
     spelled = "x " + call("look", direction="up")
     with tool_chat(spelled, call("look", direction="left"), tools=[look]) as chat:
