@@ -40,6 +40,11 @@ _SAMPLING = {
     "time_limit": "time_limit_s",
     "logprobs": "logprobs",
 }
+SETTINGS = {name: field for name, field in _SAMPLING.items() if name != "logprobs"} | {
+    name: name for name in ("logit_bias", "stop", "ignore_eos")
+}
+"""Options that `/set` changes in a chat, and the fields of SamplingParams that they are."""
+
 FORMS = {  # of an answer: options, and what of SamplingParams they are
     "json_schema": "schema",
     "json_schema_file": "schema",

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
-from . import errors, options, tools
+from . import errors, kept_chats, options, tools
 from .answer import TextSink, play
-from .arguments import chat_arguments, sampling_arguments
+from .arguments import chat_arguments, is_typed, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation, load
-from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
+from .loading import (
+    fetch_all,
+    measure_afterwards,
+    model_reference,
+    opened,
+    others_of,
+    suggestion,
+)
 from .prompt import decoded, line_reader, no_echo, piped_lines
-from .render import Screen, figures, is_terminal
+from .render import Screen, counted, figures, is_terminal, say, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -38,6 +46,27 @@ _KEPT = "the model reads the results with your next message"
         help="Continue a chat that /save wrote, with its system message and sampling.",
     ),
 )  # fmt: skip
+@cloup.option_group(
+    "Conversations on this disk",
+    options.option(
+        "--continue",
+        "continued",
+        metavar="[NAME]",
+        is_flag=False,
+        flag_value="last",
+        help="Go on with the last conversation, or with that of a name, and with its model.",
+    ),
+    options.option("--list", "listed", is_flag=True, help="List the conversations, and exit."),
+    options.option(
+        "--delete", "deleted", metavar="NAME|all", help="Delete one or all of them, and exit."
+    ),
+    options.option(
+        "--save/--no-save",
+        default=None,
+        show_default="on a terminal",
+        help="Keep the conversation on this disk, where only you can read it.",
+    ),
+)
 @options.generation_options
 @cloup.option_group("Output", *options.display_options)
 @options.pass_params
@@ -48,27 +77,109 @@ def chat(ctx: click.Context) -> int:
     lists the commands of the chat. Without a terminal each line of stdin is a message, and
     stdout holds the answers alone.
     """
+    if ctx.params["listed"]:
+        return _list()
+    if ctx.params["deleted"]:
+        n = kept_chats.delete(ctx.params["deleted"])
+        say(f"deleted {counted(n, 'conversation')}")
+        return 0
+    if ctx.params["continued"] and ctx.params["load"]:
+        raise click.UsageError("--continue and --load each name a conversation; leave one out")
     return converse(ctx)
+
+
+def _list() -> int:
+    if rows := kept_chats.rows():
+        table(("name", "model", "messages", "begins with"), rows)
+    else:
+        say("no conversation is kept yet; `edgespec chat` begins one", err=True)
+    return 0
 
 
 def converse(ctx: click.Context) -> int:
     """Chat with the model that the options of `chat` or `run` ask for; return the exit code."""
-    sampling = sampling_arguments(ctx.params)
+    params = ctx.params
+    sampling = sampling_arguments(params)
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
-    with opened(ctx.params) as engine:
+    saved, continued = params.get("load"), params.get("continued")
+    if continued:
+        saved, data = kept_chats.named(continued)
+        if not is_typed(ctx, "model") and not params["verifier"]:
+            params["model"] = kept_chats.model_of(data)
+    with _Loaded(params) as loaded:
+        engine = loaded.engine
         talk = Conversation(
             engine=engine,
-            chat=engine.chat(ctx.params["system"], **chat_arguments(ctx.params)),
-            model=_model_name(ctx.params, engine),
+            chat=engine.chat(params["system"], **chat_arguments(params)),
+            model=_model_name(params, engine),
             sampling=sampling,
-            screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
-            quiet=ctx.params["quiet"],
-            suggestion=functools.partial(suggestion, engine, ctx.params),
+            screen=Screen(show_drafts=params["show_drafts"], clean=True),
+            quiet=params["quiet"],
+            suggestion=functools.partial(suggestion, engine, params),
         )
-        if saved := ctx.params.get("load"):
+        talk.change_model = functools.partial(_change_model, talk, loaded)
+        if saved:
             for remark in load(talk, saved):
                 talk.screen.remark(remark)
+            talk.sampling |= sampling  # what is given now replaces what was saved
+            talk.chat.system = params["system"] or talk.chat.system
+        save = params.get("save")  # which `run` does not have
+        if save or (save is None and (interactive or continued)):
+            talk.keeper = kept_chats.Keeper(saved if continued else None)
         return _on_terminal(talk) if interactive else _piped(talk)
+
+
+class _Loaded:
+    """A context manager with the engine of a chat, which may be replaced."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.params = dict(params)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> _Loaded:
+        self.engine = self._stack.enter_context(opened(self.params))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def replace(self, model: str) -> None:
+        """Load another model in place of this one, which comes back if that fails."""
+        if self.params.get("verifier"):
+            raise click.UsageError("the model is on another machine; leave, and name another one")
+        fetch_all(self.params, model)
+        before = self.params
+        draft = before["draft_model"] if before["draft_model"] == "none" else None
+        self._stack.close()  # first: two may not fit the memory
+        try:
+            self.params = before | {"model": model, "draft_model": draft}
+            self.__enter__()
+        except BaseException:
+            self.params = before
+            self.__enter__()
+            raise
+
+
+def _change_model(talk: Conversation, loaded: _Loaded, model: str) -> None:
+    """Go on with another model, or with the same one if it cannot be loaded."""
+    import edgespec
+
+    saved = talk.chat.to_dict()
+    try:
+        loaded.replace(model)
+    finally:
+        params, talk.engine = loaded.params, loaded.engine
+        if talk.model != (name := _model_name(params, talk.engine)):
+            talk.model, talk.last, talk.has_said_why = name, None, False
+            if talk.sampling.pop("logit_bias", None):
+                talk.screen.remark("logit-bias is off: other models have other token ids")
+        talk.suggestion = functools.partial(suggestion, talk.engine, params)
+        talk.chat = talk.engine.chat(saved["system"], **chat_arguments(params))
+        talk.chat.load_dict(saved)
+        try:
+            talk.chat.tools = talk.functions
+        except edgespec.ConfigError as error:
+            talk.screen.remark(f"tools are off: {error}")
 
 
 def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
@@ -80,6 +191,8 @@ def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
 def _on_terminal(talk: Conversation) -> int:
     talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
     for line in _typed(line_reader(COMMANDS), talk.screen):
+        if line.strip().lower() in ("exit", "quit"):
+            break
         try:
             with no_echo():
                 take(talk, line)
@@ -127,8 +240,8 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
     text = line.strip()
     try:
         if text.startswith("/") and not text.startswith("//"):
-            perform(talk, text)
-        elif text:
+            return 0, perform(talk, text)
+        if text:
             return 0, answer(talk, text[1:] if text.startswith("//") else line.strip("\n"))
     except (BrokenPipeError, Leave):
         raise
@@ -142,13 +255,39 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 
 def answer(talk: Conversation, text: str) -> bool:
-    """Send a message and show the answer; return whether Ctrl-C ended it.
+    """Send a message and show the answer; return whether Ctrl-C ended it."""
+    events = talk.chat.stream(text, **_params(talk))
+    return _turn(talk, events, "your message is not part of the chat")
 
-    Calls in it are shown and, where the user allows it, run; then the model goes on.
+
+def go_on(talk: Conversation) -> bool:
+    """Go on with the last answer, which was cut; return whether Ctrl-C ended it."""
+    if talk.last and talk.last.finish_reason == "stop":
+        raise click.UsageError("the last answer was not cut, the model ended it; send a message")
+    events = talk.chat.stream_continued(**_params(talk))
+    return _turn(talk, events, "it stays as it was")
+
+
+def _params(talk: Conversation) -> dict[str, Any]:
+    return talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
+
+
+def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
+    """Show an answer; return whether Ctrl-C ended it. The conversation is kept, however it ends.
+
+    lost: what becomes of what was sent, if the answer does not begin.
     """
-    params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
-    lost = "your message is not part of the chat"
-    completion, interrupted = _shown(talk, talk.chat.stream(text, **params), lost)
+    try:
+        return _answered(talk, events, lost)
+    finally:
+        if talk.keeper:
+            talk.keeper.keep(talk)
+
+
+def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
+    """Show an answer, and run the calls in it that the user allows; then the model goes on."""
+    params = _params(talk)
+    completion, interrupted = _shown(talk, events, lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
     for _ in range(most):
         if interrupted or completion is None or not completion.tool_calls:
@@ -185,7 +324,9 @@ def _shown(
         if sink.n_calls > len(completion.tool_calls):
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
-            talk.screen.remark(figures(completion, others_of(meter), why=not talk.has_said_why))
+            line = figures(completion, others_of(meter), why=not talk.has_said_why)
+            is_cut = completion.finish_reason in ("length", "time_limit")
+            talk.screen.remark(line + (" · /continue goes on" if is_cut else ""))
             talk.has_said_why |= bool(
                 completion.token_ids and not completion.stats.num_draft_tokens
             )

@@ -15,8 +15,11 @@ class Leave(Exception):
     """Raised when the user leaves the chat."""
 
 
-def perform(talk: Conversation, line: str) -> None:
-    """Run the command in `line`. Raises UsageError if it is none, Leave for /exit."""
+def perform(talk: Conversation, line: str) -> bool:
+    """Run the command in `line`; return whether Ctrl-C ended an answer to it.
+
+    Raises UsageError if it is none, Leave for /exit.
+    """
     name, _, rest = line.partition(" ")
     name = _ELSEWHERE.get(name, name)
     if name not in COMMANDS:
@@ -26,7 +29,7 @@ def perform(talk: Conversation, line: str) -> None:
             f"unknown command {name}; {did_you_mean(name, COMMANDS)} "
             "(to send a text that begins with /, write //)"
         )
-    _COMMANDS[name][0](talk, rest.strip())
+    return bool(_COMMANDS[name][0](talk, rest.strip()))
 
 
 def _help(talk: Conversation, rest: str) -> None:
@@ -85,9 +88,10 @@ def _system(talk: Conversation, rest: str) -> None:
 
 def _tools(talk: Conversation, rest: str) -> None:
     if rest == "off":
-        talk.chat.tools = ()
+        talk.chat.tools = talk.functions = ()
     elif rest:
-        talk.chat.tools = tools.functions_of(_expanded(rest))
+        talk.chat.tools = functions = tools.functions_of(_expanded(rest))
+        talk.functions = functions
     for line in tools.listed(talk.chat.tools) or ["no tools"]:
         talk.screen.remark(line)
 
@@ -95,6 +99,8 @@ def _tools(talk: Conversation, rest: str) -> None:
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
     talk.has_said_why = False
+    if talk.keeper:
+        talk.keeper.renew()
     talk.screen.remark("the conversation is empty; the system prompt stays")
 
 
@@ -111,6 +117,32 @@ def _save_over(talk: Conversation, rest: str) -> None:
 def _load(talk: Conversation, rest: str) -> None:
     for remark in conversation.load(talk, _path("/load", rest)):
         talk.screen.remark(remark)
+    if talk.keeper:
+        talk.keeper.renew()
+
+
+def _set(talk: Conversation, rest: str) -> None:
+    from . import settings
+
+    rest = rest.removeprefix("parameter ").strip()  # as Ollama has it
+    if not rest:
+        for line in settings.listed(talk.sampling):
+            talk.screen.remark(line, indent=19)
+        return
+    talk.sampling, line = settings.change(talk.sampling, rest)
+    talk.screen.remark(line, indent=19)
+
+
+def _model(talk: Conversation, rest: str) -> None:
+    if rest:
+        talk.change_model(rest)
+    talk.screen.remark(f"{talk.model} · {talk.summary()}")
+
+
+def _continue(talk: Conversation, rest: str) -> bool:
+    from .chat import go_on  # which imports this module
+
+    return go_on(talk)
 
 
 def _exit(talk: Conversation, rest: str) -> None:
@@ -129,9 +161,12 @@ def _expanded(path: str) -> Path:
     return named_files.expanded(path)
 
 
-_COMMANDS: dict[str, tuple[Callable[[Conversation, str], None], str, str]] = {
+_COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]] = {
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
+    "/continue": (_continue, "", "go on with an answer that was cut"),
+    "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
+    "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
     "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/tools": (

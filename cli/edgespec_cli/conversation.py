@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from .render import name as shown
 if TYPE_CHECKING:
     import edgespec
 
+    from .kept_chats import Keeper
+
 FORMAT, VERSION = "edgespec-chat", 1
 _MOST_BYTES = 256 << 20  # of a saved chat
 
@@ -27,7 +29,8 @@ class Conversation:
     model: the model's name as the user gave it. sampling: fields of SamplingParams. suggestion:
     returns a line to show behind an answer, "" for none. last: the last answer. totals: sums over
     the answers of this session. has_said_why: whether the figures said why nothing was drafted,
-    which they do once a conversation.
+    which they do once a conversation. keeper: keeps the conversation on this disk, if it is kept.
+    change_model: goes on with the model of a name. functions: what the model may call.
     """
 
     engine: edgespec.Engine
@@ -41,6 +44,9 @@ class Conversation:
     last: edgespec.Completion | None = None
     totals: dict[str, float] = field(default_factory=dict)
     has_said_why: bool = False
+    keeper: Keeper | None = None
+    functions: Sequence[Callable[..., Any]] = ()
+    change_model: Callable[[str], None] = lambda name: None
 
     def count(self, completion: edgespec.Completion) -> None:
         """Add an answer to the figures of this session."""
@@ -100,11 +106,8 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
         raise click.UsageError(f"{path} is not a file; name one to write the conversation to")
     if target.exists() and not overwrite:
         raise click.UsageError(f"{path} exists already; /save! {path} overwrites it")
-    data = {"format": FORMAT, "version": VERSION, "model": talk.model}
-    data |= {"sampling": talk.sampling} | talk.chat.to_dict()
-    text = json.dumps(data, indent=2, default=list) + "\n"
     try:
-        kept_files.replace(target, [text.encode()])
+        kept_files.replace(target, [encoded(talk, talk.model)])
     except OSError as error:
         raise click.UsageError(
             f"{path} cannot be written: {error.strerror}; /save FILE takes a file in any folder "
@@ -112,12 +115,18 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
         ) from None
 
 
+def encoded(talk: Conversation, model: str) -> bytes:
+    """Return a conversation with a model as the JSON of its file."""
+    data = {"format": FORMAT, "version": VERSION, "model": model, "sampling": talk.sampling}
+    return (json.dumps(data | talk.chat.to_dict(), indent=2, default=list) + "\n").encode()
+
+
 def load(talk: Conversation, path: Path) -> list[str]:
     """Continue a saved conversation; return remarks for the user.
 
     Raises UsageError, and changes nothing, if the file is not a usable one.
     """
-    data = _read(path)
+    data = read(path)
     sampling = _sampling(data.get("sampling", {}), path)
     n_vocab = talk.engine.tokenizer.vocab_size
     if wrong := [token for token in sampling.get("logit_bias", {}) if token >= n_vocab]:
@@ -135,10 +144,12 @@ def load(talk: Conversation, path: Path) -> list[str]:
     if sampling != talk.sampling:
         remarks.append(f"sampling as saved: {sampling or 'the defaults'}")
     talk.sampling = sampling
+    talk.last, talk.has_said_why = None, False
     return remarks
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Return what a saved chat holds. Raises UsageError for anything else."""
     from edgespec import kept_files
 
     try:

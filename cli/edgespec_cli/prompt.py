@@ -55,7 +55,8 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
 
 @contextlib.contextmanager
 def no_echo(*, forget: bool = False) -> Iterator[None]:
-    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it.
+    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it, after
+    Ctrl-C too.
 
     forget: throw away what was typed before.
     """
@@ -65,7 +66,8 @@ def no_echo(*, forget: bool = False) -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(sys.stdin)
-    silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    flags = before[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
+    silent = [*before[:3], flags, *before[4:]]
     termios.tcsetattr(sys.stdin, termios.TCSAFLUSH if forget else termios.TCSADRAIN, silent)
     try:
         yield

@@ -109,8 +109,11 @@ def checked(saved: Any) -> list[Message]:
         messages.append(_copied(message, i))
         if role == "assistant":
             missing = open_calls(messages)
-    if messages and messages[-1]["role"] != "assistant":
-        raise ConfigError("a saved chat must end with an answer of the assistant")
+    last = messages[-1]["role"] if messages else ""
+    if last == "user" or (last == "tool" and missing):
+        raise ConfigError(
+            "a saved chat must end with an answer of the assistant, or with results of its calls"
+        )
     return messages
 
 

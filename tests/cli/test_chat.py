@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from edgespec_cli.arguments import SETTINGS
+from edgespec_cli.main import cli
+
 
 def test_lines_are_turns_and_stdout_holds_the_answers_alone(edgespec_cli):
     result = edgespec_cli.chat("hello", "", "count", "count")
@@ -65,8 +68,16 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     ("line", "says"),
     [
         ("/stat", "unknown command /stat; did you mean '/stats'?"),
-        ("/xyzzy", "known: /help, /stats, /spec, /system, /tools, /reset, /save, /save!, /load"),
+        ("/xyzzy", "known: /help, /stats, /continue, /set, /model, /spec, /system, /tools, /reset"),
         ("/spec maybe", "/spec takes on or off"),
+        ("/set temp warm", "/set temp: 'warm' is not a valid float"),
+        ("/set temp -1", "temperature must be"),
+        ("/set tempp 1", "there is no setting 'tempp'; did you mean 'temp'?"),
+        ("/set xyzzy 1", "known: temp, top-k, top-p"),
+        ("/set logit-bias x", "/set logit-bias: 'x' is not ID=VALUE"),
+        ("/continue", "the last answer was not cut"),
+        ("/model nothing.gguf", "nothing.gguf"),
+        ("/model broken.gguf", "the weights need 9 GB"),
         ("/save", "/save needs a file name"),
         ("/load", "/load needs a file name"),
         ("/load nothing.json", "error: nothing.json cannot be read: No such file or directory"),
@@ -81,6 +92,69 @@ def test_a_line_that_fails_is_said_and_the_chat_goes_on(edgespec_cli, line, says
     assert says in result.stderr
     assert result.stdout == "Hi, what can I do?\n2\n"
     assert result.exit_code != 0
+
+
+def test_every_sampling_setting_can_be_set(edgespec_cli):
+    options = {opt for p in cli.commands["chat"].params for opt in p.opts if p.name in SETTINGS}
+    listed = edgespec_cli.chat("/set", args=["-q"]).stderr.splitlines()
+    assert {f"--{line.split()[0]}" for line in listed} <= options
+    assert len(listed) == len(SETTINGS)
+    assert listed[0] == "temp               the default, 0"
+    values = {
+        "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",
+        "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "max-tokens": "5",
+        "time-limit": "9", "logit-bias": "104=-inf 5=1", "stop": "xyz", "ignore-eos": "on",
+    }  # fmt: skip
+    assert values.keys() == {line.split()[0] for line in listed}
+    sets = [f"/set {name} {value}" for name, value in values.items()]
+    undone = [f"/set {name} default" for name in values]
+    result = edgespec_cli.chat("hello", *sets, "/save c.json", *undone, "/save d.json")
+    saved = json.loads((edgespec_cli.folder / "c.json").read_text())["sampling"]
+    assert saved == {
+        "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1,
+        "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "max_tokens": 5,
+        "time_limit_s": 9.0, "logit_bias": {"104": -float("inf"), "5": 1.0}, "stop": ["xyz"],
+        "ignore_eos": True,
+    }  # fmt: skip
+    assert json.loads((edgespec_cli.folder / "d.json").read_text())["sampling"] == {}
+    assert result.exit_code == 0
+
+
+def test_set_knows_the_names_of_others_and_changes_the_next_answer(edgespec_cli):
+    lines = ("/set temperature 0.7", "/set parameter num_predict 2", "hello", "/set n -1", "hello")
+    result = edgespec_cli.chat(*lines)
+    assert result.stdout == "Hi\nHi, what can I do?\n"
+    assert "temp               0.7" in result.stderr
+    assert "stopped at the token limit · /continue goes on" in result.stderr
+
+
+def test_another_model_goes_on_with_the_conversation(edgespec_cli):
+    result = edgespec_cli.chat(
+        "hello", "/set logit-bias 5=1", "/system Hm.", "/model draft.gguf", "count", "system?",
+        "/model broken.gguf", "count", "/model",
+    )  # fmt: skip
+    assert result.stdout == "Hi, what can I do?\n2\nHm.\n4\n"
+    assert edgespec_cli.loaded["model"] == "draft.gguf"  # again, where the other one failed
+    assert "logit-bias is off" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("draft.gguf · context 4096")
+    assert result.exit_code == 1
+
+
+def test_another_model_has_the_tools(robot_cli):
+    pytest.importorskip("llguidance")
+    lines = ("/tools robot.py", "/model draft.gguf", "hello", "/model tools.gguf", "drive")
+    result = robot_cli.tools(*lines)
+    assert "tools are off: this model cannot call tools" in result.stderr
+    assert "call: drive(centimetres=5)" in result.stderr
+    assert "result: drive was not run: it was not allowed" in result.stderr
+
+
+def test_a_cut_answer_goes_on(edgespec_cli):
+    result = edgespec_cli.chat(
+        "/continue", "hello", "/set n default", "/continue", "count", args=["-n", "4"]
+    )
+    assert result.stdout == "Hi, \nwhat can I do?\n2\n"
+    assert "there is no cut answer to go on with" in result.stderr
 
 
 def test_dropped_turns_are_noticed(edgespec_cli):

@@ -100,7 +100,9 @@ class Terminal:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        os.close(self._ours)
+        ours, self._ours = self._ours, -1
+        if ours >= 0:
+            os.close(ours)
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +197,50 @@ def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
     chat.type("nt\r")
     chat.expect("2\r\n")
     chat.leave()
+
+
+def test_what_is_typed_ahead_survives_ctrl_c(terminal):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.say("slow")
+    chat.expect("tick tick")
+    chat.type("cou")
+    chat.expect("tick")
+    chat.type("\x03")
+    chat.expect("cancelled")
+    chat.expect(PROMPT)
+    chat.expect("cou")
+    chat.type("nt\r")
+    chat.expect("2\r\n")
+    chat.leave()
+
+
+@pytest.mark.parametrize("word", ["exit", "quit"])
+def test_a_word_alone_ends_the_chat(terminal, word):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.say(word)
+    assert chat.finish() == 0
+    assert "echo" not in chat.seen
+
+
+def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_cli):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.goes_on()
+    chat.say("slow")
+    chat.expect("tick tick")
+    chat.close()
+    chat = terminal("chat", "--continue")
+    chat.expect("2 messages from")
+    chat.say("count")
+    chat.expect("2\r\n")
+    chat.say("slow")
+    chat.expect("tick tick")
+    chat.type("\x03")
+    chat.say("/continue")
+    chat.expect("tick tick")
+    chat.type("\x03")
+    chat.leave()
+    listed = edgespec_cli("chat", "--list").stdout.splitlines()
+    assert listed[1].split()[1:] == ["toy.gguf", "6", "hello"]
 
 
 def test_ctrl_c_in_run_ends_with_130(terminal):

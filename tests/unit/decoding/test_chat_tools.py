@@ -341,6 +341,7 @@ USER, MADE = {"role": "user", "content": "a"}, {
     "tool_calls": [{"id": "c", "function": {"name": "drive", "arguments": "{}"}}],
 }  # fmt: skip
 RESULT = {"role": "tool", "tool_call_id": "c", "content": "r"}
+TWO = MADE | {"tool_calls": [*MADE["tool_calls"], MADE["tool_calls"][0] | {"id": "d"}]}
 SAID = {"role": "assistant", "content": "b"}
 
 
@@ -351,7 +352,8 @@ SAID = {"role": "assistant", "content": "b"}
         ([USER, SAID, RESULT, SAID], 'message 2 .*: "user"'),
         ([USER, MADE, RESULT, RESULT, SAID], "message 3"),
         ([USER, MADE, RESULT | {"tool_call_id": "d"}, SAID], "message 2 .* no call"),
-        ([USER, MADE, RESULT], "must end with an answer"),
+        ([USER, SAID, USER], "must end with an answer"),
+        ([USER, TWO, RESULT], "must end with an answer"),
         ([USER, MADE, RESULT | {"content": 3}, SAID], "message 2"),
         ([USER, MADE | {"tool_calls": 3}], "message 1 .* calls"),
         ([USER, MADE | {"tool_calls": [{"id": "c"}]}], "message 1 .* calls"),
@@ -365,6 +367,12 @@ def test_saved_calls_that_cannot_be_change_nothing(messages, says):
         with pytest.raises(ConfigError, match=says):
             chat.load_dict({"system": None, "messages": messages})
         assert chat.to_dict() == before
+
+
+def test_a_chat_that_ends_with_results_is_read_with_the_next_message():
+    with tool_chat("ok", "and then", tools=[drive]) as chat:
+        chat.load_dict({"system": None, "messages": [USER, MADE, RESULT]})
+        assert chat.send("go on").text == "and then"
 
 
 class Colour(enum.Enum):

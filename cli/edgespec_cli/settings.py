@@ -1,0 +1,73 @@
+"""The command /set of a chat: sampling settings, under the names of the options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .arguments import SETTINGS, sampling_arguments
+from .habits import SPELLINGS
+
+
+def listed(sampling: dict[str, Any]) -> list[str]:
+    """Return a line for each setting: its name and its value."""
+    return [line(param, sampling) for param in _options()]
+
+
+def line(param: click.Option, sampling: dict[str, Any]) -> str:
+    """Return a setting's name and its value."""
+    value = sampling.get(SETTINGS[str(param.name)])
+    if value is None:
+        default = param.show_default if isinstance(param.show_default, str) else ""
+        value = "the default" + (f", {default}" if default else "")
+    return f"{_name(param):<18} {value}"
+
+
+def change(sampling: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
+    """Return settings with the change that `text` asks for, and the line of what was changed.
+
+    text: a name and a value, "default" for none of one's own. Raises UsageError.
+    """
+    name, _, value = text.partition(" ")
+    param, value = _option(name), value.strip()
+    if not value:
+        return sampling, line(param, sampling)
+    field = SETTINGS[str(param.name)]
+    changed = {key: each for key, each in sampling.items() if key != field}
+    if value != "default":
+        changed |= sampling_arguments({str(param.name): _value(param, value)})
+    return changed, line(param, changed)
+
+
+def _value(param: click.Option, text: str) -> Any:
+    given = param.type.split_envvar_value(text) if param.multiple else text
+    try:
+        return param.type_cast_value(click.get_current_context(), given)
+    except click.BadParameter as error:
+        raise click.UsageError(f"/set {_name(param)}: {error.message}") from None
+
+
+def _options() -> list[click.Option]:
+    params = click.get_current_context().command.params
+    return [each for each in params if isinstance(each, click.Option) and each.name in SETTINGS]
+
+
+def _name(param: click.Option) -> str:
+    """Return the name that is shown: of the option without its dashes."""
+    return max((opt for opt in param.opts if opt.startswith("--")), key=len).lstrip("-")
+
+
+def _option(name: str) -> click.Option:
+    """Return the option of a name, also of those that other programs have. Raises UsageError."""
+    from edgespec.config import did_you_mean
+
+    word = name.lstrip("-").replace("_", "-").lower()
+    options = _options()
+    known = {opt.lstrip("-"): each for each in options for opt in each.opts}
+    ours = SPELLINGS.get(f"--{word}", "").lstrip("-")
+    if option := known.get(word) or known.get(ours):
+        return option
+    raise click.UsageError(
+        f"there is no setting {name!r}; {did_you_mean(word, [_name(each) for each in options])}"
+    )
