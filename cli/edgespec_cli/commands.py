@@ -34,7 +34,7 @@ def perform(talk: Conversation, line: str) -> bool:
 
 def _help(talk: Conversation, rest: str) -> None:
     for name, (_, takes, what) in _COMMANDS.items():
-        talk.screen.remark(f"{f'{name} {takes}':<16} {what}", indent=17)
+        talk.screen.remark(f"{f'{name} {takes}':<17} {what}", indent=18)
 
 
 def _stats(talk: Conversation, rest: str) -> None:

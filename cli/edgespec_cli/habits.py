@@ -284,7 +284,8 @@ def refuse_bare(ctx: click.Context, prompt: str) -> None:
     hint = f"did you mean `edgespec {word}`?" if word in group.commands else instead
     raise click.UsageError(
         f"no such command {prompt!r}: {hint or '`edgespec --help` lists them'}; as a prompt: "
-        f"edgespec run {prompt}"
+        f"edgespec run {prompt}",
+        ctx.find_root(),
     )
 
 

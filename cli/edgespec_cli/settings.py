@@ -55,7 +55,7 @@ def _options() -> list[click.Option]:
 
 def _name(param: click.Option) -> str:
     """Return the name that is shown: of the option without its dashes."""
-    return max((opt for opt in param.opts if opt.startswith("--")), key=len).lstrip("-")
+    return next(opt for opt in param.opts if opt.startswith("--"))[2:]
 
 
 def _option(name: str) -> click.Option:

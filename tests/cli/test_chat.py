@@ -102,7 +102,7 @@ def test_every_sampling_setting_can_be_set(edgespec_cli):
     assert listed[0] == "temp               the default, 0"
     values = {
         "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",
-        "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "max-tokens": "5",
+        "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "n-predict": "5",
         "time-limit": "9", "logit-bias": "104=-inf 5=1", "stop": "xyz", "ignore-eos": "on",
     }  # fmt: skip
     assert values.keys() == {line.split()[0] for line in listed}
