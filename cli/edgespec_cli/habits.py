@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from collections.abc import Mapping
 
 import click
 
 from .errors import ErrorGroup
-from .render import say
+from .render import is_terminal, say
 
 COMMANDS = {
     "complete": '`edgespec run "TEXT"` answers a prompt',
@@ -324,8 +325,11 @@ def _is_bare(following: list[str]) -> bool:
 
 
 def remark_devices(args: list[str]) -> None:
-    """Say what -np counts: with llama.cpp, the answers that are generated together."""
-    if any(word.startswith("-np") for word in args):
+    """Say on a terminal what -np counts: with llama.cpp, the answers that are generated together.
+
+    Programs that read stderr expect a JSON object on each line.
+    """
+    if is_terminal(sys.stderr) and any(word.startswith("-np") for word in args):
         say(
             "note: -np is the number of devices whose drafts are verified together; answers over "
             "the APIs are given one after another",

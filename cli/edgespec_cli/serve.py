@@ -109,7 +109,8 @@ if TYPE_CHECKING:
         "--parallel",
         type=click.IntRange(0, 256),
         default=16,
-        help="Number of devices that have a KV cache here at the same time, 0 to verify for none.",
+        help="Number of devices that have a KV cache here at the same time, 0 to verify for none. "
+        "Answers over the APIs are given one after another.",
     ),
     option(
         "--ctx-size-sessions",

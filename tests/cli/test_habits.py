@@ -135,10 +135,13 @@ def test_variables_of_other_servers_are_remarked(edgespec_cli):
     assert "OLLAMA" not in edgespec_cli("models", env=env).stderr
 
 
-def test_np_says_what_it_counts(edgespec_cli):
+def test_np_says_on_a_terminal_what_it_counts(edgespec_cli, monkeypatch):
+    quiet = edgespec_cli("serve", "-m", "no.gguf", "-np", "4")
+    monkeypatch.setattr(habits, "is_terminal", lambda stream: True)
     note = "note: -np is the number of devices whose drafts are verified together"
     assert note in edgespec_cli("serve", "-m", "no.gguf", "-np", "4").stderr
     assert note not in edgespec_cli("serve", "-m", "no.gguf", "--parallel", "4").stderr
+    assert note not in quiet.stderr
 
 
 def test_completion_knows_nothing_of_them():
