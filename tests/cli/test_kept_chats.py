@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 
 import pytest
 
@@ -41,6 +42,24 @@ def test_a_conversation_is_private_and_goes_on(edgespec_cli, chats):
     assert edgespec_cli.loaded["model"] == str(edgespec_cli.model)
     assert [p.name for p in chats.iterdir()] == [path.name]  # the same conversation
     assert len(json.loads(path.read_text())["messages"]) == 8
+
+
+def test_what_was_said_before_the_program_was_killed_is_there(edgespec_cli, program):
+    process = subprocess.Popen(
+        [*program, "chat", "-m", "toy.gguf", "--save", "-q"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    process.stdin.write(b"hello\nslow\n")
+    said = b""
+    while b"tick" not in said:
+        said += process.stdout.read(64)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        pipe.close()
+    assert edgespec_cli("chat", "--continue", input="count\n").stdout == "2\n"
 
 
 def test_what_is_typed_wins_over_what_was_saved(edgespec_cli):

@@ -222,6 +222,7 @@ def test_a_word_alone_ends_the_chat(terminal, word):
     assert "echo" not in chat.seen
 
 
+@pytest.mark.long("two programs in a terminal; tests/cli/test_kept_chats.py kills one in a pipe")
 def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_cli):
     chat = terminal("chat", "-m", "toy.gguf")
     chat.goes_on()
