@@ -317,7 +317,6 @@ def main() -> None:
     parser.add_argument("--n-ctx", type=int, default=1024)
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
-    backend.ABORTABLE = 1  # trees of all sizes are stopped half-way
     engine, drafter = forced(given.target, given.n_ctx, True)
     with engine:
         chat = Chat(engine, drafter, given.answer)

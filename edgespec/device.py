@@ -229,6 +229,18 @@ class LoadMeter:
         return self._clock(), self._own(), busy, idle
 
 
+def others_now() -> float | None:
+    """Return how many cores other programs would use at this moment if they had them, by what the
+    system says is ready to run; None where it does not. One look says little about a while.
+    """
+    try:
+        with open("/proc/loadavg") as file:
+            n_ready = int(file.read().split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0, n_ready - 1) * usable_cpus() / (os.cpu_count() or 1)
+
+
 def other_load(seconds: float = 0.3) -> float | None:
     """Return how many cores other programs use, or None where the system does not show it.
 

@@ -62,6 +62,8 @@ class CtrlC:
         self.hit = True
         self._engine.cancel()
 
+    _on_signal.ends_answers = True  # type: ignore[attr-defined]  # it is heard within a step
+
 
 def play(
     engine: edgespec.Engine, events: Iterator[edgespec.Event], sink: Sink

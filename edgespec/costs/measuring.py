@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..backends.base import Head, HiddenStates, Model, ThreadLimited
 from ..backends.features import Blank
 from ..errors import Aborted
-from ..types import Abort
+from ..types import Abort, FinishReason
 from .curves import Curve
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
@@ -18,6 +18,7 @@ READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one tok
 LONG = 2048  # tokens: evaluations behind a longer text tell what each cached token costs
 _LEAST_LONG = 512  # behind so many it can be told from noise
 _FILLING_S = 3.0  # that may be spent on reading them
+_PATIENCE_S = 0.1  # of who wants the model, with an evaluation that would empty its cache
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
 
 
@@ -171,16 +172,21 @@ def timed(
 ) -> float:
     """Return the seconds of one evaluation of `width` tokens; the cache is as before.
 
-    Where the engine cannot truncate, an evaluation that fails empties the cache. Raises Aborted.
+    Where the engine cannot truncate, an evaluation that fails empties the cache, so that one which
+    `abort` ends is given a moment to end by itself. Raises Aborted.
     """
     if isinstance(model, ThreadLimited):
         model.limit_threads(0)  # which other programs may have left behind
     n_past, can_truncate = model.n_past, model.capabilities.truncate
     state = None if can_truncate else model.checkpoint()
     start = clock()
+
+    def late() -> FinishReason | None:
+        return abort() if abort and clock() - start > _PATIENCE_S else None
+
     try:
         n_logits = min(width, model.capabilities.max_rows)
-        model.decode([0] * width, n_logits, abort if can_truncate else None)
+        model.decode([0] * width, n_logits, abort if can_truncate else late)
     except BaseException:
         model.truncate(n_past if can_truncate else 0)
         raise
@@ -208,13 +214,15 @@ def tapping_s(
     try:
         for taps in (tuple(layers), ()):
             model.tap(taps)
-            timed(model, 1, clock)  # the first one after a change takes longer
+            timed(model, 1, clock, abort)  # the first one after a change takes longer
             times = []
             for _ in range(repeats):
                 if abort():
                     return None
-                times.append(timed(model, 1, clock))
+                times.append(timed(model, 1, clock, abort))
             least[bool(taps)] = min(times)
+    except Aborted:
+        return None
     finally:
         model.tap(layers if was_tapped else ())
     return max(0.0, least[True] - least[False])
@@ -239,12 +247,14 @@ def growing_share(
                 if abort():
                     return None
                 began = clock()
-                head.decode([0])
+                head.decode([0], 1, abort)
                 read = clock()
-                head.grow([0], [-1])
+                head.grow([0], [-1], abort)
                 reading.append(read - began)
                 guessing.append(clock() - read)
                 head.truncate(n_past)
+    except Aborted:
+        return None
     finally:
         head.truncate(n_past)
     return min(1.0, min(guessing) / max(min(reading), 1e-9))

@@ -4,17 +4,22 @@ Threads of llama.cpp wait for each other by spinning, so one that has to share i
 of them: two threads beside one busy program can be three times slower than one thread. What
 others use is read from the system. Where the system does not show it, steps tell that take longer
 than they used to, and short trials of other numbers of threads.
+
+With more threads than there are free cores, one evaluation has taken seconds. So an evaluation that
+tries more of them is stopped and done again with those before, and near the time limit of a request
+nothing is tried: what the system shows decides alone, and only for fewer threads.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..backends.base import FileModel, ThreadLimited
-from ..device import Load, LoadMeter, usable_cpus
+from ..device import Load, LoadMeter, others_now, usable_cpus
 
 logger = logging.getLogger("edgespec.threads")
 
@@ -25,6 +30,9 @@ _SLOW, _FAST = 1.2, 0.9  # times of steps by the usual ones that mean something
 _BETTER = 0.95  # another number of threads is taken if it needs less than this share of the time
 _TRIAL_S, _TRIAL_STEPS = 0.12, 3
 _HOPELESS = 1.5  # a trial ends at once where steps take so many times as long
+_LONGEST_S = 0.1  # of one evaluation that tries more threads; or, if that is longer,
+_TOO_LONG = 2.0  # so many times as long as with those before
+_NEAR = 10  # a time limit is near if fewer than so many such evaluations fit before it
 _SHARE = 0.01  # of the time that may be lost by trials
 _MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # what may be saved up, and lost ahead where steps change
 _LONGEST_GAP_S = 8.0  # between trials, if they cost as little as that; half where nothing is seen
@@ -66,7 +74,10 @@ class ThreadGovernor:
 
     models: limited together; none: the number is never changed, and `regime` tells the rest.
     n_threads: the most, and the number where nobody else runs. fixed_in_request: it changes only
-    where a request begins, by what the system shows. regime: that of the last evaluation.
+    where a request begins, by what the system shows. stoppable: an evaluation can be stopped and
+    done again; if not, more threads than there are free cores are not tried where the system shows
+    what others use. running: returns how many cores others would use now, None if that is not
+    known. regime: that of the last evaluation.
     """
 
     def __init__(
@@ -75,6 +86,8 @@ class ThreadGovernor:
         n_threads: int,
         *,
         fixed_in_request: bool = False,
+        stoppable: bool = True,
+        running: Callable[[], float | None] = others_now,
         n_cpus: int = 0,
         meter: LoadMeter | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -83,7 +96,8 @@ class ThreadGovernor:
         self.regime = Regime(n_threads, False, True)
         self._expected: Callable[[int, int], float] | None = None
         self._models, self._full = models, n_threads
-        self._fixed = fixed_in_request
+        self._fixed, self._stoppable, self._running = fixed_in_request, stoppable, running
+        self._near = False  # the time limit of the request
         self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores that it never uses
         self._clock, self._meter = clock, meter or LoadMeter(clock=clock)
         self._widths: dict[int, float] = {}  # seconds of the first evaluation of each
@@ -126,26 +140,72 @@ class ThreadGovernor:
         elif needed >= ARRIVED:
             self._arrive(needed)
 
-    def begin(self) -> None:
-        """Begin a request."""
+    def begin(self, left_s: float = math.inf) -> None:
+        """Begin a request, which has to end within `left_s`."""
+        now = self._clock()
+        if left_s < math.inf and now - self._last_look > _PAUSE_S and not self._fixed:
+            self._begin_after_pause(now)
         if self._fixed:
-            now = self._clock()
             if now - self._last_look >= WINDOW_S:
                 self._look(now)
             rule = self._candidates(self._needed)[0]
             self._use(rule if self._needed >= ARRIVED else self._full)
             self._disturbed = self._needed >= ARRIVED
 
-    def before(self) -> None:
-        """Choose the number of threads of the next evaluation."""
+    def _begin_after_pause(self, now: float) -> None:
+        """Take what runs at this moment for what others use: the first evaluation with a time limit
+        is no trial, and what was seen before the pause says nothing.
+        """
+        self._meter.look()
+        self._last_look, self._window, self._working_s = now, _Pace(), 0.0
+        self._near = True
+        needed = max(0.0, (self._running() or 0.0) - self._free)
+        if needed >= ARRIVED and self._models:
+            self._arrive(needed)
+
+    def before(self, n: int = 1, left_s: float = math.inf) -> None:
+        """Choose the number of threads of the next evaluation, of `n` tokens; `left_s`: until the
+        request has to end.
+        """
         now = self._clock()
+        self._near = left_s < math.inf and left_s < _NEAR * self._longest_s(1, 0)
+        if self._near and self._trial:
+            self._waiting.clear()
+            self._use(min(self._n, self._before_trial))
         if now - self._last_look >= WINDOW_S:
             self._look(now)
-        for model in self._models:
-            wanted = self._n if self._n < self._full else 0
+        n_used = self._n
+        for i, model in enumerate(self._models):
+            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # there it can be stopped
+            n_model = self._before_trial if self._tries_more and not is_tried else self._n
+            n_used = n_model if i == 0 else n_used
+            wanted = n_model if n_model < self._full else 0
             if model.thread_limit != wanted:
                 model.limit_threads(wanted)
-        self.regime = Regime(self._n, self._disturbed, self._visible)
+        self.regime = Regime(n_used, self._disturbed, self._visible)
+
+    def may_take_s(self, n: int, n_past: int) -> float:
+        """Return after which time an evaluation is to be stopped, for `stopped` to be called and
+        the evaluation to be done again; inf but for those that try more threads.
+        """
+        stops = self._tries_more and self._stoppable and n <= _WIDEST
+        return self._longest_s(n, n_past) if stops else math.inf
+
+    def stopped(self, seconds: float) -> None:
+        """Go back to the threads before: an evaluation that tried more was stopped."""
+        self._working_s += seconds
+        if self._trial:
+            self._fail_trial(seconds)
+            self._next_trial()
+
+    @property
+    def _tries_more(self) -> bool:
+        return self._trial is not None and self._n > self._before_trial
+
+    def _longest_s(self, n: int, n_past: int) -> float:
+        """Return how long an evaluation that tries more threads may take."""
+        expected = self._expected(n, n_past) if self._expected else self._widths.get(n, 0.0)
+        return max(_LONGEST_S, _TOO_LONG * expected * (self._present or self._usual or 1.0))
 
     def observe(self, n: int, n_past: int, seconds: float) -> None:
         """Take the seconds of an evaluation of n tokens behind n_past into account."""
@@ -261,8 +321,14 @@ class ThreadGovernor:
         return [*dict.fromkeys((max(self._full - 1, 1), *halves))] if self._models else []
 
     def _sweep(self, numbers: Sequence[int]) -> None:
-        """Try some numbers of threads, one after the other."""
-        self._waiting = [n for n in numbers if n != self._n]
+        """Try some numbers of threads, one after the other; near a time limit, use the first at
+        once if it is smaller and the system shows that others are there.
+        """
+        if self._near:
+            if self._seen and numbers[0] < self._n:
+                self._use(numbers[0])
+            return
+        self._waiting = [n for n in numbers if n != self._n and not self._is_risky(n)]
         if not self._trial:
             self._next_trial()
 
@@ -271,12 +337,17 @@ class ThreadGovernor:
         faster = self._n_fast >= 2 and self._saved_s > -_DEBT_S
         if self._worse and self._saved_s > -_DEBT_S:
             self._sweep(self._candidates(self._needed) if self._seen else self._descending())
-        if self._trial or self._present is None or not (faster or self._may_try(now)):
+        if self._trial or self._present is None or not (faster or self._may_try(now)) or self._near:
             return
         self._n_fast = 0
         near = dict.fromkeys((self._full, min(self._n + 1, self._full), max(self._n - 1, 1)))
         numbers = [n for n in near if n != self._n and self._models]
         self._sweep(numbers if faster else numbers[self.n_trials % max(1, len(numbers)) :][:1])
+
+    def _is_risky(self, n: int) -> bool:
+        """Return whether so many threads may take unbounded time."""
+        free = self._seen and self._visible and n > self._candidates(self._needed)[0]
+        return not self._stoppable and n > self._n and free
 
     def _may_try(self, now: float) -> bool:
         """Return whether enough time has passed for what trials have cost."""
@@ -299,7 +370,7 @@ class ThreadGovernor:
     def _end_trial(self, trial: _Pace) -> None:
         """Keep the number that was tried if it is faster, else go back."""
         assert trial.ratio is not None
-        tried, before, present = self._n, self._before_trial, self._present
+        tried, present = self._n, self._present
         self._trial, self._window = None, _Pace()
         self._last_trial = self._last_look = self._clock()
         self._meter.look()  # the next window begins here
@@ -308,14 +379,19 @@ class ThreadGovernor:
             self._present, self._gap_s = trial.ratio, 1.0
             self._settle()
         else:
-            self._n = before
-            loss_s = trial.seconds - trial.expected * present
-            self._saved_s -= max(0.0, loss_s)
-            if not self._waiting:
-                longest = _LONGEST_GAP_S if self._visible else _LONGEST_GAP_S / 2
-                self._gap_s = min(2 * self._gap_s, longest)
-                self._settle()
+            self._fail_trial(trial.seconds - trial.expected * present)
         self._next_trial()
+
+    def _fail_trial(self, loss_s: float) -> None:
+        """Go back to the number before a trial that has lost so much."""
+        self._trial, self._window = None, _Pace()
+        self._last_trial = self._clock()
+        self._n = self._before_trial
+        self._saved_s -= max(0.0, loss_s)
+        if not self._waiting:
+            longest = _LONGEST_GAP_S if self._visible else _LONGEST_GAP_S / 2
+            self._gap_s = min(2 * self._gap_s, longest)
+            self._settle()
 
     def _settle(self) -> None:
         """Draw the conclusions of trials: is anybody there, and what is usual now."""
@@ -333,13 +409,18 @@ class ThreadGovernor:
 
 
 def governor_of(
-    target: object, models: Sequence[object], loading: LoadMeter | None = None
+    target: object,
+    models: Sequence[object],
+    loading: LoadMeter | None = None,
+    *,
+    stoppable: bool = True,
 ) -> ThreadGovernor | None:
     """Return what adapts the threads of `models` to the rest of the machine, by the settings of
     the target; None for a target without threads.
 
     loading: has watched the system since before the models were loaded, so that the first
     evaluation knows of other programs: beside them it could take seconds with all threads.
+    stoppable: evaluations of the target can be stopped, if it can drop what they have left.
     One that may not change anything still knows when other programs disturb measured times.
     """
     if not isinstance(target, FileModel):
@@ -349,7 +430,10 @@ def governor_of(
     if config.dynamic_threads:
         limited += [model for model in models if isinstance(model, ThreadLimited)]
     fixed = bool(config.batch_invariant)
-    governor = ThreadGovernor(limited, target.n_threads, fixed_in_request=fixed)
+    stoppable = stoppable and target.capabilities.truncate
+    governor = ThreadGovernor(
+        limited, target.n_threads, fixed_in_request=fixed, stoppable=stoppable
+    )
     if loading and (load := loading.look(WINDOW_S)):
         governor.begin_beside(load)
     return governor

@@ -228,7 +228,9 @@ class Chat:
             owner=self._owner,
             constraint=None
             if begun is not None
-            else self._engine.constraint(params, options, fitted.rendered, self._owner),
+            else self._engine.constraint(
+                params, options, fitted.rendered, self._owner, interrupt
+            ),
         )
         reader = None
         if options:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
+from ..errors import Aborted
 from ..sampling.base import Constraint, Request
 from ..sampling.randomness import SeededRandomness
-from ..types import Completion, Event, Logprob, Stats
+from ..types import Abort, Completion, Event, Logprob, Stats
 from .chat import Chat
 from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
@@ -20,6 +21,7 @@ from .output import Output
 from .prompts import Prompt, prompt_ids
 from .request_lock import Interrupt, RequestLock
 from .session import Session
+from .stack import in_thread
 
 if TYPE_CHECKING:
     from .answers.format import AnswerFormat
@@ -94,7 +96,9 @@ class Engine:
         Closing the iterator ends the request.
         """
         params = build(SamplingParams, sampling)
-        return self.run(self.encode(prompt), params, owner=owner, constraint=constraint)
+        interrupt = Interrupt(params.time_limit_s)  # reading the prompt counts
+        ids = self.encode(prompt)
+        return self.run(ids, params, interrupt=interrupt, owner=owner, constraint=constraint)
 
     def chat(
         self,
@@ -187,10 +191,11 @@ class Engine:
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
-        constraint = constraint or self.constraint(params, owner=owner)
-        return self._run(
-            Request(prompt, params, randomness, earlier, interrupt, owner, constraint), interrupt
+        constraint = constraint or self.constraint(params, owner=owner, abort=interrupt)
+        request = Request(
+            prompt, params, randomness, earlier, interrupt, owner, constraint, interrupt.left_s
         )
+        return self._run(request, interrupt)
 
     def constraint(
         self,
@@ -198,16 +203,28 @@ class Engine:
         options: AnswerOptions | None = None,
         rendered: str = "",
         owner: str = "",
+        abort: Abort | None = None,
     ) -> Constraint | None:
         """Return what an answer has to follow, None for no limits; may be called from any thread.
 
         options: tools and reasoning; a schema or another form then holds behind the reasoning.
         rendered: the prompt's text, which says whether reasoning has begun. owner: for whom it is
-        kept. Raises ConfigError where something cannot be followed.
+        kept. abort: does not wait any longer where it gives a reason, and returns None; a request
+        with that reason ends before its first token. Raises ConfigError where something cannot be
+        followed.
         """
-        if options is None:
-            return self.constraints.of(params, owner)
-        return self.constraints.of_answer(params, self.answer_format, options, rendered, owner)
+        if options is None and not params.is_constrained:
+            return None
+
+        def compiled() -> Constraint | None:
+            if options is None:
+                return self.constraints.of(params, owner)
+            return self.constraints.of_answer(params, self.answer_format, options, rendered, owner)
+
+        try:
+            return in_thread(compiled, abort=abort) if abort else compiled()
+        except Aborted:
+            return None
 
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed.

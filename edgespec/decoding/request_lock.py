@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -24,11 +25,15 @@ class Interrupt:
         """End the request; may be called from any thread."""
         self._cancelled.set()
 
+    def left_s(self) -> float:
+        """Return the seconds until the time limit; inf without one."""
+        return math.inf if self._deadline is None else self._deadline - time.monotonic()
+
     def __call__(self) -> FinishReason | None:
         """Return why the request should stop, None if it should go on."""
         if self._cancelled.is_set():
             return "cancelled"
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.left_s() <= 0:
             return "time_limit"
         return None
 

@@ -60,6 +60,8 @@ class Session:
         stats.num_prompt_tokens = len(request.prompt)
         try:
             yield from self._prefill(request, stats)
+            if request.abort and request.abort():  # its form may not have been compiled
+                raise Aborted("stopped before the first token")
             yield from self._steps(request, output, stats, began)
         except Aborted:
             output.finish((request.abort and request.abort()) or "cancelled")

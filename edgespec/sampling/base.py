@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,7 +85,8 @@ class Request:
     prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
     owner: whose request it is; nothing of it is reused or drafted from for another owner.
-    constraint: what the answer has to follow; it only changes the target's distribution.
+    constraint: what the answer has to follow; it only changes the target's distribution. left_s:
+    returns the seconds until its time limit.
     """
 
     prompt: Sequence[int]
@@ -94,6 +96,7 @@ class Request:
     abort: Abort | None = None
     owner: str = ""
     constraint: Constraint | None = None
+    left_s: Callable[[], float] = lambda: math.inf
 
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of the answer, None without a constraint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,10 +10,10 @@ from ..backends.base import FINAL, ExpectsDrafts, Head, HiddenStates, Model, Res
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
-from ..errors import ContextFull
+from ..errors import Aborted, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import Draft, Row, Rows, Verdict
+from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
 
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
@@ -67,7 +68,7 @@ class LocalVerifier:
                 "load the model with a larger n_ctx or shorten the prompt"
             )
         if self._governor:
-            self._governor.begin()
+            self._governor.begin(request.left_s())
         self._request, self._path = request, None
         self._verification = Verification(
             request.params,
@@ -164,20 +165,42 @@ class LocalVerifier:
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
     ) -> tuple[Rows, float]:
-        """Return the rows of the last tokens, and the seconds that it took."""
-        governor, n_past = self._governor, len(self._cache.tokens)
+        """Return the rows of the last tokens, and the seconds that it took. One that tries more
+        threads and takes too long is done again.
+        """
+        governor, n_past, request = self._governor, len(self._cache.tokens), self._request
+        abort, most_s = request.abort, math.inf
         if governor:
-            governor.before()
+            governor.before(len(tokens), request.left_s())
+            most_s = governor.may_take_s(len(tokens), n_past)
         began = self._clock()
-        abort = self._request.abort
-        if parents:
-            rows = self._cache.decode_tree(tokens, parents, abort).logits
-        else:
-            rows = self._cache.decode(tokens, n_logits, abort).logits
+        if most_s < math.inf:
+            abort = self._within(began + most_s)
+        try:
+            if parents:
+                rows = self._cache.decode_tree(tokens, parents, abort).logits
+            else:
+                rows = self._cache.decode(tokens, n_logits, abort).logits
+        except Aborted:
+            if not governor or most_s == math.inf or (request.abort and request.abort()):
+                raise
+            governor.stopped(self._clock() - began)
+            n_done = len(self._cache.tokens) - n_past
+            return self._evaluate(tokens[n_done:], n_logits, parents)
         seconds = self._clock() - began
         if governor:
             governor.observe(len(tokens), n_past, seconds)
         return rows, seconds
+
+    def _within(self, end: float) -> Abort:
+        """Return what stops an evaluation that goes on at `end`, or for the request's reasons."""
+        request, clock = self._request, self._clock
+
+        def abort() -> FinishReason | None:
+            reason = request.abort() if request.abort else None
+            return reason or ("cancelled" if clock() >= end else None)
+
+        return abort
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""

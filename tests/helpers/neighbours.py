@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 
@@ -62,10 +63,10 @@ class Machine:
         self.own_s += own * seconds
         self.busy_s += min(own + others, self.cpus) * seconds
 
-    def step(self, n_threads: int, n: int = 1) -> float:
-        """Evaluate n tokens, and return the seconds that it took."""
+    def step(self, n_threads: int, n: int = 1, most_s: float = math.inf) -> float:
+        """Evaluate n tokens, or stop after `most_s`, and return the seconds that it took."""
         noise = self._noise.uniform(0.95, 1.05) if self._noise else 1.0
-        seconds = noise * (0.75 + 0.25 * n) / self.rate(n_threads)
+        seconds = min(noise * (0.75 + 0.25 * n) / self.rate(n_threads), most_s)
         self.pass_time(seconds, n_threads)
         return seconds
 
@@ -98,11 +99,16 @@ class Decoding:
         """The threads of the last step."""
         return self.model.thread_limit or self.machine.cpus
 
-    def step(self, n: int = 1) -> float:
-        self.governor.before()
-        seconds = self.machine.step(self.n_threads, n)
-        self.governor.observe(n, 0, seconds)
-        return seconds
+    def step(self, n: int = 1, left_s: float = math.inf) -> float:
+        self.governor.before(n, left_s)
+        began, may_take_s = self.machine.now, self.governor.may_take_s(n, 0)
+        seconds = self.machine.step(self.n_threads, n, may_take_s)
+        if seconds >= may_take_s:
+            self.governor.stopped(may_take_s)
+            self.step(n, left_s)
+        else:
+            self.governor.observe(n, 0, seconds)
+        return self.machine.now - began
 
     def run(self, seconds: float, width: int = 1) -> float:
         """Take steps for so long, and return how many a second."""

@@ -2,52 +2,64 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Any
 
 from ...types import Abort
+from ..watch import Watch
 from .ctrl_c import noting_ctrl_c
 from .declarations import AbortCallback
 from .library import lib
 
-ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
+# Between the operations of a graph, llama.cpp asks a function whether to stop. The C library has
+# one that answers without Python: the length of a text, 0 until somebody writes a character.
+_length = ctypes.CDLL("ucrtbase" if os.name == "nt" else None).strlen
+_is_not_empty = ctypes.cast(_length, AbortCallback)
+
+
+def _never() -> None:
+    """Give no reason to stop."""
 
 
 class AbortableDecode:
-    """Evaluations that the caller's `abort` or Ctrl-C can stop half-way; on CPUs, the callback is
-    asked between the operations of the graph.
+    """Evaluations that the caller's `abort` or Ctrl-C can stop half-way, on CPUs.
 
     ctrl_c: Ctrl-C was pressed during the last one. What Python's own handler raises within a
-    callback of native code would be lost, so the caller has to raise KeyboardInterrupt.
+    callback of native code (its log, hidden states) would be lost, so the caller has to raise
+    KeyboardInterrupt.
     """
 
     def __init__(self, context: Any) -> None:
         self.ctrl_c = False
         self._context = context
-        self._abort: Abort | None = None
-        self._callback = AbortCallback(self._should_stop)  # native code keeps no reference
+        self._text = ctypes.create_string_buffer(2)
+        self._watch = Watch(self._stop)
+        lib.llama_set_abort_callback(context, _is_not_empty, ctypes.addressof(self._text))
 
-    def __call__(self, batch: Any, abort: Abort) -> int:
-        """Evaluate a native batch and return llama_decode's code, 2 if it was stopped."""
+    def __call__(self, batch: Any, abort: Abort | None, evaluate: Any = None) -> int:
+        """Evaluate a native batch and return the code, 2 if it was stopped.
+
+        evaluate: the native function, by default llama_decode.
+        """
+        if abort is None:
+            code: int = (evaluate or lib.llama_decode)(self._context, batch)
+            return code
         if abort():
             return 2
-        self._abort = abort
-        lib.llama_set_abort_callback(self._context, self._callback, None)
         try:
-            with noting_ctrl_c(self._note_ctrl_c):
-                code: int = lib.llama_decode(self._context, batch)
-            return code
+            with noting_ctrl_c(self._note_ctrl_c), self._watch.during(abort):
+                return (evaluate or lib.llama_decode)(self._context, batch)  # type: ignore[no-any-return]
         finally:
-            lib.llama_set_abort_callback(self._context, AbortCallback(), None)
-            self._abort = None
+            self._text[0] = b"\0"
 
-    def whole(self, batch: Any) -> int:
-        """Evaluate a native batch that nothing stops; for evaluations that call Python back."""
-        with noting_ctrl_c(self._note_ctrl_c):
-            code: int = lib.llama_decode(self._context, batch)
-        return code
+    def calling_back(self, batch: Any, abort: Abort | None) -> int:
+        """Evaluate a native batch that calls Python back, which hears of Ctrl-C."""
+        return self(batch, abort or _never)
 
-    def _should_stop(self, _: Any) -> bool:
-        return self.ctrl_c or (self._abort is not None and self._abort() is not None)
+    def _stop(self) -> None:
+        self._text[0] = b"x"
 
     def _note_ctrl_c(self) -> None:
         self.ctrl_c = True
+        self._stop()

@@ -19,7 +19,12 @@ def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
     if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, lambda *_: note())
+
+    def noted(*_: object) -> None:
+        note()
+
+    noted.ends_answers = True  # type: ignore[attr-defined]  # see `Watch`
+    signal.signal(signal.SIGINT, noted)
     try:
         yield
     finally:

@@ -39,17 +39,18 @@ class LlamaCppEagle(FedBackHead):
         first, begin, end = self._known(n_tokens)
         self._states[:n_tokens] = 0
         for at in range(begin, end, MAX_ROWS):
-            if abort and abort():
-                raise Aborted(f"stopped after {self.n_past} tokens")
             states = self.features.of(at, min(at + MAX_ROWS, end))
-            self._states[at - first : at - first + len(states)] = self._encode(states)
+            self._states[at - first : at - first + len(states)] = self._encode(states, abort)
 
-    def _encode(self, states: States) -> States:
+    def _encode(self, states: States, abort: Abort | None) -> States:
         """Return the fused states of as many tokens as have outputs at most, a view."""
         n = len(states)
         self._encoded.states[:n] = states.reshape(n, self._fused)
         with self.lock:
-            code = lib.llama_encode(self._context, self._encoded.fill_states(n, self.n_past, n))
+            batch = self._encoded.fill_states(n, self.n_past, n)
+            code = self._decode_abortable(batch, abort, lib.llama_encode)
+        if code == 2:
+            raise Aborted(f"stopped after {self.n_past} tokens")
         if code:
             raise DecodeError(f"{self.path.name}: llama_encode failed with code {code}")
         return self._outputs(n)

@@ -13,7 +13,7 @@ from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort
 from ..base import Capabilities
-from .abort import ABORTABLE, AbortableDecode
+from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .branches import N_SEQUENCES, Branches
 from .context import MAX_ROWS, Native, can_branch, can_truncate, limited_threads, placement
@@ -149,8 +149,6 @@ class TextInContext:
 
     def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
         """Evaluate a native batch and return llama_decode's code."""
-        if abort is None or n_tokens <= ABORTABLE:
-            return lib.llama_decode(self._context, batch)  # type: ignore[no-any-return]
         return self._decode_abortable(batch, abort)
 
     def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:

@@ -22,7 +22,7 @@ from ...errors import ConfigError, DecodeError, OutOfMemory
 from ...types import Abort, Outputs
 from ..base import FINAL
 from ..features import States
-from .abort import ABORTABLE, AbortableDecode
+from .abort import AbortableDecode
 from .batch import Batch, Part, RowViews
 from .context import LEAST_N_CTX, MAX_ROWS, ROLLBACK, copy_text, new_context
 from .declarations import LAYER_INPUTS, ROLLING_BACK, WATCHING, EvalCallback, missing
@@ -323,7 +323,9 @@ class Tappable(TextInContext):
         context, _ = new_context(self.path, self.native.model, config, watch)
         try:
             batch = Batch(_N_WATCHED)
-            if AbortableDecode(context).whole(batch.fill([0] * _N_WATCHED, 0, _N_WATCHED)):
+            if AbortableDecode(context).calling_back(
+                batch.fill([0] * _N_WATCHED, 0, _N_WATCHED), None
+            ):
                 raise DecodeError(f"{self.path.name}: the engine cannot evaluate two tokens")
         finally:
             lib.llama_free(context)
@@ -385,8 +387,8 @@ class Tappable(TextInContext):
         if taps is None:
             return super()._run(batch, n_tokens, abort)
         taps.begin()
-        if taps.watch and (abort is None or n_tokens <= ABORTABLE):
-            code = self._decode_abortable.whole(batch)
+        if taps.watch:
+            code = self._decode_abortable.calling_back(batch, abort)
         else:
             code = super()._run(batch, n_tokens, abort)
         if code == 0:

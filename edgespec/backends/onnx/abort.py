@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
+from ...errors import Aborted, DecodeError
 from ...types import Abort
+from ..watch import Watch
+from .session import ort, plainly
 
-_POLL_S = 0.05
 
+class AbortableRun:
+    """Evaluations that the caller's `abort` or Ctrl-C can stop between two operations."""
 
-@contextlib.contextmanager
-def watched(abort: Abort | None, options: Any) -> Iterator[None]:
-    """Ask `abort` from another thread meanwhile; a reason ends the evaluation that runs with
-    `options`.
-    """
-    if abort is None:
-        yield
-        return
-    options.terminate = abort() is not None
-    finished = threading.Event()
+    def __init__(self, path: object) -> None:
+        self._path = path
+        self._options = ort.RunOptions()
+        self._watch = Watch(self._stop)
 
-    def watch() -> None:
-        while not finished.wait(_POLL_S):
-            if abort():
-                options.terminate = True
-                return
+    def __call__(self, session: Any, binding: Any, abort: Abort | None, n_past: int) -> None:
+        """Run a session behind n_past tokens. Raises Aborted, DecodeError."""
+        if abort and abort():
+            raise Aborted(f"stopped after {n_past} tokens")
+        self._options.terminate = False
+        try:
+            with self._watch.during(abort):
+                session.run_with_iobinding(binding, self._options)
+        except Exception as error:  # the library's own kinds have no common root
+            if self._options.terminate:
+                raise Aborted(f"stopped after {n_past} tokens") from None
+            raise DecodeError(f"{self._path}: {plainly(str(error))}") from error
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
+    def _stop(self) -> None:
+        self._options.terminate = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,22 +12,21 @@ import numpy.typing as npt
 
 from ...config import EngineConfig
 from ...device import physical_cores
-from ...errors import Aborted, ContextFull, DecodeError, ModelError
+from ...errors import ContextFull, ModelError
 from ...types import Abort, Ids, Outputs
 from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
 from ..levels import decode_by_levels
-from .abort import watched
+from .abort import AbortableRun
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
 from .head_blocks import Blocks
 from .head_folder import Note, check_target, folder_of, read_ids, read_note
 from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
-from .model import ABORTABLE
-from .session import check_packages, fingerprint, ort, plainly, switches
+from .session import check_packages, fingerprint, switches
 
 _CHUNK = 128  # tokens a call
 _STEPS: dict[str, Any] = {
@@ -74,6 +73,7 @@ class OnnxHead:
         self.features = _features(note, target)
         self.n_states, self.start = self._steps.n_states, 0
         self._n_read = 0  # tokens that `decode` has read
+        self._run = AbortableRun(self.path)
         self._depths: list[int] = []  # of the nodes behind them
         self._has_root = False  # the state behind the last of them is known
         self.placement = {"provider": self._steps.provider, "trees": "yes"}
@@ -112,7 +112,7 @@ class OnnxHead:
         """
         try:
             nodes = self._nodes(tokens, parents)
-            rows = self._steps.guess(nodes, self._n_read, partial(self._run, abort=None))
+            rows = self._steps.guess(nodes, self._n_read, self._abortable(abort))
             self._depths += nodes.depths
         except BaseException:
             self._end_tree()
@@ -164,9 +164,8 @@ class OnnxHead:
     ) -> npt.NDArray[np.float32]:
         n = len(tokens)
         self._has_root = False
-        run = partial(self._run, abort=abort if n > ABORTABLE else None)
         taps = self._states_before(self.start + self._n_read, n)
-        rows = self._steps.read(tokens, taps, self._n_read, n_rows, run)
+        rows = self._steps.read(tokens, taps, self._n_read, n_rows, self._abortable(abort))
         self._n_read += n
         self._has_root = True
         return rows
@@ -213,15 +212,9 @@ class OnnxHead:
     def _end_tree(self) -> None:
         self._depths = []
 
-    def _run(self, session: Any, binding: Any, abort: Abort | None) -> None:
-        options = ort.RunOptions() if abort else None
-        try:
-            with watched(abort, options):
-                session.run_with_iobinding(binding, options)
-        except Exception as error:  # the library's own kinds have no common root
-            if options and options.terminate:
-                raise Aborted(f"stopped after {self.n_past} tokens") from None
-            raise DecodeError(f"{self.path}: {plainly(str(error))}") from error
+    def _abortable(self, abort: Abort | None) -> Callable[..., None]:
+        """Return what runs a session with its inputs and outputs."""
+        return partial(self._run, abort=abort, n_past=self.n_past)
 
 
 def _features(note: Note, target: HiddenStates) -> Features:

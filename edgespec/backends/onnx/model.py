@@ -14,23 +14,22 @@ import numpy.typing as npt
 
 from ...config import EngineConfig
 from ...device import physical_cores
-from ...errors import Aborted, DecodeError, OutOfMemory
+from ...errors import OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Capabilities
 from ..chunks import chunk_ends
 from ..separate import SeparateModels
-from .abort import watched
+from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
 from .companions import DEFAULT_N_CTX, n_ctx_train
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
-from .session import check_packages, fingerprint, open_session, ort, plainly, switches
+from .session import check_packages, fingerprint, open_session, switches
 from .taps import check_layers, copied, joined
 from .tokenizer import HfTokenizer
 from .top_rows import TopRows
 
-ABORTABLE = 16  # evaluations of more tokens than this can be stopped half-way
 MAX_TOP = 64
 _RESTRICTED = ("cuda",)  # devices from which whole rows take long
 _CHUNK = 128  # tokens: longer ones are hardly faster on CPUs, and their work space is larger
@@ -64,6 +63,7 @@ class OnnxModel:
         self.config = config or EngineConfig()
         check_packages()
         self.n_threads = self.n_threads_batch = self.config.threads(physical_cores())[0]
+        self._run = AbortableRun(self.path)
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)
         metadata = self._session.get_modelmeta().custom_metadata_map
@@ -132,7 +132,7 @@ class OnnxModel:
             behind = [-1, *(parent + 1 for parent in parents)] if parents else []
             rows, last = self._evaluate(tokens[n_before:], n_rows, abort, behind)
         else:  # attention counts positions by itself where there is no past
-            root = self.decode(tokens[:1])
+            root = self.decode(tokens[:1], 1, abort)
             above, parts = root.logits.copy(), copied(root.hidden)
             rows, last = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
             rows = np.concatenate([above, rows])
@@ -224,6 +224,7 @@ class OnnxModel:
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
         twin._top = None
+        twin._run = AbortableRun(self.path)
         twin.expect_drafts(True)
         twin._buffers = Buffers(self._session, self.graph, self.capabilities.max_batch, twin.n_ctx)
         shared = isinstance(self._cache, SharedCache)
@@ -273,7 +274,7 @@ class OnnxModel:
         n_rows = buffers.bind(tokens, width, self._n_past, n_logits + n_added, cache)
         if behind:
             buffers.branch(behind, self._n_past)
-        self._run(abort if n > ABORTABLE else None)
+        self._run(self._session, buffers.native, abort, self._n_past)
         cache.keep(buffers.native)
         self._n_past += n
         self._unread = []
@@ -281,13 +282,3 @@ class OnnxModel:
             cache.truncate(self._n_past)
         rows = buffers.rows(n_logits, n_rows - n_added, n_rows)
         return Outputs(rows, buffers.hidden(n_first, n))
-
-    def _run(self, abort: Abort | None) -> None:
-        options = ort.RunOptions() if abort else None
-        try:
-            with watched(abort, options):
-                self._session.run_with_iobinding(self._buffers.native, options)
-        except Exception as error:  # the library's own kinds have no common root
-            if options and options.terminate:
-                raise Aborted(f"stopped after {self._n_past} tokens") from None
-            raise DecodeError(f"{self.path}: {plainly(str(error))}") from error

@@ -32,10 +32,10 @@ class GovernedModel:
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots; as the model's own `decode`."""
-        self._governor.before()
+        n = sum(len(item.tokens) for item in items)
+        self._governor.before(n)
         began = self._clock()
         outputs = self._model.decode(items)
-        n = sum(len(item.tokens) for item in items)
         self._governor.observe(n, 0, self._clock() - began)
         return outputs
 

@@ -226,7 +226,7 @@ def serving(
     if not isinstance(target, Batchable):
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
-    if governor := governor_of(target, [model]):
+    if governor := governor_of(target, [model], stoppable=False):
         model = GovernedModel(model, governor)
     measured = ModelCurve(target, QUICK)
     if measured.curve is None:

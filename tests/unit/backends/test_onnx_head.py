@@ -1,7 +1,6 @@
 """Heads on onnxruntime against their papers in NumPy: rows, trees, what is forgotten, failures."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -283,7 +282,7 @@ def test_a_call_that_fails_leaves_a_usable_head(opened, monkeypatch, call):
         head.grow([1], [-1])
     run = head._run
     with monkeypatch.context() as patch:
-        patch.setattr(head, "_run", lambda session, binding, abort: run(_Broken(), None, None))
+        patch.setattr(head, "_run", lambda session, binding, **rest: run(_Broken(), None, **rest))
         with pytest.raises(DecodeError, match="no memory"):
             head.decode(TEXT[4:]) if call == "decode" else head.grow([2], [-1])
     assert head.n_past == 4
@@ -313,13 +312,10 @@ def test_an_interrupted_guess_leaves_no_node(opened, monkeypatch):
 
 
 def test_an_abort_leaves_a_usable_head(opened):
-    if opened.made.kind in ("medusa", "mlp_speculator"):
-        pytest.skip("this head reads so quickly that nothing can stop it meanwhile")
     with pytest.raises(Aborted):
         opened.head.decode(TEXT * 5, abort=lambda: "cancelled")
     opened.head.truncate(0)
     close(opened.head.decode(TEXT).logits[0], opened.rows(TEXT)[0])
-    assert threading.active_count() == 1
 
 
 def test_close_twice(opened):

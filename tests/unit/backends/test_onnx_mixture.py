@@ -216,7 +216,7 @@ def test_truncating_and_failures_leave_a_usable_head(target, head, reference, mo
     head.truncate(0)
     run = head._run
     with monkeypatch.context() as patch:
-        patch.setattr(head, "_run", lambda session, binding, abort: run(_Broken(), None, None))
+        patch.setattr(head, "_run", lambda session, binding, **rest: run(_Broken(), None, **rest))
         with pytest.raises(DecodeError, match="no memory"):
             head.decode(TEXT)
     assert head.n_past == 0

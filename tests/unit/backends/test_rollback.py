@@ -10,6 +10,7 @@ from edgespec.backends.base import FINAL
 from edgespec.cache.token_cache import TokenCache
 from tests.helpers import libllama, tiny_mtp
 from tests.helpers.gguf_files import UINT32
+from tests.helpers.stopping import stop_within
 from tests.helpers.tiny_models import N_LAYER
 
 libllama.require()
@@ -210,11 +211,11 @@ def test_tapped_in_between(model, expected, layers):
     assert near(model.decode([12]).logits[0], expected([*TEXT[:38], 9, 12]))
 
 
-def test_behind_an_abort_nothing_is_left(model, expected):
+def test_behind_an_abort_nothing_is_left(model, expected, monkeypatch):
     model.decode(TEXT)
-    calls = iter([None] * 5)
+    stop_within(monkeypatch)
     with pytest.raises(Aborted):
-        model.decode(TEXT, abort=lambda: next(calls, "cancelled"))
+        model.decode(TEXT)
     assert model.n_past in (0, len(TEXT))
     model.truncate(0)
     assert near(model.decode(TEXT).logits[0], expected(TEXT))

@@ -5,7 +5,7 @@ import pytest
 import edgespec
 from edgespec.costs.threads import WINDOW_S, ThreadGovernor
 from edgespec.device import Load, LoadMeter
-from tests.helpers.neighbours import Decoding, Machine
+from tests.helpers.neighbours import Decoding, Limitable, Machine
 
 CORES = (2, 4, 8)
 LOOPS = {2: (1, 2, 4), 4: (1, 2, 4, 8), 8: (1, 3, 8)}
@@ -224,3 +224,111 @@ def test_loading_watches_the_cores(smollm2, monkeypatch):
     monkeypatch.setattr(ThreadGovernor, "begin_beside", lambda self, load: seen.append(load))
     edgespec.load(smollm2, None, n_ctx=64).close()
     assert [load.others for load in seen] == [1.5]
+
+
+# --- time limits, and what a trial may cost -----------------------------------------------------
+
+
+class Stuck(Machine):
+    """Two threads beside loops wait seconds for a core."""
+
+    def rate(self, n_threads):
+        return 1 / 2.8 if self.loops and n_threads > 1 else super().rate(n_threads)
+
+
+def beside_loops(loops=2, **options):
+    """Return what decodes beside loops, with one thread already."""
+    decoding = Decoding(Stuck(), **options)
+    decoding.run(2)
+    decoding.machine.loops = loops
+    decoding.run(6)
+    assert decoding.n_threads == 1
+    return decoding
+
+
+def begin_trial(decoding):
+    """Take steps until the next one tries more threads."""
+    for _ in range(2000):
+        decoding.governor.before()
+        if decoding.governor.may_take_s(1, 0) < 1:
+            return
+        decoding.governor.observe(1, 0, decoding.machine.step(decoding.n_threads))
+    pytest.fail("nothing was tried")
+
+
+@pytest.mark.parametrize("loops", [1, 2, 4])
+def test_a_trial_of_more_threads_costs_a_tenth_of_a_second(loops):
+    decoding = beside_loops(loops)
+    before = decoding.governor.n_trials
+    plain_s = 1.1 / decoding.machine.rate(1)
+    longest = max(decoding.step() for _ in range(1500))
+    assert decoding.governor.n_trials > before
+    assert 0.1 < longest <= 0.1 + plain_s
+
+
+def test_where_nothing_can_be_stopped_more_threads_than_free_cores_are_not_tried():
+    decoding = beside_loops(stoppable=False)
+    longest = max(decoding.step() for _ in range(1500))
+    assert longest <= 1.1 / decoding.machine.rate(1)
+    decoding.machine.loops = 0
+    assert decoding.until(2) <= 2
+
+
+def test_near_a_time_limit_nothing_is_tried():
+    decoding = beside_loops()
+    n_trials = decoding.governor.n_trials
+    for _ in range(1500):
+        decoding.step(left_s=0.5)
+        assert decoding.n_threads == 1
+    assert decoding.governor.n_trials == n_trials
+    for _ in range(500):
+        decoding.step(left_s=5.0)
+    assert decoding.governor.n_trials > n_trials
+
+
+def test_near_a_time_limit_fewer_threads_are_used_without_a_trial_and_all_when_others_leave():
+    machine = Machine()
+    decoding = Decoding(machine)
+    decoding.run(2)
+    machine.loops = 2
+    for _ in range(60):
+        decoding.step(left_s=0.5)
+    assert decoding.n_threads == 1
+    assert decoding.governor.n_trials == 0
+    machine.loops = 0
+    for _ in range(100):
+        decoding.step(left_s=0.5)
+    assert decoding.n_threads == 2
+    assert decoding.governor.n_trials == 0
+
+
+def test_a_trial_ends_where_the_limit_comes_near():
+    decoding = beside_loops()
+    begin_trial(decoding)
+    assert decoding.n_threads == 2
+    decoding.governor.before(left_s=0.5)
+    assert decoding.n_threads == 1
+
+
+@pytest.mark.parametrize(("left_s", "running", "n_threads"), [
+    (2.0, 2.0, 1), (2.0, 0.0, 2), (2.0, None, 2), (float("inf"), 2.0, 2),
+])  # fmt: skip
+def test_the_first_evaluation_behind_a_pause_looks_at_what_runs_now(left_s, running, n_threads):
+    machine = Machine()
+    decoding = Decoding(machine, running=lambda: running)
+    decoding.run(2)
+    machine.pass_time(60)
+    decoding.governor.begin(left_s)
+    decoding.step(left_s=left_s)
+    assert decoding.n_threads == n_threads
+
+
+def test_a_draft_model_and_the_reading_of_prompts_try_nothing():
+    decoding = beside_loops()
+    draft = Limitable()
+    decoding.governor._models.append(draft)
+    begin_trial(decoding)
+    decoding.governor.before(1)
+    assert (decoding.model.thread_limit, draft.thread_limit) == (0, 1)
+    decoding.governor.before(200)
+    assert (decoding.model.thread_limit, draft.thread_limit) == (1, 1)

@@ -1,0 +1,157 @@
+"""A time limit or a cancel ends the work, whatever it is, and the next request begins."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import Aborted, SamplingParams, ToyModel, ToyTokenizer
+from edgespec.costs.threads import ThreadGovernor
+from edgespec.decoding import constraints, request_lock
+from edgespec.device import LoadMeter
+from edgespec.sampling.base import Request
+from edgespec.sampling.randomness import SeededRandomness
+from edgespec.types import NO_DRAFT
+from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.neighbours import Limitable, Machine
+
+VOCAB = [*"abcdefgh", "."]
+PROBS = np.full((9, 9), 1 / 9)
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+class Blocking(ToyModel):
+    """Evaluations for which cores are missing: from one of them on, they end only when stopped."""
+
+    clock, blocks = Clock(), False
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.clock.now += 0.01
+        while self.blocks:
+            self.clock.now += 0.02
+            if abort and abort():
+                raise Aborted("stopped from within")
+            assert self.clock.now < 60, "nothing stops this evaluation"
+        return super().decode(tokens, n_logits, abort)
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    monkeypatch.setattr(request_lock, "time", Blocking.clock)
+    Blocking.clock.now = 0.0
+    model = Blocking(PROBS, n_ctx=400, max_batch=32)
+    config = {"method": "none"}
+    tokenizer = ToyTokenizer(VOCAB, [8], "{{ messages[-1].content }}")
+    with edgespec.assemble(model, tokenizer, None, config) as made:
+        yield made
+
+
+@pytest.mark.parametrize("limit_s", [0.5, 2, 10])
+@pytest.mark.parametrize("blocked_from", ["prefill", "decoding"])
+def test_a_limit_ends_an_evaluation_that_would_not_end(engine, blocked_from, limit_s):
+    clock, model = Blocking.clock, engine.target
+    began = clock.now
+    events = engine.stream("abcd" * 20, ignore_eos=True, time_limit_s=limit_s)
+    for event in events:
+        if (blocked_from, event.type) in (("prefill", "prefill"), ("decoding", "token")):
+            model.blocks = True
+        done = event.completion
+    assert done.finish_reason == "time_limit"
+    assert 0 <= clock.now - began - limit_s <= 0.25
+    model.blocks = False
+    began = clock.now
+    assert len(engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids) == 3
+    assert clock.now - began < 0.25
+
+
+def test_a_cancel_ends_an_evaluation_that_would_not_end(engine):
+    events = engine.stream("abcd", ignore_eos=True)
+    next(events)
+    engine.target.blocks = True
+    asked, ask = itertools.count(), request_lock.Interrupt.__call__
+
+    def cancelled_by_then(interrupt):
+        if next(asked) == 5:
+            engine.cancel()
+        return ask(interrupt)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(request_lock.Interrupt, "__call__", cancelled_by_then)
+        *_, last = events
+    assert last.completion.finish_reason == "cancelled"
+    engine.target.blocks = False
+    assert engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids
+
+
+@pytest.mark.parametrize("how", ["schema", "regex", "chat"])
+def test_a_form_that_takes_longer_than_the_limit_ends_at_the_limit(engine, how, monkeypatch):
+    compiling, go = threading.Event(), threading.Event()
+    tried = constraints.Constraints._tried
+
+    def slow(*args):
+        compiling.set()
+        assert go.wait(20)
+        return tried(*args)
+
+    monkeypatch.setattr(constraints.Constraints, "_tried", slow)
+    wait = threading.Event()
+    monkeypatch.setattr(  # time passes while somebody waits
+        "concurrent.futures.wait", lambda *_: wait.wait(0.001) or _tick()
+    )
+    given = {"regex": "a+"} if how == "regex" else {"schema": {"type": "object"}}
+    ask = engine.chat().send if how == "chat" else engine.generate
+    done = ask("abc", time_limit_s=2.0, **given)
+    assert compiling.is_set()
+    assert (done.finish_reason, done.token_ids) == ("time_limit", ())
+    assert 2.0 <= Blocking.clock.now <= 2.25
+    assert engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids  # nobody holds it
+    go.set()
+
+
+def _tick():
+    Blocking.clock.now += 0.02
+    return type("Waited", (), {"done": ()})
+
+
+class Waiting(ToyModel):
+    """Beside loops, evaluations with two threads end only when stopped."""
+
+    machine = Machine()
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.machine.now += 0.01
+        while self.governor._n > 1 and self.machine.loops:
+            self.machine.now += 0.02
+            if abort and abort():
+                raise Aborted("stopped from within")
+        return super().decode(tokens, n_logits, abort)
+
+
+def test_an_evaluation_on_trial_is_stopped_and_done_again_with_the_same_rows():
+    machine = Waiting.machine = Machine()
+    model = Waiting(PROBS, n_ctx=4000)
+    model.governor = governor = ThreadGovernor(
+        [Limitable()], 2, n_cpus=2, meter=LoadMeter(machine._system, lambda: machine.own_s,
+        lambda: machine.now), clock=lambda: machine.now,
+    )  # fmt: skip
+    verifier = LocalVerifier(model, clock=lambda: machine.now, governor=governor)
+    list(verifier.begin(Request([1], SamplingParams(), SeededRandomness(1))))
+    governor._use(1)
+    governor._disturbed = governor._seen = True
+    machine.loops, longest = 2, 0.0
+    for _ in range(1500):
+        began = machine.now
+        verifier.accept(verifier.verify(NO_DRAFT).tokens)
+        machine.busy_s += 2 * (machine.now - began)  # the loops'
+        longest = max(longest, machine.now - began)
+    assert governor.n_trials > 0
+    assert 0.1 < longest < 0.15
+    assert verifier._cache.tokens == verifier._context[:-1]
