@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from ..types import Abort
 
-POLL_S = 0.02
+POLL_S = 0.03
+_LINGER = 20  # polls without any evaluation before the thread sleeps: waking it at each costs more
 _WAKE = b"\0"  # no signal has this number
 
 
 class _Watcher:
-    """The thread that asks; it sleeps while nothing runs."""
+    """The thread that asks; it sleeps while nothing has run for a while."""
 
     def __init__(self) -> None:
         self.running: dict[Watch, Abort] = {}
@@ -49,6 +50,7 @@ class _Watcher:
             self._told.send(_WAKE)
 
     def _run(self) -> None:
+        n_idle = 0
         while True:
             timeout = None if self._asleep else POLL_S
             heard = select.select([self._heard], [], [], timeout)[0] and self._heard.recv(64)
@@ -59,7 +61,8 @@ class _Watcher:
                         if self.running.get(watch) is abort:
                             watch.stop()
             with self.lock:
-                self._asleep = not self.running
+                n_idle = 0 if self.running else n_idle + 1
+                self._asleep = n_idle > _LINGER
 
 
 _watcher = _Watcher()

@@ -265,7 +265,7 @@ class Engine:
             completion = Completion(
                 output.text,
                 tuple(output.token_ids),
-                output.finish_reason or ("stop" if held else "cancelled"),
+                output.finish_reason or ("stop" if held else interrupt() or "cancelled"),
                 output.stop_reason,
                 stats,
                 None if params.logprobs is None else tuple(logprobs),

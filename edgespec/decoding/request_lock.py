@@ -56,7 +56,8 @@ class RequestLock:
 
     @contextlib.contextmanager
     def held(self, interrupt: Interrupt) -> Iterator[bool]:
-        """Hold the lock for one request; give False if it was cancelled before its turn.
+        """Hold the lock for one request; give False if it was cancelled before its turn, or its
+        time was over before work between requests had given way.
 
         Raises EngineBusy; EdgeSpecError as `check_open`.
         """
@@ -123,7 +124,7 @@ class RequestLock:
             )
 
     def _take(self, interrupt: Interrupt) -> bool:
-        """Wait for the lock; return False if the request was cancelled before."""
+        """Wait for the lock; return False if the request has ended before."""
         me = threading.get_ident()
         self._waiting.add(interrupt)
         try:
@@ -131,7 +132,8 @@ class RequestLock:
                 self._refuse(me)
                 while not self._lock.acquire(timeout=0.05):
                     self._refuse(me)
-                    if (reason := interrupt()) == "cancelled":
+                    reason = interrupt()
+                    if reason == "cancelled" or (reason and self._holder is None):
                         return False
                     if reason:
                         raise EngineBusy(f"gave up waiting for the running request: {reason}")
