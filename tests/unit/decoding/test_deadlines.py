@@ -108,7 +108,7 @@ def test_a_form_that_takes_longer_than_the_limit_ends_at_the_limit(engine, how, 
     )
     given = {"regex": "a+"} if how == "regex" else {"schema": {"type": "object"}}
     ask = engine.chat().send if how == "chat" else engine.generate
-    done = ask("abc", time_limit_s=2.0, **given)
+    done = ask("a", time_limit_s=2.0, **given)  # a toy model asks nobody before one token
     assert compiling.is_set()
     assert (done.finish_reason, done.token_ids) == ("time_limit", ())
     assert 2.0 <= Blocking.clock.now <= 2.25
@@ -132,6 +132,7 @@ class Waiting(ToyModel):
             self.machine.now += 0.02
             if abort and abort():
                 raise Aborted("stopped from within")
+            assert self.machine.now < 1000, "nothing stops this evaluation"
         return super().decode(tokens, n_logits, abort)
 
 
@@ -155,3 +156,22 @@ def test_an_evaluation_on_trial_is_stopped_and_done_again_with_the_same_rows():
     assert governor.n_trials > 0
     assert 0.1 < longest < 0.15
     assert verifier._cache.tokens == verifier._context[:-1]
+
+
+def test_a_limit_that_is_over_before_work_between_requests_gives_way_is_no_error(engine):
+    lock = engine._lock._lock  # as work holds it that an engine cannot stop
+    lock.acquire()
+    try:
+        ask = request_lock.Interrupt.__call__
+
+        def later(interrupt):
+            Blocking.clock.now += 1
+            return ask(interrupt)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(request_lock.Interrupt, "__call__", later)
+            done = engine.generate("abcd", time_limit_s=0.5)
+    finally:
+        lock.release()
+    assert (done.finish_reason, done.token_ids) == ("time_limit", ())
+    assert engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids
