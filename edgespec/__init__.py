@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
-from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
+from .config import (
+    ENDLESS_REPETITION,
+    EngineConfig,
+    RemoteConfig,
+    RepetitionDetection,
+    SamplingParams,
+    SpeculativeConfig,
+)
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .convert.heads.conversion import HeadConversion, convert_head
 from .convert.upgrade import add_hidden_states, add_tree_inputs
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ENDLESS_REPETITION",
     "Aborted",
     "AnswerOptions",
     "Candidate",
@@ -93,6 +101,7 @@ __all__ = [
     "OutOfMemory",
     "Part",
     "RemoteConfig",
+    "RepetitionDetection",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",

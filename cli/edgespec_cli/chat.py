@@ -13,12 +13,12 @@ import cloup
 
 from . import errors, options, tools
 from .answer import TextSink, play
-from .arguments import chat_arguments, sampling_arguments
+from .arguments import chat_arguments, endless_repetition, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation, load
 from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
 from .prompt import decoded, line_reader, no_echo, piped_lines
-from .render import Screen, figures, is_terminal
+from .render import Screen, advice, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
@@ -63,6 +63,7 @@ def converse(ctx: click.Context) -> int:
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
             quiet=ctx.params["quiet"],
+            repetition=endless_repetition(ctx),
             suggestion=functools.partial(suggestion, engine, ctx.params),
         )
         if saved := ctx.params.get("load"):
@@ -146,7 +147,7 @@ def answer(talk: Conversation, text: str) -> bool:
 
     Calls in it are shown and, where the user allows it, run; then the model goes on.
     """
-    params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
+    params = talk.settings()
     lost = "your message is not part of the chat"
     completion, interrupted = _shown(talk, talk.chat.stream(text, **params), lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
@@ -186,6 +187,8 @@ def _shown(
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
             talk.screen.remark(figures(completion, others_of(meter)))
+            if said := advice(completion):
+                talk.screen.remark(said)
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:

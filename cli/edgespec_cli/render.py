@@ -30,6 +30,7 @@ _ENDINGS = {
     "length": "stopped at the token limit",
     "context_full": "stopped: the context is full",
     "time_limit": "stopped at the time limit",
+    "repetition": "stopped: it repeats itself",
     "cancelled": "cancelled",
 }
 
@@ -180,7 +181,19 @@ def figures(completion: edgespec.Completion, others: float = 0.0) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def advice(completion: edgespec.Completion) -> str:
+    """Return a line that says what helps where an answer went wrong, "" where it did not."""
+    if completion.finish_reason != "repetition":
+        return ""
+    return (
+        "the answer repeated the same words without end; other words, --temp 0.7, a system prompt "
+        "or a larger model help, and with -n N it goes on for N tokens"
+    )
+
+
 def _speculation(stats: edgespec.Stats, others: float) -> str:
+    if stats.num_repeated_tokens:
+        return ""  # that drafts of a repetition are accepted is no merit
     if stats.num_draft_tokens:
         return (
             f"{stats.mean_acceptance_length:.2f} tokens a step "

@@ -15,6 +15,7 @@ from .answer import JsonSink, TextSink, play
 from .arguments import (
     FORMS,
     chat_arguments,
+    endless_repetition,
     exclusive,
     from_environment,
     is_typed,
@@ -26,7 +27,7 @@ from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
 from .prompt import piped_text, read
-from .render import Screen, figures, is_terminal
+from .render import Screen, advice, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
@@ -146,13 +147,15 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
     if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
         raise click.UsageError("--logprobs needs --json, because only JSON shows them")
-    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
+    prompt, sampling = _prompt(ctx), _sampling(ctx)
     with opened(ctx.params) as engine:
         events, meter = _events(engine, prompt, ctx.params, sampling), LoadMeter()
         with TextSink(screen) as sink:
             completion, interrupted = play(engine, events, sink)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion, others_of(meter)), stderr=True)
+            if said := advice(completion):
+                screen.remark(said, stderr=True)
             if told := suggestion(engine, ctx.params):
                 screen.remark(told, stderr=True)
         if not interrupted:
@@ -161,13 +164,18 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
-    prompt, sampling = _prompt(ctx), sampling_arguments(ctx.params)
+    prompt, sampling = _prompt(ctx), _sampling(ctx)
     with opened(ctx.params) as engine:
         events = _events(engine, prompt, ctx.params, sampling)
         completion, interrupted = play(engine, events, sink)
         if not interrupted:
             measure_afterwards(engine)
     return _exit_code(completion, interrupted, sampling)
+
+
+def _sampling(ctx: click.Context) -> dict[str, Any]:
+    """Return the settings of the answer, checked."""
+    return sampling_arguments(ctx.params) | endless_repetition(ctx)
 
 
 def _exit_code(

@@ -244,6 +244,7 @@ class Engine:
                 if event.logprob:
                     logprobs.append(event.logprob)
                 yield event
+            stats.num_repeated_tokens = output.n_repeated
             rest = output.flush()
             completion = Completion(
                 output.text,

@@ -48,6 +48,7 @@ Top = Annotated[int, Meta(ge=0, le=20)]
 Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
+REPETITION = about("End an answer that repeats itself; vLLM's name and rule")
 Prompt = Annotated[
     str
     | Annotated[
@@ -87,6 +88,25 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     regex: str | None = None
     choice: Annotated[list[str], Meta(min_length=1, max_length=4096)] | None = None
     grammar: str | None = None
+
+
+class RepetitionDetection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says when an answer that repeats itself ends, as in vLLM's API; min_tokens is edgespec's."""
+
+    max_pattern_size: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None,
+        about("Most tokens of a span that is repeated, 0 is off"),
+    ] = None
+    min_pattern_size: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None, about("Least tokens of the span")
+    ] = None
+    min_count: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT32)] | None,
+        about("How often in a row it comes, at least 2"),
+    ] = None
+    min_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT32)] | None, about("Least tokens of all its repetitions")
+    ] = None
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,6 +165,7 @@ class Generation(Request, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=86400)] | None,
         about("Answer with what is there after so many seconds in the engine"),
     ] = None
+    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     disable_spec_decode: Annotated[bool | None, about("Decode this request plainly")] = None
     num_draft_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=1024)] | None,
@@ -263,6 +284,14 @@ class DetokenizeRequest(Request, frozen=True, kw_only=True):
     """The body of `/detokenize`."""
 
     tokens: Annotated[list[TokenId], about("Token ids")]
+
+
+def given_fields(options: Struct | None) -> dict[str, Any] | None:
+    """Return the fields of an object in a request that were given, None without such an object."""
+    if options is None:
+        return None
+    named = ((name, getattr(options, name)) for name in options.__struct_fields__)
+    return {name: value for name, value in named if value is not None}
 
 
 def read(body: bytes, *kinds: type[R]) -> R:

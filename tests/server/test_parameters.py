@@ -46,6 +46,8 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("repetition_penalty", 0, "at least"),
         ("num_draft_tokens", -1, "at least 0"),
         ("disable_spec_decode", 1, "true or false"),
+        ("repetition_detection", {"max_patern_size": 1}, "max_pattern_size"),
+        ("repetition_detection", {"max_pattern_size": 2000}, "at most 1024"),
         ("stream_options", {"include_sage": True}, "include_usage"),
         ("model", 7, "must be text"),
         ("top_logprobs", 21, "at most 20"),
