@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import (
-    ENDLESS_REPETITION,
     EngineConfig,
     RemoteConfig,
     RepetitionDetection,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ENDLESS_REPETITION",
     "Aborted",
     "AnswerOptions",
     "Candidate",

@@ -144,11 +144,13 @@ class RepetitionDetection:
                 f"{self.max_pattern_size}"
             )
 
+    @classmethod
+    def endless(cls) -> RepetitionDetection:
+        """Return the rule of `edgespec chat` and `run`: at least 512 tokens that are one span of at
+        most 128, at least 24 times in a row. One of 9,791 source and data files has such a place.
+        """
+        return cls(max_pattern_size=128, min_count=24, min_tokens=512)
 
-ENDLESS_REPETITION = RepetitionDetection(max_pattern_size=128, min_count=24, min_tokens=512)
-"""The rule of `edgespec chat` and `run`: at least 512 tokens that are one span of at most 128, at
-least 24 times in a row. Of 9,791 source files, documents and data files, one has such a place.
-"""
 
 CONSTRAINTS = ("schema", "regex", "grammar", "choices")
 

@@ -310,6 +310,8 @@ class Stats:
     take on this device (plain_s), over the time since the first; None where it was not measured,
     and for an answer that was ended because it repeated itself: drafting that is no gain.
     num_repeated_tokens: at the end of such an answer.
+    num_accepted_prediction_tokens, num_rejected_prediction_tokens: of the drafted tokens, those
+    that the request's prediction has after the same two tokens.
     """
 
     num_prompt_tokens: int = 0
@@ -321,6 +323,8 @@ class Stats:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     num_repeated_tokens: int = 0
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)

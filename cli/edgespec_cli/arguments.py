@@ -155,7 +155,7 @@ def endless_repetition(ctx: click.Context) -> dict[str, Any]:
 
     if ctx.get_parameter_source("n_predict") is not ParameterSource.DEFAULT:
         return {}
-    return {"repetition_detection": edgespec.ENDLESS_REPETITION}
+    return {"repetition_detection": edgespec.RepetitionDetection.endless()}
 
 
 def chat_arguments(options: Mapping[str, Any]) -> dict[str, Any]:

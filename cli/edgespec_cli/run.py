@@ -50,6 +50,13 @@ if TYPE_CHECKING:
         metavar="IDS",
         help="Token ids such as 1,2,3 in place of a text.",
     ),
+    option(
+        "--prediction",
+        type=click.File("rb"),
+        metavar="FILE",
+        help="A file that much of the answer may equal, such as one to edit: drafts come from it, "
+        "and the answer stays the same.",
+    ),
     options.system_option,
     options.reasoning_option,
 )
@@ -134,7 +141,7 @@ def _is_model(words: list[str]) -> bool:
 
 def _is_chat(params: dict[str, Any]) -> bool:
     """Return True if there is no prompt and somebody who can be asked for one."""
-    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", *FORMS)
+    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", "prediction", *FORMS)
     return (
         not any(params[name] for name in given)
         and is_terminal(sys.stdin)
@@ -202,10 +209,13 @@ def _events(
     params: dict[str, Any],
     sampling: dict[str, Any],
 ) -> Iterator[edgespec.Event]:
+    prediction = ""
+    if file := params["prediction"]:
+        prediction = read(file, getattr(file, "name", "the prediction"))
     if isinstance(prompt, list) or params["raw"]:
-        return engine.stream(prompt, **sampling)
+        return engine.stream(prompt, prediction=prediction, **sampling)
     chat = engine.chat(params["system"], **chat_arguments(params))
-    return chat.stream(str(prompt), **sampling)
+    return chat.stream(str(prompt), prediction=prediction, **sampling)
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:

@@ -85,6 +85,7 @@ class Request:
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
     owner: whose request it is; nothing of it is reused or drafted from for another owner.
     constraint: what the answer has to follow; it only changes the target's distribution.
+    prediction: token ids that the answer may well have; prompt lookup drafts from them.
     """
 
     prompt: Sequence[int]
@@ -94,6 +95,7 @@ class Request:
     abort: Abort | None = None
     owner: str = ""
     constraint: Constraint | None = None
+    prediction: Sequence[int] = ()
 
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of the answer, None without a constraint."""

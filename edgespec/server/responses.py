@@ -135,6 +135,12 @@ class ResponseBuilder:
             "completion_tokens": emitted,
             "total_tokens": prompt + emitted,
             "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
+            "completion_tokens_details": {
+                f"{what}_prediction_tokens": sum(
+                    getattr(s, f"num_{what}_prediction_tokens") for s in counted
+                )
+                for what in ("accepted", "rejected")
+            },
         }
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:

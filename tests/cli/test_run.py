@@ -70,6 +70,17 @@ def test_raw_and_ids_leave_the_template_out(edgespec_cli):
     assert edgespec_cli.run("system?", "--system", "Be brief.").stdout == "Be brief.\n"
 
 
+def test_a_prediction_is_drafted_from_and_changes_nothing(edgespec_cli):
+    (edgespec_cli.folder / "p.txt").write_text("Hi, what can I do?", encoding="utf-8")
+    plain = edgespec_cli.run("hello", "--json", *edgespec_cli.always)
+    done = edgespec_cli.run("hello", "--json", "--prediction", "p.txt", *edgespec_cli.always)
+    before, after = (lines(result.stdout)[-1] for result in (plain, done))
+    assert before["token_ids"] == after["token_ids"]
+    assert before["stats"]["num_accepted_prediction_tokens"] == 0
+    assert after["stats"]["num_accepted_prediction_tokens"] > 10
+    assert edgespec_cli.run("hello", "--prediction", "none.txt").exit_code == 2
+
+
 def test_json_lines_parse_and_the_last_is_done(edgespec_cli):
     result = edgespec_cli.run("again", "--json", "--logprobs", "2")
     events = lines(result.stdout)

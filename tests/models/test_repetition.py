@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec import ENDLESS_REPETITION, SamplingParams
+from edgespec import RepetitionDetection, SamplingParams
 from edgespec.backends.llama_cpp import tokenizer as llama_cpp_tokenizer
 from edgespec.decoding.output import Output
 from tests.helpers.weights import FOLDER
@@ -15,6 +15,7 @@ from tests.helpers.weights import FOLDER
 pytestmark = pytest.mark.llama_cpp
 
 TEXTS = sorted((Path(__file__).parent.parent / "data" / "repeating").iterdir())
+ENDLESS = RepetitionDetection.endless()
 FRANCE = "What is the capital of France?"
 
 
@@ -28,7 +29,7 @@ def tokenizer(request, smollm2):
 
 
 def ended(tokenizer, tokens):
-    output = Output(tokenizer, SamplingParams(repetition_detection=ENDLESS_REPETITION))
+    output = Output(tokenizer, SamplingParams(repetition_detection=ENDLESS))
     output.cut(tokens)
     return output.finish_reason
 
@@ -81,6 +82,6 @@ def test_a_real_answer_ends_at_the_same_token_with_and_without_drafts(smollm2):
 
 @pytest.mark.long("over a thousand tokens of real weights")
 def test_the_rule_of_the_command_line_ends_a_real_answer(smollm2):
-    done = same_ending(smollm2, ENDLESS_REPETITION)
+    done = same_ending(smollm2, ENDLESS)
     assert len(done.token_ids) < 600
     assert done.stats.num_repeated_tokens == 512
