@@ -27,10 +27,11 @@ def test_an_answer_that_repeats_itself_ends_unless_its_length_was_named(edgespec
         '{"format": "edgespec-chat", "version": 1, "system": null, "messages": [], '
         '"sampling": {"max_tokens": 700}}'
     )
-    result = edgespec_cli.chat("for ever", "/save c.json", "/load long.json", "for ever")
+    result = edgespec_cli.chat("for ever", "/stats", "/save c.json", "/load long.json", "for ever")
     assert result.exit_code == 0
     assert [len(line) for line in result.stdout.splitlines()] == [512, 700]
     assert result.stderr.count("the answer repeated the same words without end") == 1
+    assert "512 tokens at its end repeat the same words" in result.stderr
     assert json.loads((edgespec_cli.folder / "c.json").read_text())["sampling"] == {}
     assert len(edgespec_cli.chat("for ever", args=["-n", "600"]).stdout) == 601
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from edgespec.server import responses
+from edgespec.server.converters import messages_writer
+from edgespec.types import FinishReason
 
 RULE = {"max_pattern_size": 16, "min_count": 3}
 REPEATED = "one two three, " * 3
@@ -58,3 +64,13 @@ def test_messages_call_it_cut(client):
     answer = client.post("/v1/messages", json=body).json()
     assert answer["content"][0]["text"] == REPEATED
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("max_tokens", None)
+
+
+def test_every_reason_of_the_engine_has_a_word_in_every_api_and_page():
+    reasons = set(get_args(FinishReason)) - {"cancelled"}  # which is an error here
+    assert set(responses._REASONS) == reasons
+    assert set(responses._REASONS.values()) <= set(messages_writer._REASONS)
+    docs = Path(__file__).parents[2] / "docs"
+    for page in ("how-to/embed.md", "reference/command-line.md"):
+        text = (docs / page).read_text(encoding="utf-8")
+        assert [reason for reason in reasons if f"`{reason}`" not in text] == []
