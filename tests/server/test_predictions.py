@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 
 TEXT = "Hi, what can I do?"
@@ -45,3 +46,26 @@ def test_what_is_no_prediction_is_refused_by_name(client, prediction):
     response = client.post(CHAT, json={"messages": USER, "prediction": prediction})
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith("prediction")
+
+
+def test_openais_client_sends_one_and_reads_the_counts_and_the_reason(running, engine):
+    with (
+        running(engine) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.create(
+            model="toy",
+            messages=[{"role": "user", "content": "again"}],
+            prediction={"type": "content", "content": "one two three, one two three, "},
+            verbosity="low",
+            extra_body={"repetition_detection": {"max_pattern_size": 16, "min_count": 3}},
+        )
+        assert answer.choices[0].finish_reason == "repetition"
+        assert answer.usage.completion_tokens_details.accepted_prediction_tokens > 20
+        again = client.responses.create(
+            model="toy",
+            input="again",
+            extra_body={"repetition_detection": {"max_pattern_size": 16, "min_count": 3}},
+        )
+        assert again.incomplete_details.reason == "max_output_tokens"
+        assert again.output_text == answer.choices[0].message.content
