@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import drafters, hub
 from .backends.toy import ToyModel, ToyTokenizer
-from .config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig
+from .config import (
+    EngineConfig,
+    RemoteConfig,
+    RepetitionDetection,
+    SamplingParams,
+    SpeculativeConfig,
+)
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .convert.heads.conversion import HeadConversion, convert_head
 from .convert.upgrade import add_hidden_states, add_tree_inputs
@@ -93,6 +99,7 @@ __all__ = [
     "OutOfMemory",
     "Part",
     "RemoteConfig",
+    "RepetitionDetection",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",

@@ -117,6 +117,41 @@ def _check_bias(bias: Any) -> None:
             _require(f"logit_bias of token {token}", value, -_MOST_BIAS, _MOST_BIAS)
 
 
+@dataclass(frozen=True, slots=True)
+class RepetitionDetection:
+    """Says when an answer that repeats itself ends, with the finish reason "repetition".
+
+    As in vLLM, it ends at the first token with which its last tokens are a span of min_pattern_size
+    to max_pattern_size tokens, min_count times in a row; max_pattern_size 0 is off. min_tokens:
+    what repeats has at least so many tokens in all, which lets short spans repeat more often.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 1
+    min_count: int = 0
+    min_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        _require("max_pattern_size", self.max_pattern_size, 0, 1024, whole=True)
+        _require("min_pattern_size", self.min_pattern_size, 0, whole=True)
+        _require("min_count", self.min_count, 2 if self.max_pattern_size else 0, whole=True)
+        _require("min_tokens", self.min_tokens, 0, whole=True)
+        object.__setattr__(self, "min_pattern_size", max(1, self.min_pattern_size))  # vLLM sends 0
+        if 0 < self.max_pattern_size < self.min_pattern_size:
+            raise ConfigError(
+                f"min_pattern_size {self.min_pattern_size} is more than max_pattern_size "
+                f"{self.max_pattern_size}"
+            )
+
+    @classmethod
+    def endless(cls) -> RepetitionDetection:
+        """Return the rule of `edgespec chat` and `run`: at least 512 tokens that are one span of at
+        most 128, at least 24 times in a row. One of 9,791 source and data files has such a place.
+        """
+        return cls(max_pattern_size=128, min_count=24, min_tokens=512)
+
+
 CONSTRAINTS = ("schema", "regex", "grammar", "choices")
 
 
@@ -133,6 +168,8 @@ class SamplingParams:
     what is there by then is returned. stop: strings that end the text and are not part of it.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
     disable_spec_decode and num_draft_tokens switch or bound speculation for this request.
+    repetition_detection: when an answer that repeats itself ends, a RepetitionDetection or a
+    mapping of its fields; None never ends one. It does not end an answer that has a form.
 
     One of these says what an answer has to look like, to its last token; max_tokens may cut it.
     schema: a JSON schema (a mapping, or its text), or a type whose values answers are: a pydantic
@@ -158,6 +195,7 @@ class SamplingParams:
     logprobs: int | None = None
     disable_spec_decode: bool = False
     num_draft_tokens: int | None = None
+    repetition_detection: RepetitionDetection | None = None
     schema: Any = None
     regex: str | None = None
     grammar: str | None = None
@@ -189,6 +227,9 @@ class SamplingParams:
         ids = _several("stop_token_ids", self.stop_token_ids, int)
         object.__setattr__(self, "stop_token_ids", ids)
         _check_bias(self.logit_bias)
+        rule = self.repetition_detection
+        if rule is not None and not isinstance(rule, RepetitionDetection):
+            object.__setattr__(self, "repetition_detection", build(RepetitionDetection, rule))
 
     def _check_constraint(self) -> None:
         if self.choices is not None:
@@ -212,6 +253,12 @@ class SamplingParams:
     def is_constrained(self) -> bool:
         """True if the answer has to follow a schema, an expression, a grammar or choices."""
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
+
+    @property
+    def ends_repetition(self) -> bool:
+        """True if an answer that repeats itself is ended."""
+        rule = self.repetition_detection
+        return rule is not None and rule.max_pattern_size > 0 and not self.is_constrained
 
     @property
     def may_draft(self) -> bool:

@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
     hidden: npt.NDArray[np.float32] | None = None
 
 
-FinishReason = Literal["stop", "length", "context_full", "time_limit", "cancelled"]
+FinishReason = Literal["stop", "length", "context_full", "time_limit", "repetition", "cancelled"]
 
 Abort = Callable[[], FinishReason | None]
 """Asked between steps and now and then during a long evaluation: a reason stops it."""
@@ -307,7 +307,11 @@ class Stats:
     num_spec_steps counts every step, plain ones included; num_draft_steps those with a draft.
     tokens_per_second: emitted tokens after the first over the time since the first.
     speedup: what plain decoding would have taken for these tokens, by what it was measured to
-    take on this device (plain_s), over the time since the first; None where it was not measured.
+    take on this device (plain_s), over the time since the first; None where it was not measured,
+    and for an answer that was ended because it repeated itself: drafting that is no gain.
+    num_repeated_tokens: at the end of such an answer.
+    num_accepted_prediction_tokens, num_rejected_prediction_tokens: of the drafted tokens, those
+    that the request's prediction has after the same two tokens.
     """
 
     num_prompt_tokens: int = 0
@@ -318,6 +322,9 @@ class Stats:
     num_draft_steps: int = 0
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
+    num_repeated_tokens: int = 0
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
@@ -372,8 +379,10 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Seconds of plain decoding / seconds since the first token; None if not measured."""
-        return self.plain_s / self.decode_s if self.plain_s and self.decode_s > 0 else None
+        """Seconds of plain decoding / seconds since the first token; None if there is no such."""
+        if not self.plain_s or self.decode_s <= 0 or self.num_repeated_tokens:
+            return None
+        return self.plain_s / self.decode_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return fields and rates for JSON, times in ms, with llama.cpp's `timings`."""

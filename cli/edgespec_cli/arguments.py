@@ -152,6 +152,17 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return sampling
 
 
+def endless_repetition(ctx: click.Context) -> dict[str, Any]:
+    """Return the field of SamplingParams that ends an answer which repeats itself over and over:
+    nothing if the user says how many tokens an answer may have.
+    """
+    import edgespec
+
+    if ctx.get_parameter_source("n_predict") is not ParameterSource.DEFAULT:
+        return {}
+    return {"repetition_detection": edgespec.RepetitionDetection.endless()}
+
+
 def chat_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how answers of a chat may reason. Raises UsageError for less than -1 tokens."""
     budget = options.get("reasoning_budget")

@@ -14,7 +14,7 @@ import cloup
 
 from . import errors, kept_chats, options, tools
 from .answer import TextSink, play
-from .arguments import chat_arguments, is_typed, sampling_arguments
+from .arguments import chat_arguments, endless_repetition, is_typed, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation, load
 from .loading import (
@@ -26,7 +26,7 @@ from .loading import (
     suggestion,
 )
 from .prompt import decoded, line_reader, no_echo, piped_lines
-from .render import Screen, counted, figures, is_terminal, say, table
+from .render import Screen, advice, counted, figures, is_terminal, say, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -115,6 +115,7 @@ def converse(ctx: click.Context) -> int:
             sampling=sampling,
             screen=Screen(show_drafts=params["show_drafts"], clean=True),
             quiet=params["quiet"],
+            repetition=endless_repetition(ctx),
             suggestion=functools.partial(suggestion, engine, params),
         )
         talk.change_model = functools.partial(_change_model, talk, loaded)
@@ -256,7 +257,7 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 def answer(talk: Conversation, text: str) -> bool:
     """Send a message and show the answer; return whether Ctrl-C ended it."""
-    events = talk.chat.stream(text, **_params(talk))
+    events = talk.chat.stream(text, **talk.settings())
     return _turn(talk, events, "your message is not part of the chat")
 
 
@@ -264,12 +265,8 @@ def go_on(talk: Conversation) -> bool:
     """Go on with the last answer, which was cut; return whether Ctrl-C ended it."""
     if talk.last and talk.last.finish_reason == "stop":
         raise click.UsageError("the last answer was not cut, the model ended it; send a message")
-    events = talk.chat.stream_continued(**_params(talk))
+    events = talk.chat.stream_continued(**talk.settings())
     return _turn(talk, events, "it stays as it was")
-
-
-def _params(talk: Conversation) -> dict[str, Any]:
-    return talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
 
 
 def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
@@ -286,7 +283,7 @@ def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bo
 
 def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
     """Show an answer, and run the calls in it that the user allows; then the model goes on."""
-    params = _params(talk)
+    params = talk.settings()
     completion, interrupted = _shown(talk, events, lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
     for _ in range(most):
@@ -330,6 +327,8 @@ def _shown(
             talk.has_said_why |= bool(
                 completion.token_ids and not completion.stats.num_draft_tokens
             )
+            if said := advice(completion):
+                talk.screen.remark(said)
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:

@@ -51,6 +51,11 @@ def _stats(talk: Conversation, rest: str) -> None:
         f"the cache), {stats.num_emitted_tokens} emitted in {stats.num_spec_steps} steps, "
         f"{stats.total_s:.2f} s"
     )
+    if stats.num_repeated_tokens:
+        remark(
+            f"  {stats.num_repeated_tokens} tokens at its end repeat the same words: that drafts "
+            "come true there is no gain"
+        )
     for source, n in stats.drafts_by_source.items():
         remark(
             f"  {source}: {n['accepted']} of {n['drafted']} drafted accepted, {n['steps']} steps"

@@ -31,6 +31,7 @@ _ENDINGS = {
     "length": "stopped at the token limit",
     "context_full": "stopped: the context is full",
     "time_limit": "stopped at the time limit",
+    "repetition": "stopped: it repeats itself",
     "cancelled": "cancelled",
 }
 
@@ -207,6 +208,16 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
         parts.append(f"first token after {stats.time_to_first_token_s:.2f} s")
     parts.append(_ENDINGS.get(reason, ""))
     return " · ".join(part for part in parts if part)
+
+
+def advice(completion: edgespec.Completion) -> str:
+    """Return a line that says what helps where an answer went wrong, "" where it did not."""
+    if completion.finish_reason != "repetition":
+        return ""
+    return (
+        "the answer repeated the same words without end; other words, --temp 0.7, a system prompt "
+        "or a larger model help, and with -n N it goes on for N tokens"
+    )
 
 
 def _speculation(stats: edgespec.Stats, others: float) -> str:

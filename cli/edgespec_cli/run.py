@@ -15,6 +15,7 @@ from .answer import JsonSink, TextSink, play
 from .arguments import (
     FORMS,
     chat_arguments,
+    endless_repetition,
     exclusive,
     from_environment,
     is_typed,
@@ -27,7 +28,7 @@ from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
 from .prompt import piped_text, read
-from .render import Screen, figures, is_terminal
+from .render import Screen, advice, figures, is_terminal
 
 if TYPE_CHECKING:
     import edgespec
@@ -51,6 +52,13 @@ _MOST_TOKENS = 2048  # of an answer where -n does not say how many
         type=NumbersType(int, "token ids such as 1,2,3"),
         metavar="IDS",
         help="Token ids such as 1,2,3 in place of a text.",
+    ),
+    option(
+        "--prediction",
+        type=click.File("rb"),
+        metavar="FILE",
+        help="A file that much of the answer may equal, such as one to edit: drafts come from it, "
+        "and the answer stays the same.",
     ),
     options.system_option,
     options.reasoning_option,
@@ -136,7 +144,7 @@ def _is_model(words: list[str]) -> bool:
 
 def _is_chat(params: dict[str, Any]) -> bool:
     """Return True if there is no prompt and somebody who can be asked for one."""
-    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", *FORMS)
+    given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", "prediction", *FORMS)
     return (
         not any(params[name] for name in given)
         and is_terminal(sys.stdin)
@@ -149,7 +157,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
     if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
         raise click.UsageError("--logprobs needs --json, because only JSON shows them")
-    prompt, sampling = _prompt(ctx), _bounded(ctx.params)
+    prompt, sampling = _prompt(ctx), _bounded(ctx)
     with opened(ctx.params) as engine:
         events, meter = _events(engine, prompt, ctx.params, sampling), LoadMeter()
         with TextSink(screen) as sink:
@@ -158,6 +166,8 @@ def _text(ctx: click.Context, screen: Screen) -> int:
             screen.remark(f"note: {told}", stderr=True)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion, others_of(meter)), stderr=True)
+            if said := advice(completion):
+                screen.remark(said, stderr=True)
             if told := suggestion(engine, ctx.params):
                 screen.remark(told, stderr=True)
         if not interrupted:
@@ -166,7 +176,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
-    prompt, sampling = _prompt(ctx), _bounded(ctx.params)
+    prompt, sampling = _prompt(ctx), _bounded(ctx)
     with opened(ctx.params) as engine:
         events = _noticed(_events(engine, prompt, ctx.params, sampling), ctx.params)
         completion, interrupted = play(engine, events, sink)
@@ -175,13 +185,13 @@ def _json(ctx: click.Context, sink: JsonSink) -> int:
     return _exit_code(completion, interrupted, sampling)
 
 
-def _bounded(params: dict[str, Any]) -> dict[str, Any]:
+def _bounded(ctx: click.Context) -> dict[str, Any]:
     """Return the sampling of an answer; where -n is not given, it has a bound all the same.
 
-    `params` stay as they are: n_predict is None where the user named no bound.
+    The parameters stay as they are: n_predict is None where the user named no bound.
     """
-    default = {} if params["n_predict"] is not None else {"max_tokens": _MOST_TOKENS}
-    return default | sampling_arguments(params)
+    default = {} if ctx.params["n_predict"] is not None else {"max_tokens": _MOST_TOKENS}
+    return default | sampling_arguments(ctx.params) | endless_repetition(ctx)
 
 
 def _cut_by_default(completion: edgespec.Completion | None, params: dict[str, Any]) -> str:
@@ -231,16 +241,19 @@ def _events(
 ) -> Iterator[edgespec.Event]:
     import edgespec
 
+    prediction = ""
+    if file := params["prediction"]:
+        prediction = read(file, getattr(file, "name", "the prediction"))
     if isinstance(prompt, list) or params["raw"]:
-        return engine.stream(prompt, **sampling)
+        return engine.stream(prompt, prediction=prediction, **sampling)
     chat = engine.chat(params["system"], **chat_arguments(params))
     try:
-        return chat.stream(str(prompt), **sampling)
+        return chat.stream(str(prompt), prediction=prediction, **sampling)
     except edgespec.ContextFull:
         if params["n_predict"] is not None:
             raise
         # the prompt leaves less room than the default bound asks for, which then bounds nothing
-        return chat.stream(str(prompt), **sampling | {"max_tokens": None})
+        return chat.stream(str(prompt), prediction=prediction, **sampling | {"max_tokens": None})
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:

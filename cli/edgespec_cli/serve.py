@@ -22,7 +22,7 @@ from .options import (
     sampling_options,
     speculation_options,
 )
-from .render import say
+from .render import counted, say
 
 if TYPE_CHECKING:
     import edgespec
@@ -160,8 +160,18 @@ def serve(ctx: click.Context) -> int:
             elif why:
                 say(f"verifying for no devices: {why}")
 
+        def finishing(n_answers: int) -> None:
+            with contextlib.suppress(OSError):  # answers are finished for nobody to read this, too
+                say(
+                    f"finishing {counted(n_answers, 'answer')}, at most {settings.grace_s:g} s; "
+                    "Ctrl-C again ends now"
+                )
+
         with contextlib.closing(sessions) if sessions is not None else contextlib.nullcontext():
-            app.serve(engine, settings, sock=sock, on_ready=announce, sessions=sessions)
+            app.serve(
+                engine, settings, sock=sock, on_ready=announce, on_finishing=finishing,
+                sessions=sessions,
+            )  # fmt: skip
     return 0
 
 

@@ -100,9 +100,10 @@ class Chat:
     def stream(self, text: str, **settings: Any) -> Iterator[Event]:
         """Say something and yield the answer as it comes.
 
-        settings: fields of SamplingParams, and of AnswerOptions for this answer alone. Calls of the
-        last answer that were given no result stand as "no result". Raises ContextFull if this turn
-        alone is too long, ConfigError, TemplateError; the conversation is then as it was before.
+        settings: fields of SamplingParams, of AnswerOptions for this answer alone, and `prediction`
+        as for Engine.stream. Calls of the last answer that were given no result stand as "no
+        result". Raises ContextFull if this turn alone is too long, ConfigError, TemplateError; the
+        conversation is then as it was before.
         """
         if not isinstance(text, str):
             raise ConfigError(f"a message is text, got {text!r:.80}")
@@ -207,6 +208,8 @@ class Chat:
         if "tools" in settings:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
+        settings = dict(settings)
+        prediction = settings.pop("prediction", "")
         params = build(SamplingParams, {k: v for k, v in settings.items() if k not in of_answer})
         interrupt = Interrupt(params.time_limit_s)
         if begun is not None and params.is_constrained:
@@ -226,11 +229,10 @@ class Chat:
             earlier=fitted.earlier,
             interrupt=interrupt,
             owner=self._owner,
+            prediction=prediction,
             constraint=None
             if begun is not None
-            else self._engine.constraint(
-                params, options, fitted.rendered, self._owner, interrupt
-            ),
+            else self._engine.constraint(params, options, fitted.rendered, self._owner, interrupt),
         )
         reader = None
         if options:

@@ -18,7 +18,7 @@ from .chat import Chat
 from .constraints import Constraints, parsed
 from .idle_work import IdleWork, Keeping, Work
 from .output import Output
-from .prompts import Prompt, prompt_ids
+from .prompts import Prompt, prediction_ids, prompt_ids
 from .request_lock import Interrupt, RequestLock
 from .session import Session
 from .stack import in_thread
@@ -73,7 +73,8 @@ class Engine:
         """Return the whole answer to a prompt.
 
         prompt: text, in which special tokens count, or token ids. sampling: the fields of
-        SamplingParams, and `owner` as for `stream`. Raises ConfigError, ContextFull, EngineBusy.
+        SamplingParams; `owner` and `prediction` as for `stream`. Raises ConfigError, ContextFull,
+        EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
@@ -86,19 +87,24 @@ class Engine:
         *,
         owner: str = "",
         constraint: Constraint | None = None,
+        prediction: Prompt = "",
         **sampling: Any,
     ) -> Iterator[Event]:
         """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
         owner: whose request it is; nothing of it is reused or drafted from for another owner.
-        constraint: what the answer has to follow, from `constraint`.
+        constraint: what the answer has to follow, from `constraint`. prediction: text or token ids
+        that much of the answer may be, such as a file that it edits. They are drafts for this
+        request alone and change no text, whatever they are.
         Arguments are checked and time counts at once, the engine is taken with the first `next`.
         Closing the iterator ends the request.
         """
         params = build(SamplingParams, sampling)
         interrupt = Interrupt(params.time_limit_s)  # reading the prompt counts
-        ids = self.encode(prompt)
-        return self.run(ids, params, interrupt=interrupt, owner=owner, constraint=constraint)
+        return self.run(
+            self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint,
+            prediction=prediction,
+        )  # fmt: skip
 
     def chat(
         self,
@@ -153,6 +159,7 @@ class Engine:
         *,
         owner: str = "",
         constraint: Constraint | None = None,
+        prediction: Prompt = "",
         **sampling: Any,
     ) -> AsyncStream:
         """Return what yields the answer as `stream` does, for asyncio.
@@ -169,8 +176,9 @@ class Engine:
         def events() -> Iterator[Event]:
             ids = self.encode(prompt)
             yield from self.run(
-                ids, params, interrupt=interrupt, owner=owner, constraint=constraint
-            )
+                ids, params, interrupt=interrupt, owner=owner, constraint=constraint,
+                prediction=prediction,
+            )  # fmt: skip
 
         return AsyncStream(events(), interrupt)
 
@@ -183,18 +191,22 @@ class Engine:
         interrupt: Interrupt | None = None,
         owner: str = "",
         constraint: Constraint | None = None,
+        prediction: Prompt = "",
     ) -> Iterator[Event]:
         """Run one request on token ids, as `stream` does.
 
         earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
         constraint: what the answer has to follow instead of what `params` say of its form.
+        prediction: as for `stream`.
         """
         interrupt = interrupt or Interrupt(params.time_limit_s)
         randomness = SeededRandomness(params.seed)
         constraint = constraint or self.constraint(params, owner=owner, abort=interrupt)
+        predicted = prediction_ids(self.tokenizer, prediction, self.n_ctx)
         request = Request(
-            prompt, params, randomness, earlier, interrupt, owner, constraint, interrupt.left_s
-        )
+            prompt, params, randomness, earlier, interrupt, owner, constraint, interrupt.left_s,
+            predicted,
+        )  # fmt: skip
         return self._run(request, interrupt)
 
     def constraint(
@@ -261,6 +273,7 @@ class Engine:
                 if event.logprob:
                     logprobs.append(event.logprob)
                 yield event
+            stats.num_repeated_tokens = output.n_repeated
             rest = output.flush()
             completion = Completion(
                 output.text,

@@ -9,6 +9,7 @@ from typing import AnyStr
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
 from ..types import FinishReason
+from .repetition import Repetition
 
 
 class Output:
@@ -18,6 +19,7 @@ class Output:
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
 
     shown: control tokens that add a text to this answer, which they do not do otherwise.
+    n_repeated: how many tokens at the end made it end because they repeat themselves.
     """
 
     def __init__(
@@ -30,8 +32,11 @@ class Output:
         self._params = params
         self._shown = shown or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rule = params.repetition_detection
+        self._repetition = Repetition(rule) if rule and params.ends_repetition else None
         self._held = ""
         self.text = ""
+        self.n_repeated = 0
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
@@ -76,6 +81,10 @@ class Output:
         self.text += shown
         if params.max_tokens is not None and len(self.token_ids) >= params.max_tokens:
             self.finish("length")
+        if self._repetition and not self.finish_reason:
+            self.n_repeated = self._repetition.take(token)
+            if self.n_repeated:
+                self.finish("repetition")
         return shown
 
     def _release(self) -> str:

@@ -345,6 +345,19 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
     return ids
 
 
+def prediction_ids(tokenizer: Tokenizer, prediction: Prompt, limit: int) -> list[int]:
+    """Return the first `limit` token ids of what an answer is predicted to be, none for nothing.
+
+    Raises ConfigError for anything but text and token ids.
+    """
+    if not prediction:
+        return []
+    if not isinstance(prediction, str):
+        return prompt_ids(tokenizer, prediction, limit)[:limit]
+    pieces = tokenizer.encode_pieces(prediction, add_special=False, parse_special=False)
+    return collect(pieces, limit)[:limit]
+
+
 def _token_ids(prompt: Any) -> list[int]:
     """Return token ids as ints. Raises ConfigError for anything else."""
     if isinstance(prompt, (bytes, bytearray)):

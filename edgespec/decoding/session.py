@@ -14,7 +14,7 @@ from ..types import NO_DRAFT, Draft, Event, Stats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
 from .output import Output
 from .owners import OwnRates
-from .steps import budget_of, record, stats_of
+from .steps import budget_of, count_predicted, predicted, record, stats_of
 
 
 class Session:
@@ -92,6 +92,7 @@ class Session:
     ) -> Iterator[Event]:
         context = list(request.prompt)
         drafters = self._drafters if self._speculates(request) else []
+        known = predicted(request)
         while not output.finish_reason:
             start = self._clock()
             draft = self._draft(request, context, output) if drafters else NO_DRAFT
@@ -112,6 +113,9 @@ class Session:
             step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)
             record(stats, step, now - began, self._policy.plain_s(step.n_past) or 0.0)
             self._policy.observe(step)
+            if known and draft.tokens:
+                before = context[-len(tokens) - 2 : -len(tokens)]
+                count_predicted(stats, known, before, draft, tokens[: step.n_accepted])
             for i, (token, text) in enumerate(emitted):
                 logprob = verdict.logprobs[i] if verdict.logprobs else None
                 yield Event("token", token, text, i < verdict.n_accepted, logprob)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from ..sampling.base import Request
 from ..sampling.trees import widths_of
 from ..types import Budget, Draft, Stats, StepStats, Verdict
@@ -56,3 +58,37 @@ def record(stats: Stats, step: StepStats, elapsed_s: float, plain_s: float) -> N
         stats.plain_s += n_new * plain_s  # the first time for all tokens since the first
         stats.decode_s = elapsed_s - stats.time_to_first_token_s
     stats.add(step)
+
+
+Trigram = tuple[int, int, int]
+
+
+def predicted(request: Request) -> Collection[Trigram]:
+    """Return each token of a request's prediction with the two before it."""
+    text = [*request.prompt[-2:], *request.prediction] if request.prediction else ()
+    return set(zip(text, text[1:], text[2:], strict=False))
+
+
+def count_predicted(
+    stats: Stats,
+    known: Collection[Trigram],
+    before: Sequence[int],
+    draft: Draft,
+    tokens: Sequence[int],
+) -> None:
+    """Count the drafted tokens of a step that a prediction holds, accepted ones and others.
+
+    known: from `predicted`. before: the two tokens before the draft. tokens: the accepted ones.
+    """
+    before = [-1, -1, *before][-2:]  # a prompt may have one token only
+    parents = draft.parents or range(-1, len(draft.tokens) - 1)
+    ends: list[tuple[int, int]] = []  # of each drafted token: itself, and the one before it
+    n_drafted = 0
+    for token, parent in zip(draft.tokens, parents, strict=True):
+        older, old = ends[parent] if parent >= 0 else (before[0], before[1])
+        n_drafted += (older, old, token) in known
+        ends.append((old, token))
+    text = [*before, *tokens]
+    n_accepted = sum(three in known for three in zip(text, text[1:], text[2:], strict=False))
+    stats.num_accepted_prediction_tokens += n_accepted
+    stats.num_rejected_prediction_tokens += n_drafted - n_accepted

@@ -11,6 +11,7 @@ from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 
 SEPARATOR = -1  # between texts that do not follow each other: never drafted
+_OPENING = 32  # tokens at the end of a prompt that a prediction is read after
 _COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
 
 
@@ -142,10 +143,20 @@ def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
     """Return an automaton that has read a request's conversation: the given one, if it has read the
     beginning of it, else a new one.
     """
-    text = [*request.earlier, SEPARATOR, *request.prompt] if request.earlier else request.prompt
+    text = _text(request)
     known = len(automaton.tokens)
     if common_prefix(automaton.tokens, text) < known:
         automaton, known = SuffixAutomaton(), 0
     for token in text[known:]:
         automaton.append(token)
     return automaton
+
+
+def _text(request: Request) -> list[int]:
+    """Return what is known before an answer: texts of the conversation that have left the prompt,
+    the prompt's end as it would go on if the prediction came true, and the prompt.
+    """
+    earlier = [*request.earlier, SEPARATOR] if request.earlier else []
+    opening = request.prompt[-_OPENING:] if request.prediction else ()
+    predicted = [*opening, *request.prediction, SEPARATOR] if request.prediction else []
+    return [*earlier, *predicted, *request.prompt]

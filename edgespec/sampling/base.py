@@ -86,7 +86,8 @@ class Request:
     prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
     owner: whose request it is; nothing of it is reused or drafted from for another owner.
     constraint: what the answer has to follow; it only changes the target's distribution. left_s:
-    returns the seconds until its time limit.
+    returns the seconds until its time limit. prediction: token ids that the answer may well have;
+    prompt lookup drafts from them.
     """
 
     prompt: Sequence[int]
@@ -97,6 +98,7 @@ class Request:
     owner: str = ""
     constraint: Constraint | None = None
     left_s: Callable[[], float] = lambda: math.inf
+    prediction: Sequence[int] = ()
 
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of the answer, None without a constraint."""

@@ -101,8 +101,9 @@ class AnswerResponseBuilder(ChatResponseBuilder):
 
     def usage(self, stats: Iterable[Stats]) -> dict[str, Any]:
         """Return the token counts, those of reasoning among them."""
-        details = {"reasoning_tokens": self.answer.n_reasoning}
-        return ChatResponseBuilder.usage(self, stats) | {"completion_tokens_details": details}
+        usage = ChatResponseBuilder.usage(self, stats)
+        usage["completion_tokens_details"]["reasoning_tokens"] = self.answer.n_reasoning
+        return usage
 
 
 def _delta(part: Part) -> Mapping[str, Any]:

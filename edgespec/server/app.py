@@ -199,15 +199,17 @@ def serve(
     *,
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] = lambda url: None,
+    on_finishing: Callable[[int], None] = lambda n_answers: None,
     sessions: Sessions | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let running answers end within `grace_s`.
 
-    sock: a socket from `bind`. on_ready: called with the address once requests are taken. The
-    caller closes the engine.
+    sock: a socket from `bind`. on_ready: called with the address once requests are taken.
+    on_finishing: called with the number of answers that run when the server is told to end, if
+    there are any and time for them. The caller closes the engine.
     """
     app = create_app(engine, settings, sessions=sessions)
-    server = Server(app, engine, settings, on_ready, sessions)
+    server = Server(app, engine, settings, on_ready, sessions, on_finishing)
     with sock or bind(settings) as listening:
         server.run([listening])
 
@@ -222,6 +224,7 @@ class Server(uvicorn.Server):
         settings: ServerSettings,
         on_ready: Callable[[str], None] = lambda url: None,
         sessions: Sessions | None = None,
+        on_finishing: Callable[[int], None] = lambda n_answers: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -243,6 +246,7 @@ class Server(uvicorn.Server):
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
+        self._on_finishing = on_finishing
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -258,6 +262,8 @@ class Server(uvicorn.Server):
         self._queue.close()
         for each in self._preparing:
             each.close()
+        if self._queue.n_running and self._settings.grace_s and not self.force_exit:
+            self._on_finishing(self._queue.n_running)
         deadline = time.monotonic() + self._settings.grace_s
         while self._busy() and time.monotonic() < deadline + _STUCK_S:
             if self.force_exit or time.monotonic() >= deadline:

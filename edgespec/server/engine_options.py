@@ -14,7 +14,14 @@ from typing import Any
 
 from ..config import SamplingParams, build
 from .errors import bad_value
-from .parameters import SEEDS, ChatRequest, CompletionRequest, Generation, Schema
+from .parameters import (
+    SEEDS,
+    ChatRequest,
+    CompletionRequest,
+    Generation,
+    Schema,
+    given_fields,
+)
 
 COMPLETION_TOKENS = 16
 
@@ -31,6 +38,8 @@ def sampling(request: Generation, defaults: Mapping[str, Any]) -> tuple[dict[str
         given["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         given["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
+    if request.repetition_detection is not None:
+        given["repetition_detection"] = given_fields(request.repetition_detection)
     param, form = _form(request)
     fields = {**defaults, **given, **form}
     if isinstance(request, ChatRequest):

@@ -25,6 +25,11 @@ def only(reason: str, **schema: Any) -> Meta:
     )
 
 
+def ignored(senders: str) -> Meta:
+    """Describe a field that some clients send to every server."""
+    return Meta(description=f"Accepted and ignored, for {senders}: it changes no text here")
+
+
 IGNORED = about("Accepted and ignored: it changes no text here")
 TEXT_ONLY = only("messages are plain text")
 Empty = Annotated[list[Any], Meta(max_length=0)]
@@ -180,7 +185,7 @@ def _for_template(message: Message, called: dict[str, str]) -> dict[str, Any]:
     assert isinstance(message, (SystemMessage, UserMessage, AssistantMessage, ToolMessage))
     role = str(message.__struct_config__.tag)
     found: dict[str, Any] = {
-        "role": "system" if role == "developer" else role, "content": _text(message.content),
+        "role": "system" if role == "developer" else role, "content": text_of(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):
         if reasoning := message.reasoning_content or message.reasoning:
@@ -195,7 +200,7 @@ def _for_template(message: Message, called: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _text(content: str | list[TextPart] | None) -> str:
+def text_of(content: str | list[TextPart] | None) -> str:
     if isinstance(content, list):
         return "".join(part.text for part in content)
     return content or ""

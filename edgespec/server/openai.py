@@ -93,7 +93,7 @@ class OpenAIEndpoints:
         followed = await self._forms.of_chat(request, fields, param, given, asked)
         builder = self._chat_builder(given, fields, followed.reader)
         prompt = asked.tokens
-        fields["constraint"] = followed.constraint
+        fields |= {"constraint": followed.constraint, "prediction": asked.prediction}
         return await self._answer(request, given, builder, [prompt], fields, form(len(prompt)))
 
     async def count_tokens(self, request: Request, given: ChatRequest) -> int:

@@ -83,9 +83,12 @@ class Usage(Struct):
     total_tokens: int
     prompt_tokens_details: dict[str, int]
     completion_tokens_details: Annotated[
-        dict[str, int] | msgspec.UnsetType,
-        msgspec.Meta(description="reasoning_tokens, where an answer may reason or call tools"),
-    ] = msgspec.UNSET
+        dict[str, int],
+        msgspec.Meta(
+            description="Drafted tokens of a prediction: accepted_prediction_tokens and "
+            "rejected_prediction_tokens; reasoning_tokens, where an answer may reason or call tools"
+        ),
+    ]
 
 
 class Answer(Struct):

@@ -15,7 +15,17 @@ from msgspec import Meta, Struct
 from ..config import did_you_mean
 from ..schema import Mismatch, checked
 from .errors import ApiError, bad_value
-from .messages import IGNORED, Empty, Messages, ToolChoice, Tools, about, only
+from .messages import (
+    IGNORED,
+    Content,
+    Empty,
+    Messages,
+    ToolChoice,
+    Tools,
+    about,
+    ignored,
+    only,
+)
 
 R = TypeVar("R", bound="Request")
 
@@ -48,6 +58,7 @@ Top = Annotated[int, Meta(ge=0, le=20)]
 Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
+REPETITION = about("End an answer that repeats itself; vLLM's name and rule")
 Prompt = Annotated[
     str
     | Annotated[
@@ -89,10 +100,56 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     grammar: str | None = None
 
 
+class Prediction(Struct, frozen=True, forbid_unknown_fields=True):
+    """A predicted output as OpenAI's API has it."""
+
+    type: Literal["content"]
+    content: Content
+
+
+class RepetitionDetection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says when an answer that repeats itself ends, as in vLLM's API; min_tokens is edgespec's."""
+
+    max_pattern_size: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None,
+        about("Most tokens of a span that is repeated, 0 is off"),
+    ] = None
+    min_pattern_size: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)] | None, about("Least tokens of the span")
+    ] = None
+    min_count: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT32)] | None,
+        about("How often in a row it comes, at least 2"),
+    ] = None
+    min_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=_INT32)] | None, about("Least tokens of all its repetitions")
+    ] = None
+
+
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of all requests."""
+    """The fields of all requests; clients send the ignored ones to every server."""
 
     model: Annotated[str | None, about("Its name as in /v1/models")] = None
+    keep_alive: Annotated[Any, ignored("Ollama's clients")] = None
+    ttl: Annotated[Any, ignored("LM Studio's clients")] = None
+    draft_model: Annotated[Any, ignored("LM Studio's clients")] = None
+    verbosity: Annotated[Any, ignored("clients made for GPT-5")] = None
+    cache_prompt: Annotated[Any, ignored("llama.cpp's clients")] = None
+    id_slot: Annotated[Any, ignored("llama.cpp's clients")] = None
+    timings_per_token: Annotated[Any, ignored("llama.cpp's clients")] = None
+    return_progress: Annotated[Any, ignored("llama.cpp's clients")] = None
+    request_id: Annotated[Any, ignored("vLLM's clients")] = None
+    priority: Annotated[Any, ignored("vLLM's clients")] = None
+    include_reasoning: Annotated[Any, ignored("OpenRouter's and vLLM's clients")] = None
+    provider: Annotated[Any, ignored("OpenRouter's clients")] = None
+    route: Annotated[Any, ignored("OpenRouter's clients")] = None
+    transforms: Annotated[Any, ignored("OpenRouter's clients")] = None
+    usage: Annotated[Any, ignored("OpenRouter's clients")] = None
+    chat_id: Annotated[Any, ignored("Open WebUI")] = None
+    session_id: Annotated[Any, ignored("Open WebUI, OpenRouter's clients")] = None
+    litellm_metadata: Annotated[Any, ignored("LiteLLM")] = None
+    litellm_session_id: Annotated[Any, ignored("LiteLLM")] = None
+    litellm_trace_id: Annotated[Any, ignored("LiteLLM")] = None
 
 
 class Generation(Request, frozen=True, kw_only=True):
@@ -145,6 +202,7 @@ class Generation(Request, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=86400)] | None,
         about("Answer with what is there after so many seconds in the engine"),
     ] = None
+    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     disable_spec_decode: Annotated[bool | None, about("Decode this request plainly")] = None
     num_draft_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=1024)] | None,
@@ -212,8 +270,10 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
     reasoning_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
     thinking_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
     audio: Annotated[None, _PLAIN] = None
-    prediction: Annotated[None, only("drafts are the server's own")] = None
-    verbosity: Annotated[None, only("the model decides")] = None
+    prediction: Annotated[
+        Prediction | None,
+        about("Text that the answer may well have: drafts for this request, which change no text"),
+    ] = None
     web_search_options: Annotated[None, only("nothing is searched")] = None
     moderation: Annotated[None, only("nothing is moderated")] = None
 
@@ -263,6 +323,14 @@ class DetokenizeRequest(Request, frozen=True, kw_only=True):
     """The body of `/detokenize`."""
 
     tokens: Annotated[list[TokenId], about("Token ids")]
+
+
+def given_fields(options: Struct | None) -> dict[str, Any] | None:
+    """Return the fields of an object in a request that were given, None without such an object."""
+    if options is None:
+        return None
+    named = ((name, getattr(options, name)) for name in options.__struct_fields__)
+    return {name: value for name, value in named if value is not None}
 
 
 def read(body: bytes, *kinds: type[R]) -> R:

@@ -13,7 +13,10 @@ from ..backends.base import Tokenizer
 from ..types import Completion, Event, Logprob, Stats
 
 _LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for what is as good as impossible
-_REASONS = {"stop": "stop", "length": "length", "context_full": "length", "time_limit": "length"}
+_REASONS = {
+    "stop": "stop", "length": "length", "context_full": "length", "time_limit": "length",
+    "repetition": "repetition",
+}  # fmt: skip
 
 
 class Offsets:
@@ -115,9 +118,11 @@ class ResponseBuilder:
 
     def ending(self, completion: Completion) -> dict[str, Any]:
         """Return why an answer ended, as fields of its choice."""
+        reason = completion.finish_reason
+        repeated = "repetition_detected" if reason == "repetition" else None  # vLLM's word
         return {
-            "finish_reason": _REASONS[completion.finish_reason],
-            "stop_reason": completion.stop_reason,
+            "finish_reason": _REASONS[reason],
+            "stop_reason": repeated or completion.stop_reason,
         }
 
     def usage(self, stats: Iterable[Stats]) -> dict[str, Any]:
@@ -130,6 +135,12 @@ class ResponseBuilder:
             "completion_tokens": emitted,
             "total_tokens": prompt + emitted,
             "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
+            "completion_tokens_details": {
+                f"{what}_prediction_tokens": sum(
+                    getattr(s, f"num_{what}_prediction_tokens") for s in counted
+                )
+                for what in ("accepted", "rejected")
+            },
         }
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:

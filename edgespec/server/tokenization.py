@@ -13,10 +13,10 @@ from starlette.routing import Route
 from .. import protocol
 from ..decoding.answers.options import AnswerOptions
 from ..decoding.engine import Engine
-from ..decoding.prompts import ConversationEncoder, check_size, collect
+from ..decoding.prompts import ConversationEncoder, check_size, collect, prediction_ids
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value
-from .messages import for_templates
+from .messages import for_templates, text_of
 from .parameters import (
     ChatRequest,
     DetokenizeRequest,
@@ -37,12 +37,14 @@ _LARGE = 1 << 16  # bytes of a body: reading it takes a millisecond or more
 class Conversation(NamedTuple):
     """A conversation up to where the assistant's answer begins.
 
-    options: what it says about tools and reasoning, None where that changes nothing.
+    options: what it says about tools and reasoning, None where that changes nothing. prediction:
+    token ids that the answer may have, from which it is drafted.
     """
 
     tokens: list[int]
     rendered: str
     options: AnswerOptions | None
+    prediction: list[int]
 
 
 class Tokenization:
@@ -168,7 +170,10 @@ class Tokenization:
     def _conversation(self, given: ChatRequest, stopped: Stopped) -> Conversation:
         options = self._options(given)
         rendered, pieces = self._rendered(given, options)
-        return Conversation(self._fitting(rendered, pieces, "messages", stopped), rendered, options)
+        tokens = self._fitting(rendered, pieces, "messages", stopped)
+        predicted = text_of(given.prediction.content) if given.prediction else ""
+        prediction = prediction_ids(self._tokenizer, predicted, self._engine.n_ctx)
+        return Conversation(tokens, rendered, options, prediction)
 
     def _count(self, given: ChatRequest, stopped: Stopped) -> int:
         _, pieces = self._rendered(given, self._options(given))

@@ -48,6 +48,7 @@ ANSWERS = {
     "think": "<think>one, two</think>three",
     "hello": "Hi, what can I do?",
     "again": "one two three, one two three, one two three, one two three.",
+    "for ever": "one two three, " * 60,
     "escape": "red \x1b[31m bell \x07 csi \x9b2J end\n\ttab",
     "slow": "tick " * 400,
     "system?": "{system}",

@@ -35,6 +35,20 @@ def test_escapes_of_the_model_are_neutralised(edgespec_cli):
     assert out == "red ␛[31m bell ␇ csi �2J end\n\ttab\n"
 
 
+def test_an_answer_that_repeats_itself_ends_unless_its_length_was_named(edgespec_cli):
+    (edgespec_cli.folder / "long.json").write_text(
+        '{"format": "edgespec-chat", "version": 1, "system": null, "messages": [], '
+        '"sampling": {"max_tokens": 700}}'
+    )
+    result = edgespec_cli.chat("for ever", "/stats", "/save c.json", "/load long.json", "for ever")
+    assert result.exit_code == 0
+    assert [len(line) for line in result.stdout.splitlines()] == [512, 700]
+    assert result.stderr.count("the answer repeated the same words without end") == 1
+    assert "512 tokens at its end repeat the same words" in result.stderr
+    assert json.loads((edgespec_cli.folder / "c.json").read_text())["sampling"] == {}
+    assert len(edgespec_cli.chat("for ever", args=["-n", "600"]).stdout) == 601
+
+
 def test_commands(edgespec_cli):
     result = edgespec_cli.chat(
         "/stats", "/help", "again", "/stats", "/spec off", "again", "/spec on", "/spec",

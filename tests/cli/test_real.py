@@ -61,6 +61,13 @@ def test_inspect(real, smollm2):
     assert (data["architecture"], data["vocab_size"]) == ("llama", 49152)
 
 
+@pytest.mark.long("over 500 tokens of real weights")
+def test_an_answer_without_end_is_ended(real):
+    told = real("run", "--temp", "0", "What is the capital of France?")
+    assert "stopped: it repeats itself" in told.stderr
+    assert "accepted" not in told.stderr
+
+
 @pytest.mark.long("records and replays real weights")
 def test_a_recording_is_replayed(real, smollm2, small_draft, tmp_path):
     models = ("-m", str(smollm2), "-md", str(small_draft), "--no-requantize-draft")

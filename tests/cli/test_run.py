@@ -29,6 +29,30 @@ def test_figures_say_what_was_drafted_or_why_nothing_was(edgespec_cli):
     assert "stopped at the token limit" in cut.stderr
 
 
+def test_an_answer_that_repeats_itself_ends_unless_its_length_was_named(edgespec_cli):
+    result = edgespec_cli.run("for ever", *edgespec_cli.always)
+    assert result.exit_code == 0
+    assert len(result.stdout) == 512 + len("\n")
+    assert "stopped: it repeats itself" in result.stderr
+    assert (
+        "the answer repeated the same words without end; other words, --temp 0.7" in result.stderr
+    )
+    assert "accepted" not in result.stderr
+    assert "× plain" not in result.stderr
+    for named in ("600", "-1"):
+        free = edgespec_cli.run("for ever", "-n", named)
+        assert len(free.stdout) > 600
+        assert "repeat" not in free.stderr
+    assert len(edgespec_cli.run("--raw", "raw:").stdout) < 20
+
+
+def test_json_says_that_an_answer_repeats_itself(edgespec_cli):
+    done = lines(edgespec_cli.run("for ever", "--json").stdout)[-1]
+    assert done["finish_reason"] == "repetition"
+    assert done["stats"]["num_repeated_tokens"] == 512
+    assert done["stats"]["speedup"] is None
+
+
 def test_the_prompt_comes_from_argument_file_and_pipe(edgespec_cli):
     (edgespec_cli.folder / "file.txt").write_text("from file\n", encoding="utf-8")
     assert edgespec_cli.run(input="hello").stdout == "Hi, what can I do?\n"
@@ -44,6 +68,17 @@ def test_raw_and_ids_leave_the_template_out(edgespec_cli):
     ids = ",".join(str(b) for b in b"raw:")
     assert edgespec_cli.run("--prompt-ids", ids, input="not read").stdout == " and on\n"
     assert edgespec_cli.run("system?", "--system", "Be brief.").stdout == "Be brief.\n"
+
+
+def test_a_prediction_is_drafted_from_and_changes_nothing(edgespec_cli):
+    (edgespec_cli.folder / "p.txt").write_text("Hi, what can I do?", encoding="utf-8")
+    plain = edgespec_cli.run("hello", "--json", *edgespec_cli.always)
+    done = edgespec_cli.run("hello", "--json", "--prediction", "p.txt", *edgespec_cli.always)
+    before, after = (lines(result.stdout)[-1] for result in (plain, done))
+    assert before["token_ids"] == after["token_ids"]
+    assert before["stats"]["num_accepted_prediction_tokens"] == 0
+    assert after["stats"]["num_accepted_prediction_tokens"] > 10
+    assert edgespec_cli.run("hello", "--prediction", "none.txt").exit_code == 2
 
 
 def test_json_lines_parse_and_the_last_is_done(edgespec_cli):

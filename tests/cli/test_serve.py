@@ -36,7 +36,7 @@ def started(monkeypatch):
     """Return the arguments that `serve` was given, instead of serving."""
     given = []
 
-    def serve(engine, settings, *, sock, on_ready, sessions):
+    def serve(engine, settings, *, sock, on_ready, on_finishing, sessions):
         assert sessions is None  # the toy keeps one sequence
         on_ready(f"http://127.0.0.1:{sock.getsockname()[1]}")
         given.append((engine, settings, sock))
@@ -153,6 +153,23 @@ def test_without_the_extra_it_says_what_to_install(edgespec_cli, monkeypatch):
     assert "pip install 'edgespec[server]'" in result.stderr
 
 
+FINISHING = "finishing 1 answer, at most 10 s; Ctrl-C again ends now\n"
+
+
+@contextlib.contextmanager
+def slow_answer(url: str, max_tokens: int) -> Iterator[Iterator[str]]:
+    """Give the lines of a streamed answer, the first of which has come."""
+    asked = [{"role": "user", "content": "slow"}]
+    body = {"messages": asked, "max_tokens": max_tokens, "stream": True}
+    headers = {"Authorization": "Bearer key"}
+    with httpx.stream(
+        "POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
 @pytest.fixture
 def process(program, edgespec_cli) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONWARNINGS": "error", "EDGESPEC_API_KEY": "key"}
@@ -190,14 +207,22 @@ def test_a_signal_ends_it_with_0(process, number):
 
 def test_a_signal_ends_a_running_answer_within_its_grace(process):
     url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
-    body = {"messages": [{"role": "user", "content": "slow"}], "max_tokens": 40, "stream": True}
-    headers = {"Authorization": "Bearer key"}
-    with httpx.stream(
-        "POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S
-    ) as response:
-        lines = response.iter_lines()
-        next(lines)
+    with slow_answer(url, 40) as lines:
         process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert process.wait(PATIENCE_S) == 0
+    assert process.stdout.read() == FINISHING
+
+
+def test_a_second_ctrl_c_ends_it_at_once(process):
+    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    with slow_answer(url, 2000) as lines:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == FINISHING
+        process.send_signal(signal.SIGINT)
+        rest = [line for line in lines if line]
+    assert any("shutting_down" in line for line in rest)
+    assert len(rest) < 2000
+    assert process.wait(PATIENCE_S) == 0
+    assert process.stdout.read() == ""

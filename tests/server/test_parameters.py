@@ -26,6 +26,9 @@ MESSAGES = [{"role": "user", "content": "hello"}]
     ("field", "value", "says"),
     [
         ("max_tokns", 5, "did you mean 'max_tokens'"),
+        ("top_pp", 5, "did you mean 'top_p'"),
+        ("predictions", {}, "did you mean 'prediction'"),
+        ("seeds", 5, "did you mean 'seed'"),
         ("temprature", 1, "temperature"),
         ("temperature", "warm", "must be a number"),
         ("temperature", -1, "at least 0"),
@@ -46,6 +49,8 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("repetition_penalty", 0, "at least"),
         ("num_draft_tokens", -1, "at least 0"),
         ("disable_spec_decode", 1, "true or false"),
+        ("repetition_detection", {"max_patern_size": 1}, "max_pattern_size"),
+        ("repetition_detection", {"max_pattern_size": 2000}, "at most 1024"),
         ("stream_options", {"include_sage": True}, "include_usage"),
         ("model", 7, "must be text"),
         ("top_logprobs", 21, "at most 20"),
@@ -96,6 +101,12 @@ def test_refusals_of_completions(client, field, value):
         {"temperature": None, "stop": None, "audio": None, "reasoning_effort": None, "seed": None},
         {"modalities": ["text"], "parallel_tool_calls": True, "prompt_cache_key": "k"},
         {"prompt_cache_options": {"mode": "explicit"}, "prompt_cache_retention": "24h"},
+        {"keep_alive": "5m", "ttl": 300, "draft_model": "small", "verbosity": "low"},
+        {"cache_prompt": True, "id_slot": -1, "timings_per_token": False, "return_progress": True},
+        {"request_id": "a", "priority": 0, "include_reasoning": True, "usage": {"include": True}},
+        {"provider": {"order": ["a"]}, "route": "fallback", "transforms": []},
+        {"chat_id": "1", "session_id": "2", "litellm_metadata": {"a": 1}},
+        {"litellm_session_id": "a", "litellm_trace_id": "b"},
     ],
 )
 def test_what_changes_nothing_is_taken(client, more):

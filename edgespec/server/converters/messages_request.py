@@ -15,7 +15,18 @@ from msgspec import Meta, Struct
 
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
-from ..parameters import Length, Request, StopText, Streamed, Temperature, TopK, TopP
+from ..parameters import (
+    REPETITION,
+    Length,
+    RepetitionDetection,
+    Request,
+    StopText,
+    Streamed,
+    Temperature,
+    TopK,
+    TopP,
+    given_fields,
+)
 from .conversion import (
     Conversion,
     Transcript,
@@ -185,6 +196,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
     top_p: TopP = None
     top_k: TopK = None
     stream: Streamed = None
+    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     thread: Annotated[dict[str, Any] | None, only(_STATELESS)] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     service_tier: Annotated[str | None, IGNORED] = None
@@ -210,6 +222,7 @@ def conversion(given: CountRequest) -> Conversion:
             "temperature": given.temperature,
             "top_p": given.top_p,
             "top_k": given.top_k,
+            "repetition_detection": given_fields(given.repetition_detection),
             "stream": given.stream,
             "stream_options": {"include_usage": True} if given.stream else None,
         }

@@ -10,7 +10,10 @@ from ...types import Part
 from ..errors import ApiError
 from .writer import Ending, Event, Writer, arguments_of
 
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_REASONS = {
+    "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
+    "repetition": "max_tokens",  # the nearest that the API has: it was cut
+}  # fmt: skip
 
 
 class MessagesWriter(Writer):

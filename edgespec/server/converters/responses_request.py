@@ -12,7 +12,16 @@ from msgspec import Meta, Struct
 
 from ..errors import bad_value
 from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
-from ..parameters import Length, Request, Streamed, Temperature, TopP
+from ..parameters import (
+    REPETITION,
+    Length,
+    RepetitionDetection,
+    Request,
+    Streamed,
+    Temperature,
+    TopP,
+    given_fields,
+)
 from .conversion import (
     Conversion,
     Transcript,
@@ -216,6 +225,7 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
     top_p: TopP = None
     reasoning: Annotated[Reasoning | None, about("How much to reason")] = None
     stream: Streamed = None
+    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     previous_response_id: Annotated[None, _STATELESS] = None
     conversation: Annotated[None, _STATELESS] = None
     prompt: Annotated[None, only("nothing is stored here; send instructions and input")] = None
@@ -272,6 +282,7 @@ def conversion(given: ResponsesRequest) -> Conversion:
         "top_p": given.top_p,
         "reasoning_effort": given.reasoning.effort if given.reasoning else None,
         "response_format": _response_format(given.text),
+        "repetition_detection": given_fields(given.repetition_detection),
         "stream": given.stream,
         "stream_options": {"include_usage": True} if given.stream else None,
     }

@@ -37,11 +37,12 @@ class ResponsesWriter(Writer):
 
     def end(self, ending: Ending) -> Iterator[Event]:
         """Close the answer; yield whether it is complete."""
-        cut = ending.finish_reason == "length"
+        cut = ending.finish_reason in ("length", "repetition")
         yield from self.close(cut=cut and not self._is_finished(ending))
         status = "incomplete" if cut else "completed"
         self._response |= {"status": status, "usage": _usage(ending)}
         if cut:
+            # of the reasons that the API has, the nearest for an answer that repeats itself too
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
             self._response["completed_at"] = int(time.time())

@@ -49,8 +49,8 @@ def test_periodic_text_stays_cheap_and_sure():
     assert 0 < hits == times
 
 
-def request(prompt, earlier=()):
-    return Request(prompt, SamplingParams(), None, earlier)
+def request(prompt, earlier=(), prediction=()):
+    return Request(prompt, SamplingParams(), None, earlier, prediction=prediction)
 
 
 def test_takes_the_latest_match_and_knows_the_counts():
@@ -92,6 +92,27 @@ def test_earlier_turns_are_looked_up_but_no_separator_is_drafted():
     drafter.begin(request([7, 1, 2], earlier=[1, 2, 8]))
     assert drafter.propose([], 4).tokens == (8,)
     assert SEPARATOR not in drafter.propose([], 4).tokens
+
+
+def test_a_prediction_is_drafted_from_its_first_token_on_and_again_after_a_change():
+    drafter = SuffixDrafter(2)
+    drafter.begin(request([1, 2], prediction=[3, 4, 5, 6, 7]))
+    assert drafter.propose([], 9).tokens == (3, 4, 5, 6, 7)
+    drafter.accept(Verified((3, 9, 5)))
+    assert drafter.propose([], 9).tokens == ()
+    drafter.accept(Verified((6,)))
+    assert drafter.propose([], 9).tokens == (7,)
+
+
+def test_a_prediction_is_forgotten_with_the_next_request():
+    drafter = SuffixDrafter(2)
+    drafter.begin(request([1, 2], prediction=[3, 4]))
+    drafter.accept(Verified((8,)))
+    for prompt in ([1, 2], [1, 2, 8, 1, 2], [1, 2, 3, 4, 9, 1, 2, 3]):
+        drafter.begin(request(prompt))
+        told = drafter._automaton.tokens
+        assert told == prompt
+        drafter.begin(request([1, 2], prediction=[3, 4]))
 
 
 def test_p_min_ends_a_draft():

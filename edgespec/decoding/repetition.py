@@ -1,0 +1,38 @@
+"""Endless repetition: finds that an answer repeats the same span over and over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..config import RepetitionDetection
+
+
+class Repetition:
+    """Counts, for each size of a span, how many of the last tokens equal the one a span before.
+
+    A token takes the same work wherever in an answer it is: a few operations on arrays of
+    max_pattern_size numbers, and nothing else is kept of the answer.
+    """
+
+    def __init__(self, rule: RepetitionDetection) -> None:
+        self._least, self._most = rule.min_pattern_size, rule.max_pattern_size
+        sizes = np.arange(self._least, self._most + 1)
+        self._needed = np.maximum(sizes * rule.min_count, rule.min_tokens) - sizes
+        self._equal = np.zeros_like(sizes)
+        self._latest = np.full(2 * self._most + 1, -1)  # a ring, twice: its tokens are one slice
+        self._at = 0
+
+    def take(self, token: int) -> int:
+        """Take the next token of an answer; return how many tokens at its end are one span again
+        and again, 0 as long as the rule does not hold.
+        """
+        newest = 1 + self._at + self._most
+        self._equal += 1
+        self._equal *= self._latest[newest - self._least : newest - self._most - 1 : -1] == token
+        self._latest[[1 + self._at, newest]] = token
+        self._at = (self._at + 1) % self._most
+        enough = self._equal >= self._needed
+        if not enough.any():
+            return 0
+        shortest = int(enough.argmax())
+        return int(self._equal[shortest]) + self._least + shortest
