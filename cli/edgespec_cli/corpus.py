@@ -99,6 +99,7 @@ def list_(as_json: bool) -> None:
                 )
                 for e in found
             ],
+            drop=("size", "tokens"),
         )
     if not found:
         say("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)

@@ -33,6 +33,7 @@ def list_(as_json: bool) -> None:
         table(
             ("name", "format", "size", "file"),
             [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in found],
+            drop=("file", "format"),
         )
     if not found:
         say("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
