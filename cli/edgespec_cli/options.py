@@ -51,7 +51,7 @@ json_option = cloup.option_group(
 model_options = cloup.option_group(
     "Model",
     option(
-        "-m", "--model", type=ModelType(), show_default="smollm2-135m",
+        "-m", "--model", type=ModelType(), show_default="chosen once for this device",
         help="The model: a name that `edgespec models` lists, the path of a GGUF file or an ONNX "
         "folder, or of the hub: hf:org/repo, hf:org/repo:Q8_0, hf:org/repo/file.gguf.",
     ),

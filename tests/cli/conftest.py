@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import edgespec
+from edgespec.hub import hub_client
 from edgespec_cli.main import cli
 
 END = 256
@@ -205,6 +206,9 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path / "corpus"))
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub_client, "answers", lambda repo: False)
+    monkeypatch.setattr(hub_client, "search", lambda name: [])
     monkeypatch.setattr(edgespec, "load", load)
     monkeypatch.chdir(tmp_path)
     for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf", "tools.gguf"):

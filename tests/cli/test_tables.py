@@ -43,6 +43,17 @@ def fits(lines: list[str], width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+def test_models_keeps_every_name_whole(edgespec_cli, width):
+    lines = plain(edgespec_cli("models").stdout)
+    fits([line for line in lines if not line.startswith("to take")], width)
+    rows = [line.split() for line in lines if line.startswith("  ") and not line.startswith("    ")]
+    assert set(hub.entries()) <= {row[0] for row in rows}
+    (titles,) = (line for line in lines if line.split()[:1] == ["name"])
+    assert titles.split()[:1] == ["name"]
+    assert "tokens/s" in titles
+    assert ("licence" in titles, "memory" in titles) == (width >= 120, width >= 80)
+
+
 def test_list_keeps_every_name_whole(edgespec_cli, width):
     folder = edgespec_cli.folder / "models"
     folder.mkdir()
@@ -123,6 +134,14 @@ def test_columns_go_in_the_order_in_which_they_are_named(monkeypatch, capsys):
         left.append([title for title in titles if title in shown])
     assert left == [["name", "one", "two", "three"], ["name", "one", "two", "three"],
                     ["name", "one", "three"], ["name", "three"]]  # fmt: skip
+
+
+def test_what_is_no_terminal_gets_every_column(edgespec_cli):
+    lines = edgespec_cli("models").stdout.splitlines()
+    titles = next(line for line in lines if line.split()[:1] == ["name"])
+    assert titles.split() == [
+        "name", "for", "size", "memory", "tokens/s", "on", "disk", "licence", "drafts"
+    ]  # fmt: skip
 
 
 def test_what_the_doctor_says_is_whole(width, capsys):
