@@ -13,7 +13,7 @@ import cloup
 
 from . import errors, options, tools
 from .answer import TextSink, play
-from .arguments import chat_arguments, sampling_arguments
+from .arguments import reasoning_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation, load
 from .loading import measure_afterwards, model_reference, opened, others_of, suggestion
@@ -56,9 +56,11 @@ def converse(ctx: click.Context) -> int:
     sampling = sampling_arguments(ctx.params)
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     with opened(ctx.params) as engine:
+        chat = engine.chat(ctx.params["system"])
         talk = Conversation(
             engine=engine,
-            chat=engine.chat(ctx.params["system"], **chat_arguments(ctx.params)),
+            chat=chat,
+            reasoning=reasoning_arguments(ctx.params, chat),
             model=_model_name(ctx.params, engine),
             sampling=sampling,
             screen=Screen(show_drafts=ctx.params["show_drafts"], clean=True),
@@ -146,7 +148,8 @@ def answer(talk: Conversation, text: str) -> bool:
 
     Calls in it are shown and, where the user allows it, run; then the model goes on.
     """
-    params = talk.sampling | ({} if talk.speculate else {"disable_spec_decode": True})
+    params = talk.sampling | talk.reasoning
+    params |= {} if talk.speculate else {"disable_spec_decode": True}
     lost = "your message is not part of the chat"
     completion, interrupted = _shown(talk, talk.chat.stream(text, **params), lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1

@@ -24,9 +24,9 @@ _MOST_BYTES = 256 << 20  # of a saved chat
 class Conversation:
     """A chat with its engine and settings.
 
-    model: the model's name as the user gave it. sampling: fields of SamplingParams. suggestion:
-    returns a line to show behind an answer, "" for none. last: the last answer. totals: sums over
-    the answers of this session.
+    model: the model's name as the user gave it. sampling: fields of SamplingParams. reasoning: how
+    answers may reason. suggestion: returns a line to show after an answer, "" for none. last: the
+    last answer. totals: sums over the answers of this session.
     """
 
     engine: edgespec.Engine
@@ -36,6 +36,7 @@ class Conversation:
     screen: Screen
     quiet: bool = False
     speculate: bool = True
+    reasoning: dict[str, Any] = field(default_factory=dict)
     suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
     totals: dict[str, float] = field(default_factory=dict)

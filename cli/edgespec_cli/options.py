@@ -255,7 +255,8 @@ speculation_options = cloup.option_group(
 system_option = option("--system", help="System prompt.")
 
 reasoning_option = option(
-    "--reasoning-budget", type=int, metavar="N", show_default="-1",
+    "--reasoning-budget", type=int, metavar="N",
+    show_default="0 for a model that can do without, else -1",
     help="Largest number of tokens that a model reasons with before it answers: 0 for no "
     "reasoning, -1 for no limit.",
 )  # fmt: skip

@@ -14,10 +14,10 @@ from . import errors, options
 from .answer import JsonSink, TextSink, play
 from .arguments import (
     FORMS,
-    chat_arguments,
     exclusive,
     from_environment,
     is_typed,
+    reasoning_arguments,
     refuse_typed,
     sampling_arguments,
 )
@@ -196,8 +196,8 @@ def _events(
 ) -> Iterator[edgespec.Event]:
     if isinstance(prompt, list) or params["raw"]:
         return engine.stream(prompt, **sampling)
-    chat = engine.chat(params["system"], **chat_arguments(params))
-    return chat.stream(str(prompt), **sampling)
+    chat = engine.chat(params["system"])
+    return chat.stream(str(prompt), **sampling, **reasoning_arguments(params, chat))
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
