@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from .prompt import read
+
+if TYPE_CHECKING:
+    import edgespec
 
 _ENGINE = {
     "ctx_size": "n_ctx",
@@ -163,15 +166,19 @@ def endless_repetition(ctx: click.Context) -> dict[str, Any]:
     return {"repetition_detection": edgespec.RepetitionDetection.endless()}
 
 
-def chat_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how answers of a chat may reason. Raises UsageError for less than -1 tokens."""
+def reasoning_arguments(options: Mapping[str, Any], chat: edgespec.Chat) -> dict[str, Any]:
+    """Return how answers of a chat may reason: not at all where the model can do without, unless
+    the user says otherwise. Raises UsageError for less than -1 tokens.
+    """
     budget = options.get("reasoning_budget")
-    if budget is not None and budget < -1:
+    if budget is None:
+        return {"reasoning_budget": 0} if chat.may_skip_reasoning else {}
+    if budget < -1:
         raise click.UsageError(
             f"--reasoning-budget {budget}: give a number of tokens, 0 for no reasoning or -1 for "
             "no limit"
         )
-    return {} if budget in (None, -1) else {"reasoning_budget": budget}
+    return {} if budget == -1 else {"reasoning_budget": budget}
 
 
 def _form(options: Mapping[str, Any]) -> dict[str, Any]:

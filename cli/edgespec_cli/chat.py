@@ -14,7 +14,7 @@ import cloup
 
 from . import errors, kept_chats, options, tools
 from .answer import TextSink, play
-from .arguments import chat_arguments, endless_repetition, is_typed, sampling_arguments
+from .arguments import endless_repetition, is_typed, reasoning_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
 from .conversation import Conversation, load
 from .loading import (
@@ -108,9 +108,11 @@ def converse(ctx: click.Context) -> int:
             params["model"] = kept_chats.model_of(data)
     with _Loaded(params) as loaded:
         engine = loaded.engine
+        chat = engine.chat(params["system"])
         talk = Conversation(
             engine=engine,
-            chat=engine.chat(params["system"], **chat_arguments(params)),
+            chat=chat,
+            reasoning=reasoning_arguments(params, chat),
             model=_model_name(params, engine),
             sampling=sampling,
             screen=Screen(show_drafts=params["show_drafts"], clean=True),
@@ -175,7 +177,8 @@ def _change_model(talk: Conversation, loaded: _Loaded, model: str) -> None:
             if talk.sampling.pop("logit_bias", None):
                 talk.screen.remark("logit-bias is off: other models have other token ids")
         talk.suggestion = functools.partial(suggestion, talk.engine, params)
-        talk.chat = talk.engine.chat(saved["system"], **chat_arguments(params))
+        talk.chat = talk.engine.chat(saved["system"])
+        talk.reasoning = reasoning_arguments(params, talk.chat)
         talk.chat.load_dict(saved)
         try:
             talk.chat.tools = talk.functions

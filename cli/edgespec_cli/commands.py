@@ -84,6 +84,19 @@ def _spec(talk: Conversation, rest: str) -> None:
     talk.screen.remark(f"speculation: {how}")
 
 
+def _think(talk: Conversation, rest: str) -> None:
+    if rest not in ("", "on", "off"):
+        raise click.UsageError(f"/think takes on or off, got {rest!r}")
+    if rest == "off" and not talk.chat.may_skip_reasoning:
+        raise click.UsageError("this model has no switch for thinking, so it cannot be turned off")
+    talk.reasoning = {"reasoning_budget": 0} if rest == "off" else {}
+    talk.screen.remark(
+        "thinking is off: the model answers at once"
+        if talk.reasoning
+        else "thinking is on, for a model that can: it reasons before it answers"
+    )
+
+
 def _system(talk: Conversation, rest: str) -> None:
     if rest:
         talk.chat.system = None if rest == "none" else rest
@@ -173,6 +186,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
     "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
     "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
     "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),
+    "/think": (_think, "[off]", "let the model reason before it answers, or do not"),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/tools": (
         _tools,

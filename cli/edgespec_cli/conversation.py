@@ -26,12 +26,13 @@ _MOST_BYTES = 256 << 20  # of a saved chat
 class Conversation:
     """A chat with its engine and settings.
 
-    model: the model's name as the user gave it. sampling: fields of SamplingParams. repetition: the
-    field that ends an answer which repeats itself, where `sampling` has no max_tokens. suggestion:
-    returns a line to show behind an answer, "" for none. last: the last answer. totals: sums over
-    the answers of this session. has_said_why: whether the figures said why nothing was drafted,
-    which they do once a conversation. keeper: keeps the conversation on this disk, if it is kept.
-    change_model: goes on with the model of a name. functions: what the model may call.
+    model: the model's name as the user gave it. sampling: fields of SamplingParams. reasoning: how
+    answers may reason. repetition: the field that ends an answer which repeats itself, where
+    `sampling` has no max_tokens. suggestion: returns a line to show after an answer, "" for none.
+    last: the last answer. totals: sums over the answers of this session. has_said_why: whether the
+    figures said why nothing was drafted, which they do once a conversation. keeper: keeps the
+    conversation on this disk, if it is kept. change_model: goes on with the model of a name.
+    functions: what the model may call.
     """
 
     engine: edgespec.Engine
@@ -42,6 +43,7 @@ class Conversation:
     quiet: bool = False
     speculate: bool = True
     repetition: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: dict[str, Any] = field(default_factory=dict)
     suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
     totals: dict[str, float] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Conversation:
         """Return the fields of SamplingParams for the next answer."""
         own = {} if "max_tokens" in self.sampling else dict(self.repetition)
         plain = {} if self.speculate else {"disable_spec_decode": True}
-        return self.sampling | own | plain
+        return self.sampling | self.reasoning | own | plain
 
     def summary(self) -> str:
         """Return in a few words how the model was loaded."""

@@ -43,7 +43,7 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
     from edgespec.loading import corpora
 
     corpora.located(paths)  # what is wrong with them is said before a model is fetched
-    path = fetched(model or hub.default_model, offline=offline)
+    path = fetched(model or hub.vocabulary_model, offline=offline)
     with status("reading") as line:
         made = corpora.add(
             paths,
@@ -99,6 +99,7 @@ def list_(as_json: bool) -> None:
                 )
                 for e in found
             ],
+            drop=("size", "tokens"),
         )
     if not found:
         say("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ _OF_VERIFIERS = {  # what happens whatever these options are, and why
     "acceptance": ("coupled", "only token ids travel, so drafts are matched by coupled sampling"),
     "spec_remember": ("nothing", "what is learned of drafts is not kept then"),
 }
+_DEFAULT = "edgespec_cli.default_model"  # in the context of a command
 _MOST_KEY_BYTES = 1 << 16
 _MEASURE_S = 8.0  # after an answer, at most
 
@@ -111,8 +113,8 @@ def _measure(
 def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterator[edgespec.Engine]:
     """Give an engine whose target is on another machine.
 
-    The vocabulary comes from the local model, the draft model, or the catalogue's default if that
-    is on disk.
+    The vocabulary comes from the local model, the draft model, or the catalogue's
+    `vocabulary_model` if that is on disk.
     """
     import edgespec
 
@@ -144,7 +146,7 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
         model=options["verifier_model"] or "",
         timeout_s=options["verifier_timeout"],
         local=local,
-        tokenizer=None if local or draft else edgespec.hub.default_model,
+        tokenizer=None if local or draft else edgespec.hub.vocabulary_model,
     )
     return dict(arguments) | {"remote": remote, "draft": draft}
 
@@ -162,10 +164,15 @@ def _verifier_key(path: Path | None) -> str | None:
 
 
 def model_reference(options: Mapping[str, Any]) -> str:
-    """Return the model that the options name, or the catalogue's default."""
-    from edgespec import hub
+    """Return the model that the options name, or this device's default, chosen once a command."""
+    if options["model"]:
+        return str(options["model"])
+    from .default_model import default_model
 
-    return options["model"] or hub.default_model
+    meta = click.get_current_context().meta
+    if _DEFAULT not in meta:
+        meta[_DEFAULT] = default_model(offline=options["offline"])
+    return str(meta[_DEFAULT])
 
 
 def entry_of(reference: str) -> Entry | None:
@@ -186,7 +193,8 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
     """Return the file on disk; say what is fetched, and fetch it, if it is not there."""
     from edgespec import hub
 
-    path = hub.resolve(reference)
+    with looking_at_the_hub(reference, offline=offline):
+        path = hub.resolve(reference)
     if path is not None:
         return path
     if not offline:
@@ -198,6 +206,22 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
         say(f"fetching {announcement(reference, n_bytes)}", err=True)
     with progress_bar() as progress:
         return hub.pull(reference, progress=progress, offline=offline)
+
+
+@contextlib.contextmanager
+def looking_at_the_hub(name: str, *, offline: bool = False) -> Iterator[None]:
+    """Let the error for a name that nothing here has say which repositories of the hub have it."""
+    from edgespec import ModelNotFound, hub
+
+    try:
+        yield
+    except ModelNotFound as error:
+        is_name = re.fullmatch(r"\w[\w.-]*", name) and not name.endswith((".gguf", ".onnx"))
+        repositories = hub.search(name) if is_name and not offline else []
+        if not repositories:
+            raise
+        listed = ", ".join(f"hf:{repository}" for repository in repositories)
+        raise ModelNotFound(f"{error}. The hub has {listed}: give one of these instead") from None
 
 
 def _show_choice(choice: Choice) -> None:

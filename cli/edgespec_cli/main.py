@@ -14,6 +14,7 @@ from .bench import bench
 from .chat import chat
 from .convert import convert
 from .corpus import corpus
+from .default_model import default
 from .habits import HabitGroup
 from .models import inspect, models
 from .options import option
@@ -105,6 +106,6 @@ def completion(shell: str) -> None:
 
 
 cli.section("Answer", chat, run, serve, corpus)
-cli.section("Models", models, pull, list_, rm, inspect, convert)
+cli.section("Models", models, default, pull, list_, rm, inspect, convert)
 cli.section("This device", doctor, tune, bench)
 cli.section("Shell", completion)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .loading import entry_of, licence
+from .loading import entry_of, licence, looking_at_the_hub
 from .options import json_option
 from .parameters import ModelType
-from .render import count, say, say_json, size, table
+from .render import count, say, say_json, say_wrapped, size, table
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Entry, PublishedHead
+    from edgespec.hub import Entry, Place, PublishedHead
 
-_N_CTX = 4096  # context length that the list counts memory for
+_USES = ("chat", "code", "reasoning", "draft", "base")  # as the list is sorted
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
@@ -33,32 +33,57 @@ def models(reference: str | None, as_json: bool) -> None:
     from edgespec import hub
 
     if reference is not None:
-        _show_entry(hub.entry(reference.partition(":")[0]), as_json)
+        name = reference.partition(":")[0]
+        with looking_at_the_hub(name):
+            entry = hub.entry(name)
+        _show_entry(entry, as_json)
         return
-    rows = [_row(entry) for entry in hub.entries().values()]
+    here = hub.places()
+    rows = [_row(entry, here) for entry in hub.entries().values()]
     if as_json:
         say_json(rows)
         return
+    say_to_take(here)
+    rows.sort(key=lambda row: (_USES.index(row["use"]), not row["fast_enough"], -row["parameters"]))
     table(
-        ("name", "parameters", "quantisation", "size", "memory", "licence", "drafts", "on disk"),
+        ("name", "for", "size", "memory", "tokens/s", "on disk", "licence", "drafts"),
         [
             (
                 row["name"],
-                count(row["parameters"]),
-                row["files"][0]["quantisation"],
+                row["use"],
                 size(row["files"][0]["size"]),
                 size(row["files"][0]["memory"]),
+                f"{row['tokens_per_second']:.0f}" if row["fits"] else "too large",
+                ", ".join(f["quantisation"] for f in row["files"] if f["path"]) or "no",
                 row["licence"],
                 ", ".join(row["drafts"]) or "–",
-                ", ".join(f["quantisation"] for f in row["files"] if f["path"]) or "no",
             )
             for row in rows
         ],
+        drop=("drafts", "licence", "for", "memory", "on disk"),
     )
-    say(f"memory: weights and {_N_CTX} tokens of context; option -c changes the context", err=True)
+    say(
+        f"memory: weights and {hub.N_CTX} tokens of context; -c changes the context · tokens/s: "
+        "expected on this device without drafts · `edgespec models NAME` shows one model",
+        err=True,
+    )
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def say_to_take(here: list[Place]) -> None:
+    """Write the models to take on this device: what each is good at, and what it takes."""
+    from edgespec import hub
+
+    where = " or ".join(f"{place.name}, {size(place.memory)} of memory free" for place in here)
+    say(f"to take on this device ({where}):")
+    say()
+    for reference, description, about in hub.advice(here):
+        say(f"  {reference}")
+        say_wrapped(description, "    ")
+        say_wrapped(about, "    ")
+    say()
+
+
+def _row(entry: Entry, here: list[Place]) -> dict[str, Any]:
     from edgespec import hub
 
     files = [
@@ -66,22 +91,27 @@ def _row(entry: Entry) -> dict[str, Any]:
             "quantisation": file.quantisation,
             "filename": file.filename,
             "size": file.size,
-            "memory": entry.memory(file, _N_CTX),
+            "memory": entry.memory(file, hub.N_CTX),
             "path": _text(hub.resolve(f"{entry.name}:{file.quantisation}")),
         }
         for file in entry.files
     ]
+    pick = hub.pick(entry, entry.files[0], here)
     return {
         "name": entry.name,
         "title": entry.title,
         "description": entry.description,
+        "use": entry.use,
         "parameters": entry.parameters,
         "context": entry.context,
         "licence": entry.licence,
         "licence_url": entry.licence_url,
         "drafts": list(entry.drafts),
         "heads": [_head_row(head) for head in entry.heads],
-        "default": entry.name == hub.default_model,
+        "default": hub.chosen().partition(":")[0] == entry.name,
+        "fits": pick is not None,
+        "fast_enough": bool(pick and pick.is_fast_enough),
+        "tokens_per_second": pick.speed if pick else None,
         "files": files,
     }
 
@@ -92,13 +122,16 @@ def _head_row(head: PublishedHead) -> dict[str, Any]:
 
 def _show_entry(entry: Entry, as_json: bool) -> None:
     """Show one model, the files that there are of it, and what drafts for it."""
-    row = _row(entry)
+    from edgespec import hub
+
+    row = _row(entry, hub.places())
     if as_json:
         say_json(row)
         return
     facts = {
         "name": f"{entry.name}: {entry.title}",
         "about": entry.description,
+        "for": entry.use,
         "parameters": count(entry.parameters),
         "context": f"{entry.context} tokens",
         "licence": licence(entry),

@@ -51,7 +51,7 @@ json_option = cloup.option_group(
 model_options = cloup.option_group(
     "Model",
     option(
-        "-m", "--model", type=ModelType(), show_default="smollm2-135m",
+        "-m", "--model", type=ModelType(), show_default="chosen once for this device",
         help="The model: a name that `edgespec models` lists, the path of a GGUF file or an ONNX "
         "folder, or of the hub: hf:org/repo, hf:org/repo:Q8_0, hf:org/repo/file.gguf.",
     ),
@@ -256,7 +256,8 @@ speculation_options = cloup.option_group(
 system_option = option("--system", help="System prompt.")
 
 reasoning_option = option(
-    "--reasoning-budget", type=int, metavar="N", show_default="-1",
+    "--reasoning-budget", type=int, metavar="N",
+    show_default="0 for a model that can do without, else -1",
     help="Largest number of tokens that a model reasons with before it answers: 0 for no "
     "reasoning, -1 for no limit.",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
-from .loading import announcement, entry_of, fetched, progress_bar
+from .loading import announcement, entry_of, fetched, looking_at_the_hub, progress_bar
 from .options import offline_option, option
 from .parameters import ModelType
 from .render import say, say_path, size, told
@@ -42,7 +42,8 @@ def pull(reference: str, target: str | None, precision: str, offline: bool, quie
     """
     from edgespec import hub
 
-    there = hub.resolve(reference)
+    with looking_at_the_hub(reference, offline=offline):
+        there = hub.resolve(reference)
     if target is not None or there is None:
         folder = _checkpoint(reference, offline, quiet)
         if folder:

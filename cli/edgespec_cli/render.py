@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,6 +62,15 @@ def say(text: str = "", *, err: bool = False) -> None:
 def say_lines(text: str) -> None:
     """Write lines of ours to stdout, as `say` does each."""
     click.echo(names(text))
+
+
+def say_wrapped(text: str, indent: str = "") -> None:
+    """Write a text to stdout, broken at blanks where stdout is a terminal."""
+    import textwrap
+
+    screen = console()
+    width = screen.width if screen.is_terminal else 10_000
+    say_lines(textwrap.fill(name(text), width, initial_indent=indent, subsequent_indent=indent))
 
 
 def say_json(value: Any, indent: int | None = 2) -> None:
@@ -262,16 +271,75 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=250)
 
 
-def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print rows under titles, each row on one line unless stdout is a terminal."""
+def table(
+    titles: tuple[str, ...],
+    rows: Iterable[tuple[str, ...]],
+    *,
+    drop: Iterable[str] = (),
+    wrap: Collection[str] = (),
+) -> None:
+    """Print rows under titles, each row on one line unless stdout is a terminal.
+
+    No cell is ever cut. Where a terminal is too narrow the columns of `drop` go, in this order;
+    those of `wrap` are texts, which may be broken at blanks.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(*titles, box=box.SIMPLE_HEAD if console().is_terminal else None)
-    for row in rows:
-        grid.add_row(*(Text(name(cell)) for cell in row))
+    cells = [[name(cell) for cell in row] for row in rows]
+    columns = {title: [title, *(row[at] for row in cells)] for at, title in enumerate(titles)}
+    screen = console()
+    if screen.is_terminal:
+        _drop(columns, drop, wrap, screen.width)
+    grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None)
+    for title, width in _widths(columns, wrap, screen.width).items():
+        grid.add_column(title, overflow="fold", width=width)
+    for row in list(zip(*columns.values(), strict=True))[1:]:
+        grid.add_row(*map(Text, row))
     show(grid)
+
+
+_LEAST_TEXT = 16  # columns of the screen that a text which is broken at blanks should have
+_LEAST = 8  # that are left for each further cell
+_BESIDE = 3  # beside each cell
+
+
+def _drop(
+    columns: dict[str, list[str]], drop: Iterable[str], wrap: Collection[str], most: int
+) -> None:
+    """Remove columns in this order until a table is narrow enough, or all of them are gone."""
+    least = {
+        title: max(_LEAST_TEXT, _longest(" ".join(texts).split()))
+        if title in wrap
+        else _longest(texts)
+        for title, texts in columns.items()
+    }
+    for title in drop:
+        if sum(least.values()) + _BESIDE * len(least) + 1 <= most:
+            return
+        del least[title], columns[title]
+
+
+def _widths(columns: dict[str, list[str]], wrap: Collection[str], most: int) -> dict[str, int]:
+    """Return how wide the columns become: names and figures get what they need, the narrow ones
+    first, and the texts share what is left.
+    """
+    needed = {title: _longest(texts) for title, texts in columns.items()}
+    left, found = most - _BESIDE * len(columns) - 1, dict.fromkeys(columns, 0)
+    order = sorted(columns, key=lambda title: (title in wrap, needed[title]))
+    for others, title in zip(reversed(range(len(order))), order, strict=True):
+        share = left // (others + 1) if title in wrap else left - _LEAST * others
+        found[title] = max(1, min(needed[title], share))
+        left -= found[title]
+    return found
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Return how many columns of the screen the longest text takes."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts))
 
 
 def show(grid: Table) -> None:

@@ -14,11 +14,11 @@ from . import errors, options
 from .answer import JsonSink, TextSink, play
 from .arguments import (
     FORMS,
-    chat_arguments,
     endless_repetition,
     exclusive,
     from_environment,
     is_typed,
+    reasoning_arguments,
     refuse_typed,
     sampling_arguments,
 )
@@ -246,7 +246,8 @@ def _events(
         prediction = read(file, getattr(file, "name", "the prediction"))
     if isinstance(prompt, list) or params["raw"]:
         return engine.stream(prompt, prediction=prediction, **sampling)
-    chat = engine.chat(params["system"], **chat_arguments(params))
+    chat = engine.chat(params["system"])
+    sampling = sampling | reasoning_arguments(params, chat)
     try:
         return chat.stream(str(prompt), prediction=prediction, **sampling)
     except edgespec.ContextFull:

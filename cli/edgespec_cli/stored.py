@@ -33,6 +33,7 @@ def list_(as_json: bool) -> None:
         table(
             ("name", "format", "size", "file"),
             [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in found],
+            drop=("file", "format"),
         )
     if not found:
         say("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
@@ -60,4 +61,8 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
             forget_learned(model.path)
             copy = discard_copy_of(model.path)  # while the file tells which one is its own
             also = " and its copy in a faster format" if copy else ""
+            was_default = hub.chosen() in (model.reference, str(model.path))
             say(f"deleted {what}{also}, {size(copy + hub.remove(model))} freed")
+            if was_default:
+                hub.forget_choice()
+                say("it was the default model; the next start chooses another", err=True)

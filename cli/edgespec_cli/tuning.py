@@ -67,7 +67,8 @@ def _show(found: edgespec.Tuning) -> None:
     say(f"{found.model}, {found.seconds:.0f} s")
     say()
     rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
-    table(("setting", "measured with", "tried: chosen", "why"), rows)
+    titles = ("setting", "measured with", "tried: chosen", "why")
+    table(titles, rows, drop=("measured with",), wrap=titles[1:])
     say()
     _show_widths(report["target"])
     say()
@@ -103,7 +104,8 @@ def _show_formats(found: edgespec.Tuning) -> None:
         )
         for one in found.formats
     ]  # fmt: skip
-    table(("file", "size", "ms a token", "ms for 4", "perplexity", "agrees with 16 bits"), rows)
+    titles = ("file", "size", "ms a token", "ms for 4", "perplexity", "agrees with 16 bits")
+    table(titles, rows, drop=("ms for 4", "size"), wrap=titles[-1:])
     say()
     say(f"recommended:   {found.recommendation}")
 
@@ -124,7 +126,9 @@ def _show_widths(target: dict[str, Any]) -> None:
             target["lengths"], target["ms"], target["ratio"], strict=True
         )
     ]  # fmt: skip
-    table(("cached", "t(1) ms", *(f"t({n})/t(1)" for _, n in shown[1:])), rows)
+    ratios = [f"t({n})/t(1)" for _, n in shown[1:]]
+    drop = [title for n in (24, 12, 6, 5, 3, 16, 2) if (title := f"t({n})/t(1)") in ratios]
+    table(("cached", "t(1) ms", *ratios), rows, drop=drop)
 
 
 def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
@@ -195,6 +199,8 @@ def _show_findings(findings: list[edgespec.Finding]) -> None:
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        grid.add_column(overflow="fold")
     for finding in findings:
         text = Text(name(finding.text))
         if finding.remedy:

@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -87,6 +87,14 @@ def stored(fingerprint: Mapping[str, Any]) -> Curve | None:
 def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
     """Keep a measured curve. Return its file, or None if nothing can be written."""
     return keep(fingerprint, asdict(curve))
+
+
+def curves() -> Iterator[tuple[dict[str, Any], Curve]]:
+    """Yield every curve that is kept, with its fingerprint. What cannot be read is left out."""
+    for path in kept_files.matching(folder(), "*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            entry = kept_files.read_json(path, _CurveEntry)
+            yield entry.fingerprint, Curve(entry.lengths, entry.widths, entry.seconds)
 
 
 def kept(fingerprint: Mapping[str, Any], kind: type[E]) -> E | None:

@@ -89,6 +89,16 @@ class Chat:
             raise
 
     @property
+    def may_skip_reasoning(self) -> bool:
+        """True for a model that reasons before it answers, and that its template can tell not to:
+        with a reasoning_budget of 0 it answers at once.
+        """
+        if not _may_reason(self._engine.tokenizer):
+            return False
+        reasoning = self._engine.answer_format.reasoning
+        return bool(reasoning and reasoning.switch)
+
+    @property
     def n_dropped(self) -> int:
         """The number of the oldest messages that no longer fit the context."""
         return self._context.n_dropped

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         ModelFile,
         PublishedHead,
         WheelSource,
-        default_model,
         entries,
         entry,
+        fallback_model,
+        vocabulary_model,
     )
+    from .chosen_model import choose, chosen, forget_choice, note_silence, was_silent
     from .downloads import choices, pull
     from .head_repositories import (
         HeadRepository,
@@ -25,6 +27,19 @@ if TYPE_CHECKING:
         pull_head,
         targets_of,
     )
+    from .hub_client import answers, is_off, search
+    from .ladder import (
+        N_CTX,
+        UNASKED,
+        Pick,
+        Place,
+        advice,
+        pick,
+        picks,
+        places,
+        to_take,
+        usable_on_disk,
+    )
     from .references import names_model, resolve
     from .removal import find, remove
     from .repositories import Choice
@@ -32,32 +47,51 @@ if TYPE_CHECKING:
     from .store import StoredModel, stored
 
 __all__ = [
+    "N_CTX",
+    "UNASKED",
     "Choice",
     "Entry",
     "HeadRepository",
     "HubSource",
     "ModelFile",
+    "Pick",
+    "Place",
     "Progress",
     "PublishedHead",
     "StoredModel",
     "WheelSource",
+    "advice",
+    "answers",
     "checkpoint_on_disk",
     "choices",
-    "default_model",
+    "choose",
+    "chosen",
     "entries",
     "entry",
+    "fallback_model",
     "find",
+    "forget_choice",
     "head_repository",
+    "is_off",
     "label",
     "models_dir",
     "names_model",
+    "note_silence",
+    "pick",
+    "picks",
+    "places",
     "pull",
     "pull_head",
     "remove",
     "resolve",
+    "search",
     "stored",
     "targets_of",
+    "to_take",
+    "usable_on_disk",
     "verify",
+    "vocabulary_model",
+    "was_silent",
 ]
 
 _MODULES = {  # imported when they are first asked for, which keeps `import edgespec` quick
@@ -67,10 +101,12 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "ModelFile",
         "PublishedHead",
         "WheelSource",
-        "default_model",
         "entries",
         "entry",
+        "fallback_model",
+        "vocabulary_model",
     ),
+    "chosen_model": ("choose", "chosen", "forget_choice", "note_silence", "was_silent"),
     "downloads": ("choices", "pull"),
     "head_repositories": (
         "HeadRepository",
@@ -78,6 +114,19 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "head_repository",
         "pull_head",
         "targets_of",
+    ),
+    "hub_client": ("answers", "is_off", "search"),
+    "ladder": (
+        "N_CTX",
+        "UNASKED",
+        "Pick",
+        "Place",
+        "advice",
+        "pick",
+        "picks",
+        "places",
+        "to_take",
+        "usable_on_disk",
     ),
     "references": ("names_model", "resolve"),
     "repositories": ("Choice",),

@@ -13,9 +13,16 @@ from ..backends.files import has_folder
 from ..errors import ConfigError, ModelNotFound
 from ..schema import convert
 
-default_model = "smollm2-135m"
+fallback_model = "smollm2-135m"
+"""What is run where no better model fits, or none can be had; from the package index."""
+
+vocabulary_model = "smollm2-135m"
+"""Whose vocabulary is taken where one is needed and no model was named. It never moves: documents
+are kept in it.
+"""
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+Use = Literal["chat", "code", "reasoning", "draft", "base"]
 HeadKind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash"]
 
 
@@ -98,6 +105,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same vocabulary, best first. heads: trained for it, best first. files: the first one is what the
     bare name means. licence: an SPDX identifier, or a name whose text is at licence_url.
     n_layer, n_head_kv and head_dim give the memory of the KV cache; None where not known.
+
+    use: what it is for: chat, code, reasoning (at length, before every answer), draft (too small
+    to be company) or base (not trained to chat). recommended: one of those among which `ladder`
+    chooses for a device.
     """
 
     name: str
@@ -108,6 +119,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: int
     context: int
     files: Annotated[tuple[ModelFile, ...], msgspec.Meta(min_length=1)]
+    use: Use = "chat"
+    recommended: bool = False
     licence_url: str = ""
     template: str = ""
     drafts: tuple[str, ...] = ()

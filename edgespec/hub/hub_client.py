@@ -7,11 +7,13 @@ import errno
 import importlib
 import logging
 import os
+import queue
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,6 +25,7 @@ from .storage import Progress, models_dir, verify_or_delete
 
 # The client is imported where it is needed: `import edgespec` has to be quick.
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
@@ -42,6 +45,57 @@ def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
     except Exception as error:
         raise _hub_error(error, HubSource(repo, "", revision)) from error
     return {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+
+def is_off() -> bool:
+    """Return True if HF_HUB_OFFLINE forbids to ask the hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def answers(repo: str, timeout_s: float = 2.0) -> bool:
+    """Return whether the hub knows a repository; it is asked once, and for so long at most."""
+    import huggingface_hub
+
+    return (
+        _within(timeout_s, lambda: huggingface_hub.model_info(repo, timeout=timeout_s)) is not None
+    )
+
+
+def search(name: str, timeout_s: float = 5.0) -> list[str]:
+    """Return the repositories of the hub with GGUF models of a name, the most downloaded first.
+
+    There are none where the hub must not be asked, or does not answer in time.
+    """
+    import huggingface_hub
+
+    def ask() -> list[str]:
+        found = huggingface_hub.list_models(search=name, filter="gguf", sort="downloads", limit=5)
+        return [model.id for model in found]
+
+    return [] if is_off() else _within(timeout_s, ask) or []
+
+
+def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
+    """Return what a question to the hub gives, None if it fails or takes longer.
+
+    A thread of its own asks: looking up a name may take longer than any time limit of the client.
+    """
+    replies: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            replies.put(ask())
+        except Exception as error:  # its transport, and so its exceptions, differ by version
+            log.info("the hub does not answer: %s", _root(error))
+            replies.put(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return replies.get(timeout=timeout_s)
+    except queue.Empty:
+        return None
 
 
 def cached(source: HubSource) -> Path | None:

@@ -14,6 +14,7 @@ from ..loading.models import Reference
 from .findings import Finding
 from .machine_checks import check_machine
 from .model_checks import check_model
+from .model_choice import models_to_take
 from .verifier_checks import check_verifier
 
 logger = logging.getLogger("edgespec.measure.doctor")
@@ -30,7 +31,8 @@ def diagnose(
     progress: Callable[[str], None] = logger.info,
     **options: Any,
 ) -> list[Finding]:
-    """Return findings about this machine and build, and about a model and its draft if named.
+    """Return findings about this machine and build, and about a model and its draft if named, or
+    else which models to take here.
 
     Arguments are those of `load`. progress: is told what is done. Nothing is written, nothing is
     downloaded. Raises ConfigError for impossible options; whatever else goes wrong is a finding.
@@ -39,7 +41,9 @@ def diagnose(
     SamplingParams(temperature=temperature)
     try:
         found = list(check_machine())
-        if model is not None:
+        if model is None:
+            found += models_to_take()
+        else:
             about = check_model(model, draft, config, draft_options or {}, options, temperature)
             busy = any(finding.subject == "load" for finding in found)
             for finding in about:

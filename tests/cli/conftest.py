@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import edgespec
+from edgespec.hub import hub_client
 from edgespec_cli.main import cli
 
 END = 256
@@ -34,6 +35,16 @@ TOOLS = (  # ChatML with tools and reasoning
     "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+NOT_THOUGHT = "<think>\n\n</think>\n\n"
+THINKS = TOOLS.replace(  # and a switch for reasoning, as Qwen3 has it
+    "<|im_start|>assistant\n{% endif %}",
+    "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+    + NOT_THOUGHT
+    + "{% endif %}{% endif %}",
+)
+
+TEMPLATES = {"tools.gguf": TOOLS, "thinks.gguf": THINKS}
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -120,6 +131,8 @@ def next_probs(tokens: Sequence[int]) -> np.ndarray:
         answer = "result: " + user[:80]
     else:
         answer = ANSWERS.get(user, "echo: " + user) if in_turn else " and on"
+    if said.startswith(NOT_THOUGHT.encode()):
+        said, answer = said[len(NOT_THOUGHT) :], "at once"
     answer = answer.replace("{system}", system or "none")
     answer = answer.replace("{turns}", str(before.count("user\n")))
     if user == "slow" and said:
@@ -147,9 +160,7 @@ def load(model: str, draft: str | None = "auto", **arguments: Any) -> edgespec.E
     n_ctx = config.n_ctx or 4096
     return edgespec.assemble(
         edgespec.ToyModel(next_probs, vocab_size=257, n_ctx=n_ctx),
-        edgespec.ToyTokenizer(
-            vocab, eog=[END], chat_template=TOOLS if model.endswith("tools.gguf") else None
-        ),
+        edgespec.ToyTokenizer(vocab, eog=[END], chat_template=TEMPLATES.get(Path(model).name)),
         speculative_config=arguments["speculative_config"],
         description={
             "model": {"file": model, "n_threads": 1},
@@ -206,9 +217,12 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path / "corpus"))
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub_client, "answers", lambda repo: False)
+    monkeypatch.setattr(hub_client, "search", lambda name: [])
     monkeypatch.setattr(edgespec, "load", load)
     monkeypatch.chdir(tmp_path)
-    for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf", "tools.gguf"):
+    for name in ("toy.gguf", "broken.gguf", "interrupted.gguf", "draft.gguf", *TEMPLATES):
         (tmp_path / name).touch()
     return Cli(tmp_path)
 

@@ -82,7 +82,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     ("line", "says"),
     [
         ("/stat", "unknown command /stat; did you mean '/stats'?"),
-        ("/xyzzy", "known: /help, /stats, /continue, /set, /model, /spec, /system, /tools, /reset"),
+        ("/xyzzy", "known: /help, /stats, /continue, /set, /model, /spec, /think, /system, "),
         ("/spec maybe", "/spec takes on or off"),
         ("/set temp warm", "/set temp: 'warm' is not a valid float"),
         ("/set temp -1", "temperature must be"),

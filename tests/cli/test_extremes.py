@@ -30,6 +30,7 @@ NEEDED = {  # what a command needs to come to the use of its options
     ("corpus", "list"): [],
     ("corpus", "clear"): [],
     ("models",): [],
+    ("default",): [],
     ("pull",): ["--offline", "tiny.gguf"],
     ("list",): [],
     ("rm",): ["tiny"],

@@ -13,8 +13,9 @@ from click.shell_completion import ShellComplete
 
 import edgespec
 from edgespec import hub
+from edgespec.costs.places import Place
 from edgespec.decoding.owners import OwnRates
-from edgespec.hub import catalogue, hub_client
+from edgespec.hub import catalogue, hub_client, ladder
 from edgespec.loading.kept import Kept
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
@@ -23,27 +24,54 @@ from tests.helpers import gguf_files, libllama
 from tests.helpers.catalogue import HEADS, TOML
 
 
-def test_models_lists_the_catalogue(edgespec_cli):
+def test_models_begins_with_what_to_take_and_lists_the_catalogue(edgespec_cli, monkeypatch):
+    laptop = [Place("processor", 6_500_000_000, 24e9)]
+    monkeypatch.setattr(ladder, "places", lambda: laptop)
     result = edgespec_cli("models")
     assert result.exit_code == 0
-    rows = result.stdout.splitlines()
-    assert len(rows) == 1 + len(hub.entries())
-    row = next(row for row in rows if " smollm2-135m " in row)
-    for cell in ("135M", "Q4_1", "98.4 MB", "192.7 MB", "Apache-2.0"):
-        assert cell in row
-    assert row.rstrip().endswith("no")
-    assert "4096 tokens of context" in result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "to take on this device (processor, 6.5 GB of memory free):"
+    title = next(i for i, line in enumerate(lines) if line.split()[:1] == ["name"])
+    taken = [line.strip() for line in lines[:title] if line.startswith("  ") and line[2] != " "]
+    assert taken == ["qwen3-4b", "qwen3-0.6b:Q4_K_M", "qwen2.5-coder-1.5b"]
+    assert "2.5 GB to fetch, 5.4 GB of memory with its draft model qwen3-0.6b:Q4_K_M" in lines[4]
+    assert lines[4].endswith("about 10 tokens/s (typical, not measured)")
+    rows = [line.split() for line in lines[title + 1 :]]
+    assert {row[0] for row in rows} == set(hub.entries())
+    named = {row[0]: " ".join(row) for row in rows}
+    assert named["smollm2-135m"] == "smollm2-135m draft 98.4 MB 287.1 MB 244 no Apache-2.0 –"
+    assert "too large" in named["qwen3-8b"]
+    uses = [hub.entry(row[0]).use for row in rows]
+    assert uses == sorted(uses, key=["chat", "code", "reasoning", "draft", "base"].index)
+    chat = [row[0] for row, use in zip(rows, uses, strict=True) if use == "chat"]
+    assert chat[0] in ("qwen3-4b", "gemma-3-4b-it")  # the largest that is fast enough
+    assert set(chat[-3:]) == {"llama-3.1-8b", "qwen3-8b", "qwen2.5-7b"}  # those that are not
+    assert "8192 tokens of context" in result.stderr
 
 
 def test_models_as_json(edgespec_cli):
+    hub.choose("qwen3-4b:Q8_0")
     rows = json.loads(edgespec_cli("models", "--json").stdout)
     assert [row["name"] for row in rows] == list(hub.entries())
-    assert [row["name"] for row in rows if row["default"]] == [hub.default_model]
+    assert [row["name"] for row in rows if row["default"]] == ["qwen3-4b"]
     assert all(file["path"] is None for row in rows for file in row["files"])
     files = {row["name"]: row["files"][0] for row in rows}
-    kv_cache = 2 * 2 * 30 * 3 * 64 * 4096  # keys and values, two bytes, layers, heads, their size
+    kv_cache = 2 * 2 * 30 * 3 * 64 * 8192  # keys and values, two bytes, layers, heads, their size
     assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache
     assert all(file["memory"] > file["size"] for file in files.values())
+
+
+def test_a_name_that_the_catalogue_does_not_have_is_looked_up_at_the_hub(edgespec_cli, monkeypatch):
+    asked = []
+    monkeypatch.setattr(hub_client, "search", lambda name: asked.append(name) or ["org/New-GGUF"])
+    for args in (("pull", "new-4b"), ("run", "-m", "new-4b", "hello"), ("models", "new-4b")):
+        told = edgespec_cli(*args)
+        assert told.exit_code == 1
+        assert "The hub has hf:org/New-GGUF: give one of these instead" in told.stderr
+    assert asked == ["new-4b"] * 3
+    for args in (("pull", "./new.gguf"), ("pull", "new-4b", "--offline"), ("pull", "org/new")):
+        assert "The hub has" not in edgespec_cli(*args).stderr
+    assert len(asked) == 3
 
 
 def test_models_shows_one_with_what_drafts_for_it(edgespec_cli, monkeypatch):

