@@ -308,6 +308,7 @@ class Stats:
     tokens_per_second: emitted tokens after the first over the time since the first.
     speedup: what plain decoding would have taken for these tokens, by what it was measured to
     take on this device (plain_s), over the time since the first; None where it was not measured.
+    speculation, sampling: how the request was decoded, in words.
     """
 
     num_prompt_tokens: int = 0
@@ -329,6 +330,7 @@ class Stats:
     total_s: float = 0.0
     plain_s: float = 0.0
     speculation: str = ""
+    sampling: str = ""
 
     def add(self, step: StepStats) -> None:
         """Count one step."""

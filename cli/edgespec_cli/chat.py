@@ -186,6 +186,8 @@ def _shown(
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
             talk.screen.remark(figures(completion, others_of(meter)))
+            if talk.totals["answers"] == 1:
+                talk.screen.remark(f"sampling: {talk.sampled()}")
             if told := talk.suggestion():
                 talk.screen.remark(told)
         if not completion.token_ids:

@@ -54,6 +54,10 @@ class Conversation:
         ):
             self.totals[name] = self.totals.get(name, 0) + value
 
+    def sampled(self) -> str:
+        """Return in words how answers are sampled, and who says so."""
+        return self.engine.sampling.describe(self.sampling)
+
     def summary(self) -> str:
         """Return in a few words how the model was loaded."""
         about = self.engine.describe()
@@ -131,8 +135,8 @@ def load(talk: Conversation, path: Path) -> list[str]:
         saved_with = shown(str(data.get("model")))
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
     if sampling != talk.sampling:
-        remarks.append(f"sampling as saved: {sampling or 'the defaults'}")
-    talk.sampling = sampling
+        talk.sampling = sampling
+        remarks.append(f"sampling as saved: {sampling or talk.sampled()}")
     return remarks
 
 

@@ -153,6 +153,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
             completion, interrupted = play(engine, events, sink)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion, others_of(meter)), stderr=True)
+            screen.remark(f"sampling: {engine.sampling.describe(sampling)}", stderr=True)
             if told := suggestion(engine, ctx.params):
                 screen.remark(told, stderr=True)
         if not interrupted:

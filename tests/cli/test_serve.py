@@ -50,7 +50,8 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     assert result.exit_code == 0
     assert re.fullmatch(
         r"serving toy at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
-        r"speculation: prompt lookup\nverifying for no devices: this target keeps one .*\n",
+        r"speculation: prompt lookup\nsampling: greedy\n"
+        r"verifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
     engine, settings, sock = started[0]
