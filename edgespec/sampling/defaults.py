@@ -38,12 +38,15 @@ class SamplingDefaults:
         return params if params.temperature else build(SamplingParams, named)
 
     def replaced(self, named: Mapping[str, Any]) -> SamplingDefaults:
-        """Return these defaults with some settings replaced. Raises ConfigError."""
+        """Return these defaults with some settings replaced; at temperature 0 with those alone.
+
+        Raises ConfigError.
+        """
         if not isinstance(named, Mapping) or any(name not in SETTINGS for name in named):
             raise ConfigError(f"sampling is made of {', '.join(SETTINGS)}, got {named!r:.80}")
         params = self.params(named)
-        settings = {name: getattr(params, name) for name in SETTINGS}
-        return SamplingDefaults(settings, self._source(named))
+        settings = self.settings if params.temperature or "temperature" not in named else {}
+        return SamplingDefaults({**settings, **named}, self._source(named))
 
     def describe(self, named: Mapping[str, Any]) -> str:
         """Return in one line how a request that names these fields is sampled, and who says so."""

@@ -87,7 +87,7 @@ def test_what_is_hostile_or_not_done_here_is_left_out_with_one_line(tmp_path, ca
 
 
 def test_only_hostile_values_are_none(tmp_path):
-    assert loaded(gguf(tmp_path, temp=(FLOAT, -1.0))) == LLAMA_CPP.replaced({})
+    assert loaded(gguf(tmp_path, temp=(FLOAT, -1.0))) == LLAMA_CPP
 
 
 @pytest.mark.parametrize(("config", "expected"), [
@@ -123,6 +123,7 @@ def test_generation_config_beside_a_graph(tmp_path):
     ):
         (graph.parent / "generation_config.json").write_text(json.dumps(config))
         assert loaded(graph).params({}) == expected
+    assert loaded(graph).params({"temperature": 0.5}) == SamplingParams(0.5, 5)
 
 
 # --- the catalogue -------------------------------------------------------------------------------
