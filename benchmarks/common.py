@@ -28,6 +28,8 @@ def model(name: str) -> Path:
 
 
 N_TOKENS, DEPTH = 128, 4
+GREEDY = {"temperature": 0}
+"""Sampling of engines whose texts are compared, whatever the makers of a model recommend."""
 SHARES = {"translation": 5, "summarization": 5, "qa": 4, "math_reasoning": 4, "rag": 4}
 
 
@@ -54,7 +56,11 @@ def load_fixed(
     """
     if draft == "auto":
         auto = {"draft_memory": "off", "draft_corpus": ()}  # questions are asked more than once
-        return known(lambda: load(model(target), n_ctx=4096, speculative_config=auto, **options))
+        return known(
+            lambda: load(
+                model(target), n_ctx=4096, speculative_config=auto, **options, sampling=GREEDY
+            )
+        )
     config = {
         "method": spec_type or ("draft_model" if draft else "suffix"),
         "num_speculative_tokens": depth,
@@ -62,7 +68,14 @@ def load_fixed(
     }
     draft_path = model(draft) if draft else None
     return known(
-        lambda: load(model(target), draft_path, n_ctx=4096, speculative_config=config, **options)
+        lambda: load(
+            model(target),
+            draft_path,
+            n_ctx=4096,
+            speculative_config=config,
+            **options,
+            sampling=GREEDY,
+        )
     )
 
 

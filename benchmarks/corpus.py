@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import edgespec
-from benchmarks.common import chat_prompt, known, model, save, spread
+from benchmarks.common import GREEDY, chat_prompt, known, model, save, spread
 from edgespec import backends
 from edgespec.config import SamplingParams
 from edgespec.corpus import collection
@@ -63,7 +63,9 @@ def prompts(how: str, file: str | None) -> list[str]:
 def opened(name: str, memory: str) -> edgespec.Engine:
     """Return an engine that has learned nothing from others."""
     config = {"draft_memory": memory, "draft_corpus": (), "remember": "nothing"}
-    return known(lambda: edgespec.load(model(name), n_ctx=4096, speculative_config=config))
+    return known(
+        lambda: edgespec.load(model(name), n_ctx=4096, speculative_config=config, sampling=GREEDY)
+    )
 
 
 def seconds_per_token(done: edgespec.Completion) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 
 import edgespec
-from benchmarks.common import chat_prompt, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, median, model, save
 from edgespec import EngineConfig
 from edgespec.costs.measuring import fill, timed
 from edgespec.loading.models import open_model
@@ -84,7 +84,7 @@ def against_bare(name, **options):
     """Tokens/s of the engine over the bare loop's, round by round."""
     config = {"method": "none"}
     with edgespec.load(
-        model(name), None, speculative_config=config, n_ctx=1024, **options
+        model(name), None, speculative_config=config, n_ctx=1024, **options, sampling=GREEDY
     ) as engine:
         target = engine._session._verifier._model
         prompt = chat_prompt(engine, "Tell me about the history of the bicycle.")

@@ -36,7 +36,8 @@ def environment(home: Path) -> dict[str, str]:
 
 def first_token(python: str | Path, file: Path, command: Sequence[str], home: Path) -> float:
     """Return the seconds until the first byte on stdout, which has nothing but the answer."""
-    call = [python, "-m", "edgespec_cli", *command, "-m", file, "-n", str(N_TOKENS), "-q"]
+    options = ["-m", file, "-n", str(N_TOKENS), "-q", "--temp", "0"]
+    call = [python, "-m", "edgespec_cli", *command, *options]
     began = time.perf_counter()
     with subprocess.Popen(
         call,

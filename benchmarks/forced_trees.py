@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.common import chat_prompt, model, save, spread
+from benchmarks.common import GREEDY, chat_prompt, model, save, spread
 from benchmarks.equality import gap, noise_of
 from edgespec import Engine, backends, load
 from edgespec.cache.token_cache import TokenCache
@@ -92,7 +92,7 @@ def forced(target: str, n_ctx: int, invariant: bool) -> tuple[Engine, ForcedTree
     }  # fmt: skip
     options = {"n_ctx": n_ctx, "batch_invariant": invariant}
     with registered():
-        engine = load(model(target), None, speculative_config=config, **options)
+        engine = load(model(target), None, speculative_config=config, **options, sampling=GREEDY)
     drafter = engine._session._drafters[0]
     assert isinstance(drafter, ForcedTrees)
     return engine, drafter

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 import edgespec
-from benchmarks.common import model, save
+from benchmarks.common import GREEDY, model, save
 from edgespec import Engine, EngineConfig, Stats
 from edgespec.backends.base import FINAL, HiddenStates
 from edgespec.convert.heads.conversion import convert_head
@@ -184,7 +184,12 @@ def main() -> None:
         for precision in PRECISIONS:
             made = convert_head(source, path, folder / precision, precision=precision)
             with edgespec.load(
-                path, made.path, n_ctx=2 * CHUNK, speculative_config=spec, batch_invariant=True
+                path,
+                made.path,
+                n_ctx=2 * CHUNK,
+                speculative_config=spec,
+                batch_invariant=True,
+                sampling=GREEDY,
             ) as engine:
                 stats[precision] = answered(engine, given.prompts)
             result[precision] = {

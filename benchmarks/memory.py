@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import edgespec
-from benchmarks.common import known, model, save
+from benchmarks.common import GREEDY, known, model, save
 
 
 def anonymous_mib() -> float:
@@ -33,7 +33,9 @@ def main() -> None:
     rng = random.Random(1)
     paths = model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b")
     config = {"draft_p_min": 0.0}
-    with known(lambda: edgespec.load(*paths, n_ctx=4096, speculative_config=config)) as engine:
+    with known(
+        lambda: edgespec.load(*paths, n_ctx=4096, speculative_config=config, sampling=GREEDY)
+    ) as engine:
         prompt = [rng.randrange(100, 100_000) for _ in range(2000)]
         for sampling in (
             {},

@@ -16,7 +16,7 @@ from collections import defaultdict
 
 import edgespec
 import edgespec.device
-from benchmarks.common import chat_prompt, known, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, known, median, model, save
 
 LOOPS, ROUNDS, REACTIONS = (0, 1, 2, 4), 5, 5
 N_TOKENS, LIMIT_S, SETTLE_S, STAY_S = 128, 10.0, 1.0, 4.0
@@ -78,7 +78,9 @@ def engines(name, stack):
 def opened(name, **options):
     config = {"draft_memory": "off"}  # questions are asked more than once
     return known(
-        lambda: edgespec.load(model(name), None, n_ctx=1024, speculative_config=config, **options)
+        lambda: edgespec.load(
+            model(name), None, n_ctx=1024, speculative_config=config, **options, sampling=GREEDY
+        )
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import edgespec
 import edgespec.backends.llama_cpp.batch as backend
-from benchmarks.common import chat_prompt, known, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, known, median, model, save
 from edgespec.backends.base import Capabilities
 from edgespec.types import Outputs
 
@@ -130,7 +130,9 @@ def main() -> None:
     results = {}
     paths = model("qwen2.5-coder-1.5b"), model("qwen2.5-coder-0.5b")
     config = {"method": "draft_model", "draft_p_min": 0.0}
-    with known(lambda: edgespec.load(*paths, n_ctx=2048, speculative_config=config)) as engine:
+    with known(
+        lambda: edgespec.load(*paths, n_ctx=2048, speculative_config=config, sampling=GREEDY)
+    ) as engine:
         prompt = chat_prompt(engine, "Write a Python class for a stack, with docstrings.")
         for name, sampling in SETTINGS.items():
             outside, small = [], []

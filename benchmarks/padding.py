@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import edgespec
-from benchmarks.common import chat_prompt, known, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, known, median, model, save
 from edgespec import EngineConfig
 from edgespec.loading.models import open_model
 
@@ -91,6 +91,7 @@ def answers(int4: Path, rounds: int) -> Iterator[tuple[str, float]]:
                     lambda method=method, invariant=invariant: edgespec.load(
                         int4, None, n_ctx=1024, batch_invariant=invariant,
                         speculative_config={"method": method, "draft_memory": "off"},
+                        sampling=GREEDY,
                     )
                 )
             )

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import edgespec
-from benchmarks.common import chat_prompt, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, median, model, save
 from edgespec.backends.llama_cpp.library import lib
 
 N_TOKENS, ROUNDS = 64, 15
@@ -50,7 +50,7 @@ def main() -> None:
     results = {}
     for name in sys.argv[1:]:
         with edgespec.load(
-            model(name), None, speculative_config={"method": "none"}, n_ctx=2048
+            model(name), None, speculative_config={"method": "none"}, n_ctx=2048, sampling=GREEDY
         ) as engine:
             target = engine._session._verifier._model
             prompt = chat_prompt(engine, "Tell me about the history of the bicycle.")

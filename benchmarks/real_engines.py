@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 
 import edgespec
-from benchmarks.common import model
+from benchmarks.common import GREEDY, model
 from edgespec import SamplingParams
 from edgespec.config import RemoteConfig
 from edgespec.decoding.output import Output
@@ -168,7 +168,11 @@ def main() -> None:
             make_folder(python, Path(file))
         process, url = start(kind, python, file)
     target = edgespec.load(
-        model("smollm2-135m"), None, n_ctx=512, speculative_config={"method": "none"}
+        model("smollm2-135m"),
+        None,
+        n_ctx=512,
+        speculative_config={"method": "none"},
+        sampling=GREEDY,
     )
     runs, equal = [], 0
     recipes = {"vllm": ("fan-out", "prompt_logprobs"), "sglang": ("input logprobs",)}

@@ -27,7 +27,7 @@ import threading
 import time
 
 import edgespec
-from benchmarks.common import chat_prompt, known, load_fixed, model, save, spread
+from benchmarks.common import GREEDY, chat_prompt, known, load_fixed, model, save, spread
 from tests.helpers.delaying import Proxy
 
 TRIPS_MS = (0, 20, 50, 100, 200)
@@ -60,7 +60,7 @@ def served(target: str, *options: str, cores: set[int] | None = None):
 
 def connected(port: int, target: str, **options) -> edgespec.Engine:
     remote = edgespec.RemoteConfig(f"ws://127.0.0.1:{port}", tokenizer=model(target))
-    return edgespec.connect(remote, **options)
+    return edgespec.connect(remote, **options, sampling=GREEDY)
 
 
 def wait_until_measured(port: int, target: str) -> None:
@@ -97,6 +97,7 @@ def equality(name, target, draft=None, *, file):
                 draft and model(draft),
                 speculative_config=config,
                 n_ctx=4096,
+                sampling=GREEDY,
             )
         ) as far,
     ):  # fmt: skip
@@ -169,7 +170,7 @@ def trips(name, target, draft, *, file):
     alone = {"n_ctx": 4096, "n_threads": len(cores) - half}
     with (
         served(target, *threads, cores=set(cores[:half])) as port,
-        known(lambda: edgespec.load(model(target), None, **alone)) as local,
+        known(lambda: edgespec.load(model(target), None, **alone, sampling=GREEDY)) as local,
     ):
         prompts = questions(file, local, N_QUESTIONS)
         proxy = Proxy(port)
@@ -180,7 +181,7 @@ def trips(name, target, draft, *, file):
             for way, (config, how) in ways.items():
                 with known(
                     lambda config=config: edgespec.connect(
-                        url, model(draft), speculative_config=config, **alone
+                        url, model(draft), speculative_config=config, **alone, sampling=GREEDY
                     )
                 ) as far:
                     if how:

@@ -25,7 +25,7 @@ import threading
 from pathlib import Path
 
 import edgespec
-from benchmarks.common import chat_prompt, median, model, save
+from benchmarks.common import GREEDY, chat_prompt, median, model, save
 from benchmarks.equality import gap, noise_of
 from edgespec import Completion, Engine
 from tests.helpers.served import NODES, connected, serving
@@ -109,7 +109,7 @@ def plain_answers(target: str, n: int, invariant: bool) -> list[Question]:
     """Return the questions, answered by plain decoding in this process."""
     plain = {"method": "none"}
     options = {"n_ctx": 2048, "batch_invariant": invariant, "speculative_config": plain}
-    with edgespec.load(model(target), **options) as engine:
+    with edgespec.load(model(target), **options, sampling=GREEDY) as engine:
         return [Question(engine, text, n) for text in TEXTS]
 
 

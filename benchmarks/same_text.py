@@ -11,14 +11,14 @@ from __future__ import annotations
 import sys
 
 import edgespec
-from benchmarks.common import chat_prompt, model, save, spread
+from benchmarks.common import GREEDY, chat_prompt, model, save, spread
 
 
 def texts(name, prompts, n):
     kv = "f32" if name.endswith("-f32") else "f16"
     with edgespec.load(
         model(name), None, speculative_config={"method": "none"}, n_ctx=4096,
-        type_k=kv, type_v=kv, flash_attn="off",
+        type_k=kv, type_v=kv, flash_attn="off", sampling=GREEDY,
     ) as engine:  # fmt: skip
         for i, prompt in enumerate(prompts):
             yield engine.generate(prompt, max_tokens=n, logprobs=5)
@@ -35,7 +35,7 @@ def main() -> None:
     n = int(rest[0]) if rest else 48
     questions = list(spread(file))
     with edgespec.load(
-        model(first), None, speculative_config={"method": "none"}, n_ctx=4096
+        model(first), None, speculative_config={"method": "none"}, n_ctx=4096, sampling=GREEDY
     ) as engine:
         prompts = [chat_prompt(engine, text) for _, _, text in questions]
     differences = []

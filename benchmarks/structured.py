@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import edgespec
-from benchmarks.common import save
+from benchmarks.common import GREEDY, save
 from edgespec.bench.peers import Mode, Peer, Weights
 from edgespec.decoding.constraints import GrammarMatcher
 from edgespec.decoding.prompts import ConversationEncoder
@@ -176,7 +176,9 @@ def main() -> None:
     parser.add_argument("--name")
     given = parser.parse_args()
     config = {"draft_memory": "off", "draft_corpus": ()}
-    with edgespec.load(given.target, given.draft, n_ctx=1024, speculative_config=config) as engine:
+    with edgespec.load(
+        given.target, given.draft, n_ctx=1024, speculative_config=config, sampling=GREEDY
+    ) as engine:
         engine.measure()
         peer = started(given.target) if given.peer else None
         bench = Bench(engine, peer, given.rounds)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jsonschema_rs
 
 import edgespec
-from benchmarks.common import save
+from benchmarks.common import GREEDY, save
 
 
 @dataclass
@@ -175,7 +175,9 @@ def main() -> None:
     ][: given.prompts]
     result: dict[str, Any] = {}
     config = {"draft_memory": "off", "draft_corpus": ()}
-    with edgespec.load(given.target, given.draft, n_ctx=2048, speculative_config=config) as engine:
+    with edgespec.load(
+        given.target, given.draft, n_ctx=2048, speculative_config=config, sampling=GREEDY
+    ) as engine:
         schemas = {tool.name: dict(tool.parameters) for tool in engine.chat(tools=TOOLS).tools}
         for choice in ("required", "auto"):
             found: dict[str, Counter[str]] = {}

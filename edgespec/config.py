@@ -161,7 +161,8 @@ class SamplingParams:
 
     Transforms are applied in this order: logit_bias, repetition_penalty (prompt and output),
     presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p.
-    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. logit_bias maps token ids
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. Where a request to an engine does
+    not name these and the penalties, it gets those of `Engine.sampling`. logit_bias maps token ids
     to what is added to their logits (-inf forbids). seed None: a fresh one every time.
 
     max_tokens None: until the context is full. time_limit_s: seconds, counted from the call;

@@ -312,6 +312,7 @@ class Stats:
     num_repeated_tokens: at the end of such an answer.
     num_accepted_prediction_tokens, num_rejected_prediction_tokens: of the drafted tokens, those
     that the request's prediction has after the same two tokens.
+    speculation, sampling: how the request was decoded, in words.
     """
 
     num_prompt_tokens: int = 0
@@ -336,6 +337,7 @@ class Stats:
     total_s: float = 0.0
     plain_s: float = 0.0
     speculation: str = ""
+    sampling: str = ""
 
     def add(self, step: StepStats) -> None:
         """Count one step."""

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 from edgespec import device, hub
+from edgespec.loading import recommendations
+from edgespec.sampling.defaults import GREEDY
 from tests.helpers.progress import Progress
 from tests.helpers.selection import Selection
 from tests.helpers.weights import FOLDER, coarse_copy
@@ -70,6 +72,17 @@ def quiet_machine():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(device, "cpu_seconds", cpu_seconds)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def greedy_models():
+    """Load models as greedy, whatever is recommended for them: tests compare texts. The tests in
+    tests/unit/loading/test_recommendations.py undo it.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for function in ("defaults_of", "remote_defaults"):
+            patched.setattr(recommendations, function, lambda *given: GREEDY)
         yield
 
 

@@ -330,6 +330,8 @@ def _shown(
             talk.has_said_why |= bool(
                 completion.token_ids and not completion.stats.num_draft_tokens
             )
+            if talk.totals["answers"] == 1:
+                talk.screen.remark(f"sampling: {talk.sampled()}")
             if said := advice(completion):
                 talk.screen.remark(said)
             if told := talk.suggestion():

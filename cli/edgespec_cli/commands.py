@@ -44,6 +44,7 @@ def _stats(talk: Conversation, rest: str) -> None:
     stats, all_ = talk.last.stats, talk.totals
     remark = talk.screen.remark
     remark(f"model: {talk.model} · {talk.summary()}")
+    remark(f"sampling: {talk.sampled()}")
     for line in conversation.buffers(talk):
         remark(line)
     remark(

@@ -72,6 +72,10 @@ class Conversation:
         plain = {} if self.speculate else {"disable_spec_decode": True}
         return self.sampling | self.reasoning | own | plain
 
+    def sampled(self) -> str:
+        """Return in words how answers are sampled, and who says so."""
+        return self.engine.sampling.describe(self.sampling)
+
     def summary(self) -> str:
         """Return in a few words how the model was loaded."""
         about = self.engine.describe()
@@ -152,8 +156,8 @@ def load(talk: Conversation, path: Path) -> list[str]:
         saved_with = shown(str(data.get("model")))
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
     if sampling != talk.sampling:
-        remarks.append(f"sampling as saved: {sampling or 'the defaults'}")
-    talk.sampling = sampling
+        talk.sampling = sampling
+        remarks.append(f"sampling as saved: {sampling or talk.sampled()}")
     talk.last, talk.has_said_why = None, False
     return remarks
 

@@ -138,7 +138,7 @@ verifier_options = cloup.option_group(
 sampling_options = cloup.option_group(
     "Sampling",
     option(
-        "--temp", type=float, show_default="0",
+        "--temp", type=float, show_default="the model's own, as with top-k to frequency-penalty",
         help="Temperature; 0 always takes the most likely token.",
     ),
     option("--top-k", type=int, help="Keep the K most likely tokens, 0 for all."),

@@ -155,6 +155,7 @@ def serve(ctx: click.Context) -> int:
                 f"serving {settings.model} at {url} · OpenAI's API under {url}/v1 · "
                 f"speculation: {engine.describe()['speculation']}"
             )
+            say(f"sampling: {engine.sampling.describe(settings.sampling)}")
             if sessions is not None:
                 say(f"verifying for devices: --verifier ws{url.removeprefix('http')}")
             elif why:

@@ -386,6 +386,11 @@ class Backend(Protocol):
         architecture's prefix ("block_count", "context_length", …). Raises ModelError and its kinds.
         """
 
+    def published_sampling(self, model: Any) -> dict[str, Any]:
+        """Return what the file of a FileModel of this backend recommends for sampling, unchecked,
+        under the names of generation_config.json. Raises ModelError and its kinds.
+        """
+
     def identity(self, path: Path) -> dict[str, Any]:
         """Return what stands for a file on this device with this build, whatever the settings."""
 

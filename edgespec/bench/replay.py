@@ -239,6 +239,7 @@ def table(
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
+    others = {*multiprocessing.active_children()}
     with ProcessPoolExecutor(initializer=_begin_worker) as pool:
         waiting = [
             pool.submit(rates, traces, [profiles[name] for name in names], setting)
@@ -250,7 +251,9 @@ def table(
                     speed[name][setting] = rate
                 progress(done, len(jobs))
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in {*multiprocessing.active_children()} - others:
+                worker.terminate()  # a job may take minutes
             raise
     for name, by_setting in speed.items():
         yield from _rows(name, by_setting, method, fixed)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..config import SamplingParams
 from ..decoding.engine import Engine
 from ..errors import ContextFull
 from .answers import Answer
@@ -93,14 +94,17 @@ class _Runner:
         self, prompt: Sequence[int], temperature: float, fields: dict[str, Any]
     ) -> tuple[str, Answer]:
         """Return the text of one answer, and what was measured; `fields` of Answer are known."""
-        sampling: dict[str, Any] = {"temperature": temperature, "max_tokens": self._max_tokens}
-        if temperature:
-            sampling |= {"top_k": 40, "top_p": 0.95}
+        params = SamplingParams(
+            temperature,
+            top_k=40 if temperature else 0,
+            top_p=0.95 if temperature else 1.0,
+            max_tokens=self._max_tokens,
+            disable_spec_decode=fields["mode"] == "plain",
+        )
         gaps: list[float] = []
         before, completion = self._meter.joules(), None
-        plainly = fields["mode"] == "plain"
         began = last = time.perf_counter()
-        for event in self._engine.stream(prompt, disable_spec_decode=plainly, **sampling):
+        for event in self._engine.run(prompt, params):  # whatever the model recommends
             if event.type == "token":
                 now = time.perf_counter()
                 gaps.append(now - last)

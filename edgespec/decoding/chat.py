@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
-from ..config import SamplingParams, build
+from ..config import build
 from ..errors import ConfigError
 from ..types import Completion, Event, ToolCall
 from . import messages as forms
@@ -110,10 +110,10 @@ class Chat:
     def stream(self, text: str, **settings: Any) -> Iterator[Event]:
         """Say something and yield the answer as it comes.
 
-        settings: fields of SamplingParams, of AnswerOptions for this answer alone, and `prediction`
-        as for Engine.stream. Calls of the last answer that were given no result stand as "no
-        result". Raises ContextFull if this turn alone is too long, ConfigError, TemplateError; the
-        conversation is then as it was before.
+        settings: fields of SamplingParams, in place of the engine's own, of AnswerOptions for this
+        answer alone, and `prediction` as for Engine.stream. Calls of the last answer that were
+        given no result stand as "no result". Raises ContextFull if this turn alone is too long,
+        ConfigError, TemplateError; the conversation is then as it was before.
         """
         if not isinstance(text, str):
             raise ConfigError(f"a message is text, got {text!r:.80}")
@@ -218,9 +218,9 @@ class Chat:
         if "tools" in settings:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
-        settings = dict(settings)
-        prediction = settings.pop("prediction", "")
-        params = build(SamplingParams, {k: v for k, v in settings.items() if k not in of_answer})
+        named = {k: v for k, v in settings.items() if k not in of_answer}
+        prediction = named.pop("prediction", "")
+        params = self._engine.sampling.params(named)
         interrupt = Interrupt(params.time_limit_s)
         if begun is not None and params.is_constrained:
             raise ConfigError("an answer with a form cannot go on; ask again with more max_tokens")

@@ -12,6 +12,7 @@ from ..backends.base import Model, Tokenizer
 from ..config import SamplingParams, build
 from ..errors import Aborted
 from ..sampling.base import Constraint, Request
+from ..sampling.defaults import GREEDY, SamplingDefaults, in_words
 from ..sampling.randomness import SeededRandomness
 from ..types import Abort, Completion, Event, Logprob, Stats
 from .chat import Chat
@@ -38,7 +39,8 @@ class Engine:
     the engine until it is exhausted or closed.
 
     target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
-    constraints: compiles what answers have to follow.
+    constraints: compiles what answers have to follow. sampling: the settings of requests that do
+    not name them; in words as text.
     idle_work: what is done between requests, on a thread of its own, for later ones: costs are
     measured, a draft model is copied in a faster format. A request that comes does not wait for it.
     kept: keeps what was learned, between requests now and then, and at the end.
@@ -55,8 +57,10 @@ class Engine:
         target: Model | None = None,
         works: Sequence[Work] = (),
         kept: Keeping | None = None,
+        sampling: SamplingDefaults = GREEDY,
     ) -> None:
         self.target = target
+        self.sampling = sampling
         self.tokenizer = tokenizer
         self.n_ctx = session.n_ctx
         self._session = session
@@ -72,9 +76,9 @@ class Engine:
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer to a prompt.
 
-        prompt: text, in which special tokens count, or token ids. sampling: the fields of
-        SamplingParams; `owner` and `prediction` as for `stream`. Raises ConfigError, ContextFull,
-        EngineBusy.
+        prompt: text, in which special tokens count, or token ids. sampling: fields of
+        SamplingParams, in place of the engine's own; `owner` and `prediction` as for `stream`.
+        Raises ConfigError, ContextFull, EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
@@ -99,7 +103,7 @@ class Engine:
         Arguments are checked and time counts at once, the engine is taken with the first `next`.
         Closing the iterator ends the request.
         """
-        params = build(SamplingParams, sampling)
+        params = self.sampling.params(sampling)
         interrupt = Interrupt(params.time_limit_s)  # reading the prompt counts
         return self.run(
             self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint,
@@ -170,7 +174,7 @@ class Engine:
         """
         from .async_stream import AsyncStream  # asyncio: only programs that use it pay for it
 
-        params = build(SamplingParams, sampling)
+        params = self.sampling.params(sampling)
         interrupt = Interrupt(params.time_limit_s)
 
         def events() -> Iterator[Event]:
@@ -193,7 +197,7 @@ class Engine:
         constraint: Constraint | None = None,
         prediction: Prompt = "",
     ) -> Iterator[Event]:
-        """Run one request on token ids, as `stream` does.
+        """Run one request on token ids, as `stream` does, with these settings as they are.
 
         earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
         constraint: what the answer has to follow instead of what `params` say of its form.
@@ -267,7 +271,7 @@ class Engine:
         with self._lock.held(interrupt) as held:
             constraint = request.constraint
             output = Output(self.tokenizer, params, constraint.shown if constraint else None)
-            stats = Stats(speculation=self._speculation_of(params))
+            stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
             logprobs: list[Logprob] = []
             for event in self._session.generate(request, output, stats) if held else ():
                 if event.logprob:
@@ -295,8 +299,12 @@ class Engine:
         return prompt_ids(self.tokenizer, prompt, self.n_ctx)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is loaded, where it is and how it speculates, for JSON."""
-        return dict(self._description) | {"n_ctx": self.n_ctx, "speculation": self._speculation}
+        """Return what is loaded, where it is, how it speculates and samples, for JSON."""
+        return dict(self._description) | {
+            "n_ctx": self.n_ctx,
+            "speculation": self._speculation,
+            "sampling": str(self.sampling),
+        }
 
     def close(self) -> None:
         """Free the models; calling it twice is harmless.

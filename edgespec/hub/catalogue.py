@@ -10,7 +10,9 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from ..backends.files import has_folder
+from ..config import SamplingParams, did_you_mean
 from ..errors import ConfigError, ModelNotFound
+from ..sampling.defaults import SETTINGS
 from ..schema import convert
 
 fallback_model = "smollm2-135m"
@@ -108,7 +110,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     use: what it is for: chat, code, reasoning (at length, before every answer), draft (too small
     to be company) or base (not trained to chat). recommended: one of those among which `ladder`
-    chooses for a device.
+    chooses for a device. sampling: what its makers recommend, for files that do not say it
+    themselves.
     """
 
     name: str
@@ -128,6 +131,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_layer: int | None = None
     n_head_kv: int | None = None
     head_dim: int | None = None
+    sampling: dict[str, int | float] = msgspec.field(default_factory=dict)
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -177,7 +181,18 @@ def parse(text: str, where: str) -> Entry:
         _check(file, f"{where}: files[{number}]")
     for number, head in enumerate(found.heads):
         _check_head(head, f"{where}: heads[{number}]")
+    _check_sampling(found.sampling, f"{where}: sampling")
     return found
+
+
+def _check_sampling(sampling: dict[str, int | float], where: str) -> None:
+    """Raise ConfigError for settings that a request cannot have."""
+    if unknown := [name for name in sampling if name not in SETTINGS]:
+        raise ConfigError(f"{where} has {unknown[0]!r}; {did_you_mean(unknown[0], list(SETTINGS))}")
+    try:
+        SamplingParams(**sampling)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _check_head(head: PublishedHead, where: str) -> None:

@@ -161,7 +161,8 @@ def assemble(
     become known later: until then it decodes plainly.
     kept: what was learned in earlier processes, and keeps it for later ones; None for nothing.
     loading: what has watched the system since before the models were loaded.
-    options: `on_busy`, `description` and `works` of Engine.
+    options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
+    they or `sampling` say otherwise.
     """
     config = configured(speculative_config)
     if draft_model and not uses_model(config):

@@ -147,7 +147,7 @@ def _entry(reference: Reference) -> hub.Entry | None:
     return hub.entries().get(os.fspath(reference).partition(":")[0].lower())
 
 
-def _entry_of(reference: Reference, path: Path) -> hub.Entry | None:
+def entry_of(reference: Reference, path: Path) -> hub.Entry | None:
     """Return the entry that a reference names, or one with a file of that name."""
     entries = hub.entries().values()
     same = (e for e in entries if any(file.filename == files.label(path) for file in e.files))
@@ -156,7 +156,7 @@ def _entry_of(reference: Reference, path: Path) -> hub.Entry | None:
 
 def _heads(reference: Reference, path: Path) -> Iterator[Path]:
     """Yield files that are heads by their names or places, the catalogue's first."""
-    entry = _entry_of(reference, path)
+    entry = entry_of(reference, path)
     for head in entry.heads if entry else ():
         if head.file and (there := hub.resolve(head.reference)):
             yield there

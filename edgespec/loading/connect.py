@@ -27,9 +27,11 @@ from ..drafters.base import DrafterContext
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError
 from ..sampling.base import Request
+from ..sampling.defaults import SamplingDefaults
 from ..sampling.randomness import SeededRandomness
 from ..types import NO_DRAFT, Abort, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
+from . import recommendations
 from .assembly import configured, speculate
 from .drafts import copying, open_draft
 from .load import described
@@ -45,12 +47,14 @@ def connect(
     *,
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
     draft_options: Mapping[str, Any] | None = None,
+    sampling: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Engine:
     """Connect to a target on another machine and draft on this one.
 
     remote: a RemoteConfig, or only its URL. draft: a draft model as for `load`. options: fields of
-    EngineConfig for `remote.local`, and for `draft` but for draft_options.
+    EngineConfig for `remote.local`, and for `draft` but for draft_options. sampling: as for `load`;
+    what is recommended comes from `remote.local` or from the catalogue, by the target's name.
 
     Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
     Raises VerifierUnavailable (never if there is a `remote.local`), VerifierRefused, ConfigError,
@@ -84,6 +88,7 @@ def connect(
             speculation=summary,
             description=_describe(remote.url, parts),
             works=works + copying(parts.draft),
+            sampling=_sampling(remote, parts).replaced(sampling or {}),
         )
         stack.callback(engine.idle_work.close)  # before the models that it uses
         weakref.finalize(engine, stack.pop_all().close)
@@ -242,6 +247,11 @@ def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
         remote.verify(Draft(tuple(prompt[: n - 1])))
         found[n] = time.perf_counter() - began
     return {1: found[1], 9: max(found.values())}
+
+
+def _sampling(remote: RemoteConfig, parts: RemoteParts) -> SamplingDefaults:
+    served = remote.model or getattr(parts.remote, "model", "")
+    return recommendations.remote_defaults(remote.url, served, parts.local, remote.local)
 
 
 def _describe(url: str, parts: RemoteParts) -> dict[str, Any]:

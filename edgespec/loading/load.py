@@ -19,6 +19,7 @@ from ..costs.online import Costs
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
 from ..device import LoadMeter, processor
+from . import recommendations
 from .assembly import assemble, configured
 from .companions import suggestion
 from .drafts import SAME, copying, draft_paths, is_same, load_first
@@ -35,6 +36,7 @@ def load(
     *,
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
     draft_options: Mapping[str, Any] | None = None,
+    sampling: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Engine:
     """Load a model that is on disk, ready to answer.
@@ -47,7 +49,9 @@ def load(
     larger one would only take memory.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
     EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
-    where none is given, what `tune` has chosen for this file on this device.
+    where none is given, what `tune` has chosen for this file on this device. sampling: settings of
+    requests that do not name them, over what the model's makers recommend; {"temperature": 0} makes
+    requests greedy.
 
     What evaluations cost here is not known at the first load on a device. The engine decodes
     plainly until it is, and measures it between requests, once; Engine.measure does that at once.
@@ -83,6 +87,7 @@ def load(
             kept=_kept(spec, path, draft_file),
             loading=meter,
             on_busy=config.on_busy,
+            sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
             description=_describe(target, draft_model) | _suggested(model, draft, config, wanted),
             works=works + copying(draft_model),
         )

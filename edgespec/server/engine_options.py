@@ -1,8 +1,8 @@
 """Turns requests into what the engine takes: settings, and the form of the answer.
 
-Where the engine's defaults and OpenAI's differ: `temperature` is 0 unless the server was started
-with another one (OpenAI: 1), because greedy text is what the runtime gives everywhere else;
-`max_tokens` of completions is 16, as at OpenAI, because base models rarely end by themselves and
+Where the engine's defaults and OpenAI's differ: `temperature` and its like are those that the
+server was started with or else the model's own (OpenAI: 1), which the engine knows; `max_tokens` of
+completions is 16, as at OpenAI, because base models rarely end by themselves and
 would keep everybody else waiting. A chat answer without `max_tokens` ends with the context.
 """
 

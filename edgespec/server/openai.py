@@ -138,6 +138,7 @@ class OpenAIEndpoints:
             "owned_by": "edgespec",
             "max_model_len": self._engine.n_ctx,
             "speculation": self._engine.describe()["speculation"],
+            "sampling": self._engine.sampling.describe(self._settings.sampling),
         }
 
     # --- the answer ----------------------------------------------------------------------------

@@ -60,6 +60,9 @@ class Model(Struct):
     owned_by: str
     max_model_len: int
     speculation: str
+    sampling: Annotated[
+        str, msgspec.Meta(description="Of requests that do not name theirs, in words")
+    ]
 
 
 class Models(Struct):

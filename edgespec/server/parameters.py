@@ -44,7 +44,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 StopText = Annotated[str, Meta(min_length=1)]
 Streamed = Annotated[bool | None, about("Server-sent events, a token at a time")]
 Temperature = Annotated[
-    Annotated[float, Meta(ge=0, le=100)] | None, about("0 takes the likeliest token")
+    Annotated[float, Meta(ge=0, le=100)] | None,
+    about("0 takes the likeliest token; default: the model's own recommendation"),
 ]
 TopP = Annotated[
     Annotated[float, Meta(gt=0, le=1)] | None,

@@ -99,7 +99,8 @@ def local_texts(model):
     greedy ones to all questions, and drawn ones to the first.
     """
     ways = {"greedy": (QUESTIONS, {}), "drawn": (QUESTIONS[:N_DRAWN], DRAWN)}
-    with edgespec.load(model, None, n_ctx=N_CTX, batch_invariant=True) as engine:
+    greedy = {"temperature": 0}
+    with edgespec.load(model, None, sampling=greedy, n_ctx=N_CTX, batch_invariant=True) as engine:
         return {
             way: [local_text(engine, question, **sampling) for question in questions]
             for way, (questions, sampling) in ways.items()

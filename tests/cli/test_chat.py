@@ -23,9 +23,10 @@ def test_lines_are_turns_and_stdout_holds_the_answers_alone(edgespec_cli):
 def test_why_nothing_is_drafted_is_said_once_a_conversation(edgespec_cli):
     off = ["--spec-type", "none"]
     said = edgespec_cli.chat("hello", "count", "/reset", "hello", "/stats", args=off).stderr
-    assert [line.count("speculation off: not asked for") for line in said.splitlines()[:4]] == [
-        1, 0, 0, 1,
+    assert [line.count("speculation off: not asked for") for line in said.splitlines()[:5]] == [
+        1, 0, 0, 0, 1,
     ]  # fmt: skip
+    assert said.splitlines()[1] == "sampling: greedy"
     assert "nothing drafted: off: not asked for" in said
     assert said.count("first token after") == 3
 
@@ -113,7 +114,10 @@ def test_every_sampling_setting_can_be_set(edgespec_cli):
     listed = edgespec_cli.chat("/set", args=["-q"]).stderr.splitlines()
     assert {f"--{line.split()[0]}" for line in listed} <= options
     assert len(listed) == len(SETTINGS)
-    assert listed[0] == "temp               the default, 0"
+    assert (
+        listed[0]
+        == "temp               the default, the model's own, as with top-k to frequency-penalty"
+    )
     values = {
         "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",
         "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "n-predict": "5",

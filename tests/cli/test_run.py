@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import edgespec
+
 
 def lines(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
@@ -18,6 +20,42 @@ def test_the_answer_goes_to_stdout_and_the_figures_to_stderr(edgespec_cli):
     assert result.stdout == "Hi, what can I do?\n"
     assert result.stderr.startswith("19 tokens · ")
     assert edgespec_cli.run("hello", "-q").stderr == ""
+
+
+@pytest.fixture
+def recommending(edgespec_cli, monkeypatch):
+    """Return the CLI with a model whose makers recommend sampling."""
+    load = edgespec.load
+
+    def recommended(*args: Any, **options: Any) -> edgespec.Engine:
+        engine = load(*args, **options)
+        engine.sampling = type(engine.sampling)({"temperature": 0.5, "top_k": 9}, "published")
+        return engine
+
+    monkeypatch.setattr(edgespec, "load", recommended)
+    return edgespec_cli
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("hello",), "temperature 0.5, top_k 9 (published)"),
+    (("hello", "--raw"), "temperature 0.5, top_k 9 (published)"),
+    (("--prompt-ids", "104,105"), "temperature 0.5, top_k 9 (published)"),
+    (("hello", "--top-k", "3"), "temperature 0.5, top_k 3 (top_k as asked, the rest published)"),
+    (("hello", "--temp", "0"), "greedy (as asked)"),
+])  # fmt: skip
+def test_sampling_is_the_models_own(recommending, args, said):
+    result = recommending.run(*args, "-n", "3")
+    assert result.stderr.splitlines()[-1] == f"sampling: {said}"
+    stats = lines(recommending.run(*args, "-n", "3", "--json").stdout)[-1]["stats"]
+    assert stats["sampling"] == said.partition(" (")[0]
+    assert "sampling" not in recommending.run(*args, "-q").stderr
+
+
+def test_a_chat_says_its_sampling_once_and_in_its_stats(recommending):
+    result = recommending.chat("hello", "again")
+    assert result.stderr.count("sampling: temperature 0.5, top_k 9 (published)") == 1
+    asked = recommending.chat("hello", "/stats", args=["-q", "--top-k", "0"])
+    assert asked.stderr.count("sampling: temperature 0.5 (top_k as asked, the rest published)") == 1
 
 
 def test_figures_say_what_was_drafted_or_why_nothing_was(edgespec_cli):

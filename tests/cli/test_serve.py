@@ -50,7 +50,8 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     assert result.exit_code == 0
     assert re.fullmatch(
         r"serving toy at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
-        r"speculation: prompt lookup\nverifying for no devices: this target keeps one .*\n",
+        r"speculation: prompt lookup\nsampling: greedy\n"
+        r"verifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
     engine, settings, sock = started[0]
@@ -156,6 +157,13 @@ def test_without_the_extra_it_says_what_to_install(edgespec_cli, monkeypatch):
 FINISHING = "finishing 1 answer, at most 10 s; Ctrl-C again ends now\n"
 
 
+def address(process: subprocess.Popen[str]) -> str:
+    """Return the URL of a server that has told of itself."""
+    line = process.stdout.readline()
+    assert process.stdout.readline() == "sampling: greedy\n"
+    return re.search(r"http://127\.0\.0\.1:\d+", line)[0]
+
+
 @contextlib.contextmanager
 def slow_answer(url: str, max_tokens: int) -> Iterator[Iterator[str]]:
     """Give the lines of a streamed answer, the first of which has come."""
@@ -188,7 +196,7 @@ def process(program, edgespec_cli) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_0(process, number):
-    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    url = address(process)
     body = {"messages": [{"role": "user", "content": "hello"}]}
     answer = httpx.post(
         f"{url}/v1/chat/completions",
@@ -206,7 +214,7 @@ def test_a_signal_ends_it_with_0(process, number):
 
 
 def test_a_signal_ends_a_running_answer_within_its_grace(process):
-    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    url = address(process)
     with slow_answer(url, 40) as lines:
         process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
@@ -216,7 +224,7 @@ def test_a_signal_ends_a_running_answer_within_its_grace(process):
 
 
 def test_a_second_ctrl_c_ends_it_at_once(process):
-    url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+    url = address(process)
     with slow_answer(url, 2000) as lines:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == FINISHING

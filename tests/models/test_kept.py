@@ -13,7 +13,8 @@ with edgespec.load(sys.argv[1], None, n_ctx=1024, n_threads=1) as engine:
     learners = [*engine._session._drafters, engine._session._policy]
     before = {k: v for learner in learners for k, v in learner.learned().items()}
     engine.measure()
-    text = engine.generate("one two three four one two three four one", max_tokens=48).text
+    prompt = "one two three four one two three four one"
+    text = engine.generate(prompt, max_tokens=48, temperature=0).text
 print(json.dumps([before, text]))
 """
 

@@ -1,6 +1,7 @@
 """Each fault that was mended in one place is looked for in all others, by what its code looks like.
 
-Who a request belongs to is asked of one module. What runs on the event loop may not block. A
+Who a request belongs to is asked of one module. One module merges what a request names with its
+model's own sampling, which benchmarks leave alone. What runs on the event loop may not block. A
 folder may be another user's, and `kept_files.matching` copes with that. test_files_from_elsewhere
 has the searches for files, tests/cli/test_foreign_text.py those for text on a terminal.
 """
@@ -27,6 +28,26 @@ ON_THE_LOOP = {
     ("edgespec/server/work.py", "queue.acquire"): "is entered with `async with`",
     ("edgespec/server/work.py", "working.result"): "of a task that is done",
 }  # fmt: skip
+MADE = {  # settings of requests
+    "edgespec/bench/replay.py": "greedy",
+    "edgespec/bench/runner.py": "those of the benchmark, with nothing of the model's own",
+    "edgespec/decoding/engine.py": "the form of an answer",
+    "edgespec/hub/catalogue.py": "a check",
+    "edgespec/loading/connect.py": "a measurement",
+    "edgespec/loading/recommendations.py": "a check",
+    "edgespec/measure/doctor.py": "a check",
+    "edgespec/protocol/fields.py": "what a device has merged",
+    "edgespec/sampling/defaults.py": "the one place",
+    "edgespec/server/engine_options.py": "a check",
+    "edgespec/server/forms.py": "the form of an answer",
+    "edgespec/server/settings.py": "a check",
+    "edgespec/server/tools.py": "the form of an answer",
+    "edgespec/verifiers/completions.py": "a measurement",
+    "edgespec/verifiers/inference_server.py": "before the first request",
+    "cli/edgespec_cli/arguments.py": "a check",
+    "cli/edgespec_cli/conversation.py": "a check",
+    "cli/edgespec_cli/run.py": "the form of an answer",
+}
 LISTERS = {"iterdir", "listdir", "scandir", "walk"}
 LISTED = {
     ("edgespec/convert/heads/conversion.py", "work.folder.iterdir"): "a folder that it has made",
@@ -91,6 +112,27 @@ def listers(tree):
     yield from (name for _, name in calls(tree, LISTERS) if name not in ("ast.walk",))
 
 
+def made(tree):
+    """Yield what makes the settings of a request."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "build" and node.args:
+                called = ast.unparse(node.args[0])
+            if called.rpartition(".")[2] == "SamplingParams":
+                yield called
+
+
+def recommended(tree):
+    """Yield what loads an engine whose requests are sampled as its makers recommend."""
+    for node, name in calls(tree, {"load", "connect"}):
+        own = name in ("edgespec.load", "edgespec.connect") or (
+            name == "load" and any(each.arg == "speculative_config" for each in node.keywords)
+        )
+        if own and not any(each.arg == "sampling" for each in node.keywords):
+            yield name
+
+
 def places(search, *folders):
     return {(path, name) for path, tree in sources(*folders).items() for name in search(tree)}
 
@@ -108,7 +150,18 @@ def test_folders_that_cannot_be_read_are_met_in_one_place():
     assert places(listers, "edgespec", "cli") == LISTED.keys()
 
 
+def test_one_module_merges_settings_with_the_models_own():
+    assert {path for path, _ in places(made, "edgespec", "cli")} == MADE.keys()
+
+
+def test_benchmarks_are_greedy_unless_they_say_so():
+    assert places(recommended, "benchmarks") == set()
+
+
 @pytest.mark.parametrize(("search", "code", "expected"), [
+    (made, "SamplingParams()\nbuild(SamplingParams, x)\nbuild(Other, x)", ["SamplingParams"] * 2),
+    (recommended, "edgespec.load(x)\nload(x, speculative_config=c)\njson.load(x)\n"
+     "edgespec.connect(x, sampling=GREEDY)", ["edgespec.load", "load"]),
     (senders, "request.headers['Authorization']\nheaders.get(b'x-api-key')", [1, 2]),
     (senders, "request.client", [1]),
     (blocking, "async def f():\n    with self._lock:\n        x.of('a')", ["x.of", "self._lock"]),

@@ -20,6 +20,7 @@ from .library import versions as versions
 from .metadata import check_file as check_file
 from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
+from .model import published_sampling as published_sampling
 from .nextn import has_own_head as has_own_head
 from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary

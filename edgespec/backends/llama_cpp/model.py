@@ -6,6 +6,7 @@ memory.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import os
@@ -33,10 +34,35 @@ from .hidden import Tappable, gives_states
 from .invariance import most_equal_rows
 from .library import lib
 
+_SAMPLING = {  # keys of a GGUF, and generation_config.json's names of them
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty", "penalty_last_n": "penalty_last_n",
+    "mirostat": "mirostat", "xtc_probability": "xtc_probability",
+}  # fmt: skip
+_LONGEST_NUMBER = 64  # bytes; what is longer is cut
+
 
 def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
     """Load a file, ready to evaluate tokens. Raises as `LlamaCppModel`."""
     return LlamaCppModel(path, config)
+
+
+def published_sampling(model: LlamaCppModel) -> dict[str, Any]:
+    """Return what the metadata recommends, numbers as such and anything else as text."""
+    found = {}
+    text = ctypes.create_string_buffer(_LONGEST_NUMBER)
+    for key, name in _SAMPLING.items():
+        asked = f"general.sampling.{key}".encode()
+        if lib.llama_model_meta_val_str(model.native.model, asked, text, len(text)) >= 0:
+            found[name] = _number(text.value.decode("utf-8", "replace"))
+    return found
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 class LlamaCppModel(Tappable):

@@ -9,6 +9,7 @@ from .head_folder import is_head as is_head
 from .inspection import inspect_metadata as inspect_metadata
 from .model import OnnxModel as OnnxModel
 from .model import open_model as open_model
+from .model import published_sampling as published_sampling
 from .session import all_providers as all_providers
 from .session import check_packages as check_packages
 from .session import identity as identity

@@ -22,7 +22,7 @@ from ..separate import SeparateModels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
-from .companions import DEFAULT_N_CTX, n_ctx_train
+from .companions import DEFAULT_N_CTX, n_ctx_train, read
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, fingerprint, open_session, switches
@@ -39,6 +39,11 @@ _LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that are not 
 def open_model(path: Path, config: EngineConfig) -> OnnxModel:
     """Load a file, ready to evaluate tokens. Raises as `OnnxModel`."""
     return OnnxModel(path, config)
+
+
+def published_sampling(model: OnnxModel) -> dict[str, Any]:
+    """Return generation_config.json, {} where there is none. Raises ModelError."""
+    return read(model.path.parent, "generation_config.json")
 
 
 class OnnxModel:
