@@ -137,12 +137,12 @@ def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 2.5 + 0.35 * len(names)))
     speed.barh(names, [r["speedup"] for r in drafted], xerr=_errors(drafted), color="tab:blue")
     speed.axvline(1, color="black", linewidth=0.8)
-    speed.set_title("times as fast as without speculation")
+    speed.set_title("times as fast as without")
     for row in (r for r in drafted if r["category"] != "all"):
         n = sum(row["acceptance_histogram"]) or 1
         shares = [100 * x / n for x in row["acceptance_histogram"]]
         lengths.plot(shares, marker=".", label=label_of(row))
-    lengths.set_title("accepted drafted tokens a step, % of steps")
+    lengths.set_title("accepted tokens, % of steps")
     lengths.legend(fontsize="x-small")
     left = [0.0] * len(names)
     for key, label in (("verify_share", "target"), ("draft_share", "drafts")):

@@ -10,12 +10,14 @@ import pytest
 import edgespec
 from edgespec.costs.curves import Curve
 from edgespec.costs.kept_curves import keep_curve, kept_curve
+from edgespec.costs.measuring import QUICK, WIDTHS
 from edgespec.costs.profiles import keep, store
 from edgespec.device import Load
 from edgespec.loading import tuned
 from edgespec.measure import budget, formats, interleaving, model_checks, search, tuning
 from edgespec.measure import doctor as doctors
 from edgespec.measure.budget import Budget
+from edgespec.measure.curve import FEW, measured_curve
 from edgespec.measure.doctor import verdict_first
 from edgespec.measure.findings import Finding
 from edgespec.measure.interleaving import decide, interleave
@@ -277,3 +279,14 @@ def test_comparing_formats_keeps_to_what_is_left(tmp_path, monkeypatch):
         assert machine.now - start <= 1.2 * budget_s
         assert part.left_out[-1] == "measuring c.gguf for comparison"
         assert len(part.left_out) == 3 - n
+
+
+def test_fewer_widths_are_measured_where_there_is_less_time(tune):
+    measured = []
+    for budget_s in range(1, 30):
+        machine = SlowMachine(steady, loading_s=0)
+        model = machine.open_model(tune.model.path, edgespec.EngineConfig(n_threads=1))
+        found = measured_curve(model, [WIDTHS, QUICK, FEW], Budget(budget_s, machine.clock), 64)
+        assert machine.now <= budget_s + 0.1
+        measured.append(found and found[0].widths)
+    assert list(dict.fromkeys(measured)) == [None, FEW, QUICK, WIDTHS]
