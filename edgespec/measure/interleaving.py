@@ -78,8 +78,8 @@ def decide(
 
     known: (value, label) of every candidate, the default first. times: seconds of each of them,
     in turns. busy: other programs used the CPUs; then another one also has to be faster in its
-    slowest turn than the default in its fastest, and three times as fast where there are less than
-    five turns.
+    slowest turn than the default in its fastest, and three times as fast where there are three
+    turns; four are enough for one that is so much faster by the medians.
     """
     candidates = tuple(candidate(k, t) for k, t in zip(known, times, strict=True))
     default, *others = candidates
@@ -95,7 +95,9 @@ def decide(
         why = "there is no other"
     elif not default.n_repetitions:
         why = "the default; there was no time to try another"
-    elif any(_is_better(c, default) and not _is_enough(c, default) for c in others):
+    elif any(_is_better(c, default) and _is_enough(c, default) for c in others):
+        why = "the default; beside other programs every turn with another has to be faster"
+    elif any(_is_better(c, default) for c in others):
         why = "the default; another looked faster, but there was no time to be sure"
     elif any(c.ms < default.ms for c in others if c.n_repetitions):
         why = "the default; no other is faster by more than 3% and the noise"
@@ -115,11 +117,11 @@ def is_far_ahead(one: Candidate, other: Candidate) -> bool:
 
 
 def _is_apart(times: Sequence[float], default: Sequence[float]) -> bool:
-    """Return whether all times are below all of the default's: of few turns, far below."""
+    """Return whether all times are below all of the default's: of very few turns, far below."""
     n = min(len(times), len(default))
     if n < _FEW_BUSY:
         return False
-    return (1 if n >= MIN_REPETITIONS else _FAR_AHEAD) * max(times) < min(default)
+    return (1 if n > _FEW_BUSY else _FAR_AHEAD) * max(times) < min(default)
 
 
 def _is_enough(one: Candidate, default: Candidate) -> bool:

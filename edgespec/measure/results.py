@@ -76,9 +76,9 @@ class Tuning:
 
     @property
     def disturbed(self) -> bool:
-        """True if the same thing took very different times: something else was running."""
-        if self.profile is None:
-            return False
+        """True if the same thing took very different times, though no other program was seen."""
+        if self.profile is None or (self.others or 0.0) > BUSY:
+            return False  # not known, or known already
         widest = [row[-1] for row in self.profile.target.seconds]
         if max(widest) > 3 * min(widest):
             return True

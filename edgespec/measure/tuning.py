@@ -35,7 +35,7 @@ logger = logging.getLogger("edgespec.measure.tuning")
 LONG_CACHES = (1024, 512, 256)  # tokens in the cache where t(n) is measured too, if time allows
 _WIDTHS = (WIDTHS, QUICK, (*FEW, 32), FEW)  # the first that time allows
 _DRAFT_WIDTHS = (READING, FEW)
-_SEARCH, _SEARCH_OF_MANY = 0.7, 0.4  # of the time left after loading; the rest is for measuring,
+_SEARCH, _SEARCH_OF_MANY = 0.7, 0.5  # of the time left after loading; the rest is for measuring,
 # which takes longer beside others, and for comparing the files of a model where there are several
 _COPY_S = 20.0  # that making a copy of a draft model and measuring it may take
 _WAIT_S, _LOOKS = 0.7, 3  # other programs may only just be ending

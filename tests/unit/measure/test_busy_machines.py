@@ -93,6 +93,9 @@ def test_beside_others_every_turn_has_to_be_faster():
     assert chosen([1.0] * 3, [0.4] * 3) == 2  # few turns, and not far apart
     assert chosen([1.0] * 3, [0.3] * 3) == 1
     assert chosen([1.0] * 3, [0.3, 0.3, 0.4]) == 2
+    assert chosen([1.0] * 4, [0.3, 0.3, 0.3, 0.9]) == 1
+    assert chosen([1.0] * 4, [0.4] * 4) == 2
+    assert chosen([1.0] * 4, [0.3, 0.3, 0.3, 1.1]) == 2
     assert chosen([1.0] * 2, [0.1] * 2) == 2
     assert chosen([1.0] * 2, [0.1] * 2, busy=False) == 1
 
