@@ -248,5 +248,6 @@ def _show_finding(finding: edgespec.Finding) -> None:
     else:
         grid.add_column(width=_LEVEL_WIDTH)
         grid.add_column(width=_SUBJECT_WIDTH)
+        grid.add_column(overflow="fold")
         grid.add_row(Text(finding.level, _STYLES[finding.level]), name(finding.subject), text)
     show(grid)
