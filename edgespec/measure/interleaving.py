@@ -86,7 +86,7 @@ def decide(
     apart = [not busy or _is_apart(own, times[0]) for own in times[1:]]
     better = [
         c for c, clear in zip(others, apart, strict=True)
-        if clear and _is_enough(c, default) and _is_better(c, default)
+        if clear and _is_enough(c, default) and (_leads if busy else _is_better)(c, default)
     ]  # fmt: skip
     best = min(better, key=lambda c: c.ms, default=default)
     if best is not default:
@@ -95,7 +95,7 @@ def decide(
         why = "there is no other"
     elif not default.n_repetitions:
         why = "the default; there was no time to try another"
-    elif any(_is_better(c, default) and _is_enough(c, default) for c in others):
+    elif busy and any(_leads(c, default) and _is_enough(c, default) for c in others):
         why = "the default; beside other programs every turn with another has to be faster"
     elif any(_is_better(c, default) for c in others):
         why = "the default; another looked faster, but there was no time to be sure"
@@ -126,6 +126,11 @@ def _is_apart(times: Sequence[float], default: Sequence[float]) -> bool:
 
 def _is_enough(one: Candidate, default: Candidate) -> bool:
     return is_far_ahead(one, default) or one.n_repetitions >= MIN_REPETITIONS
+
+
+def _leads(one: Candidate, default: Candidate) -> bool:
+    """Return whether a candidate is faster by more than 3%: enough where every turn was faster."""
+    return one.ms < (1 - WORTHWHILE) * default.ms
 
 
 def _is_better(one: Candidate, default: Candidate) -> bool:

@@ -96,6 +96,7 @@ def test_beside_others_every_turn_has_to_be_faster():
     assert chosen([1.0] * 4, [0.3, 0.3, 0.3, 0.9]) == 1
     assert chosen([1.0] * 4, [0.4] * 4) == 2
     assert chosen([1.0] * 4, [0.3, 0.3, 0.3, 1.1]) == 2
+    assert chosen([0.12, 0.15, 0.2, 0.4, 0.5], [0.1] * 5) == 1  # the default varies, but loses
     assert chosen([1.0] * 2, [0.1] * 2) == 2
     assert chosen([1.0] * 2, [0.1] * 2, busy=False) == 1
 
