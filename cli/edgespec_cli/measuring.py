@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +17,13 @@ import click
 
 from . import errors
 from .options import FILE, option
-from .render import Status
+from .render import Status, confirm, is_terminal
 
 if TYPE_CHECKING:
     from edgespec.bench.workloads import Question
 
 T = TypeVar("T")
+_INSTALL = "pip install 'edgespec[bench]'"
 
 question_options = (
     option(
@@ -73,20 +76,57 @@ def chosen_questions(params: dict[str, Any]) -> list[Question]:
     return workloads.sample(found, params["per_category"])
 
 
-def progress_of(line: Status, what: str) -> Callable[..., None]:
-    """Return a function that shows on `line` how many are done and how long the rest will take."""
-    began = time.monotonic()
+def progress_of(
+    line: Status, what: str, clock: Callable[[], float] = time.monotonic
+) -> Callable[..., None]:
+    """Return a function that shows on `line` how many are done and how long the rest will take.
 
-    def show(done: int, total: int, question: Question | None = None) -> None:
-        if done:
-            seconds = (time.monotonic() - began) / done * (total - done)
-            left = f"{seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+    It may be told parts, such as 0.5 of the first one.
+    """
+    began: float | None = None
+
+    def show(done: float, total: int, question: Question | None = None) -> None:
+        nonlocal began
+        began = clock() if began is None else began
+        if done > 0:
+            left = f"about {_duration((clock() - began) / done * (total - done))} left"
         else:
-            left = "time left not known yet"
+            left = "the time left follows"
         category = f": {question.category}" if question else ""
-        line.show(f"{done} of {total} {what}, {left}{category}")
+        line.show(f"{int(done)} of {total} {what}, {left}{category}")
 
     return show
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+
+
+def need_matplotlib() -> None:
+    """Offer to install what draws pictures, if it is missing and the user can be asked. Raises
+    UsageError if it is not there then.
+    """
+    if _is_installed("matplotlib"):
+        return
+    question = "--plot needs matplotlib, which is not installed; install it now?"
+    if is_terminal(sys.stdin) and is_terminal(sys.stderr) and confirm(question):
+        command = [sys.executable, "-m", "pip", "install", "matplotlib"]
+        subprocess.run(command, check=False, stdout=sys.stderr)
+        importlib.invalidate_caches()
+    if not _is_installed("matplotlib"):
+        raise click.UsageError(
+            f"--plot needs matplotlib, which is not installed; install it with: {_INSTALL}"
+        )
+
+
+def tell_missing() -> None:
+    """Say before anything is measured if the report will have no intervals."""
+    if not _is_installed("scipy"):
+        errors.note(f"speedups are shown without intervals: install scipy with: {_INSTALL}")
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:

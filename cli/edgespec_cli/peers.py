@@ -20,6 +20,7 @@ from .measuring import (
     output_option,
     progress_of,
     question_options,
+    tell_missing,
     until_stopped,
 )
 from .options import model_options, option, pass_params
@@ -49,13 +50,14 @@ def peers(ctx: click.Context) -> int:
     """Measure other runtimes with the same prompts and weights, in the same run.
 
     For a GGUF: llama.cpp's server with each of its ways to speculate (Python package xllamacpp)
-    and llama-cpp-python's prompt lookup. For an ONNX model: onnxruntime-genai, plain, with its
-    own lookup, and with a draft model. What cannot run here is named and left out.
+    and llama-cpp-python's prompt lookup. For an ONNX model: onnxruntime-genai without drafts, with
+    its own lookup, and with a draft model. What cannot run here is named and left out.
     """
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner, summary
 
     params = ctx.params
+    tell_missing()
     questions = chosen_questions(params)
     forget_by_default(params)
     with opened(params, measured=True) as engine:

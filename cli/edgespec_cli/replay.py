@@ -90,7 +90,7 @@ def _matrix(rows: list[dict[str, Any]]) -> None:
 
     categories = list(dict.fromkeys(row["category"] for row in rows))
     width = max(len(row["profile"]) for row in rows) + 12
-    say("Speedup over plain decoding; mean is the geometric mean.")
+    say("Times as fast as without speculation; mean is the geometric mean.")
     say(" " * width + " ".join(f"{c[:12]:>12}" for c in categories) + f"{'mean':>13}")
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import edgespec
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
+_LEVEL_WIDTH, _SUBJECT_WIDTH = len("problem"), len("remote speed")  # the longest there are
 _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
 
 
@@ -29,18 +30,18 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
         type=click.FloatRange(1, 86_400),
         default=25,
         metavar="SECONDS",
-        help="About how long it may take; a slow device needs more.",
+        help="How long it may take, loading included; what does not fit is left out and named.",
     ),
     option(
         "--busy",
         is_flag=True,
-        help="Keep what is measured although other programs use the cores: for devices on which "
-        "they always do.",
+        help="Measure although other programs use the cores, and keep only what is clearly faster "
+        "beside them: for devices on which they always run.",
     ),
 )
 @json_option
 @pass_params
-def tune(ctx: click.Context) -> None:
+def tune(ctx: click.Context) -> int:
     """Find and keep the fastest settings for a model.
 
     The settings and the measured times are used whenever the model is loaded again.
@@ -60,26 +61,32 @@ def tune(ctx: click.Context) -> None:
         say_json(found.to_dict())
     else:
         _show(found)
+    return FAILURE if found.busy else 0
 
 
 def _show(found: edgespec.Tuning) -> None:
-    report = found.to_dict()
+    if found.busy and found.profile is None:
+        say(
+            f"nothing was measured: other programs use {found.others:.1f} cores; stop them and run "
+            "it again, or give --busy if they never stop",
+            err=True,
+        )
+        return
+    if found.verdict:
+        say(found.verdict)
+        say()
     say(f"{found.model}, {found.seconds:.0f} s")
     say()
     rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
     titles = ("setting", "measured with", "tried: chosen", "why")
     table(titles, rows, drop=("measured with",), wrap=titles[1:])
     say()
-    _show_widths(report["target"])
-    say()
-    depth = report["lookup"]["depth"]
-    say(
-        f"lookup drafts: at most {report['lookup']['speedup']:.1f} times as fast as plain decoding "
-        f"(drafts of {counted(depth, 'token')}, all accepted)" if depth else
-        "lookup drafts: slower than plain decoding even if all are accepted"
-    )  # fmt: skip
-    say(f"draft model:   {_draft(found, report)}")
+    _show_costs(found)
     say(f"later loads:   {_later(found)}")
+    if found.refused:
+        say(f"not kept:      the measured times of {found.refused}")
+    if found.left_out:
+        say(f"left out:      {', '.join(found.left_out)}; a longer --budget may have time for more")
     _show_formats(found)
     if found.busy:
         say(
@@ -89,6 +96,22 @@ def _show(found: edgespec.Tuning) -> None:
         )
     elif found.disturbed:
         say("the measured times varied a lot: run it again while nothing else is running", err=True)
+
+
+def _show_costs(found: edgespec.Tuning) -> None:
+    """Show what evaluations cost, and what drafts can gain at most."""
+    report = found.to_dict()
+    if found.profile is None:
+        return
+    _show_widths(report["target"])
+    say()
+    depth = report["lookup"]["depth"]
+    say(
+        f"lookup drafts: at most {report['lookup']['speedup']:.1f} times as fast as without "
+        f"(drafts of {counted(depth, 'token')}, all accepted)" if depth else
+        "lookup drafts: slower than without even if all are accepted"
+    )  # fmt: skip
+    say(f"draft model:   {_draft(found, report)}")
 
 
 def _show_formats(found: edgespec.Tuning) -> None:
@@ -138,9 +161,9 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
     each = report["draft_model"]["ms"][0][0]
     cost = f"{found.draft or ''} takes {each:.1f} ms a token"
     if not best["depth"]:
-        return f"{cost}; slower than plain decoding even if all are accepted"
+        return f"{cost}; slower than without even if all are accepted"
     return (
-        f"{cost}; at most {best['speedup']:.2f} times as fast as plain decoding "
+        f"{cost}; at most {best['speedup']:.2f} times as fast as without "
         f"(drafts of {counted(best['depth'], 'token')}, all accepted)"
     )
 
@@ -161,14 +184,25 @@ def _later(found: edgespec.Tuning) -> str:
 @cloup.option_group(
     "Sampling", option("--temp", type=float, default=0.0, help="Temperature of the answers.")
 )
+@cloup.option_group(
+    "Measuring",
+    option(
+        "--budget",
+        type=click.FloatRange(min=1),
+        default=30,
+        metavar="SECONDS",
+        help="How long checking a model may take, loading included; what does not fit is left out.",
+    ),
+)
 @json_option
 @pass_params
 def doctor(ctx: click.Context) -> int:
     """Say what slows edgespec down on this device, and what would help.
 
-    Checks the machine and how the engines were built; with -m also a model, its measured times
-    and whether drafting pays; with --verifier a target on another machine. Changes nothing, and
-    downloads only models that are named together with --verifier.
+    Checks the machine and how the engines were built; with -m also a model and its measured times,
+    which takes at most 30 seconds, and whether speculation pays; with --verifier a target on
+    another machine. Changes nothing, and downloads only models that are named together with
+    --verifier.
     """
     import edgespec
 
@@ -176,34 +210,48 @@ def doctor(ctx: click.Context) -> int:
     if params["draft_model"] and not (params["model"] or params["verifier"]):
         raise click.UsageError("-md names a draft model, but no target was given; add -m")
     with status("checking") as line:
+
+        def show(finding: edgespec.Finding) -> None:
+            line.hide()
+            if not params["as_json"]:
+                _show_finding(finding)
+
         if params["verifier"]:
-            refuse_typed(ctx, ["temp"], "has no effect with --verifier; leave it out")
+            refuse_typed(ctx, ["temp", "budget"], "has no effect with --verifier; leave it out")
             found = verifier_arguments(params, model_arguments(params))
             findings = edgespec.diagnose_verifier(**found)
+            for finding in findings:
+                show(finding)
         else:
             findings = edgespec.diagnose(
                 params["model"],
                 temperature=params["temp"],
+                budget_s=params["budget"],
                 progress=line.show,
+                report=show,
                 **model_arguments(params),
             )
     if params["as_json"]:
         say_json([finding.to_dict() for finding in findings])
-    else:
-        _show_findings(findings)
     return FAILURE if any(finding.broken for finding in findings) else 0
 
 
-def _show_findings(findings: list[edgespec.Finding]) -> None:
+def _show_finding(finding: edgespec.Finding) -> None:
+    """Print a finding, below those before it; of the verdict the sentence alone."""
     from rich.table import Table
     from rich.text import Text
 
+    text = Text(name(finding.text))
+    if finding.remedy:
+        text.append(f"\n→ {name(finding.remedy)}", "bold")
     grid = Table.grid(padding=(0, 2))
-    for _ in range(3):
+    if finding.subject == "verdict":
+        text.stylize(_STYLES[finding.level])
+        grid.add_row(text)
+        grid.add_row()
+    else:
+        grid.add_column(width=_LEVEL_WIDTH)
+        grid.add_column(width=_SUBJECT_WIDTH)
         grid.add_column(overflow="fold")
-    for finding in findings:
-        text = Text(name(finding.text))
-        if finding.remedy:
-            text.append(f"\n→ {name(finding.remedy)}", "bold")
         grid.add_row(Text(finding.level, _STYLES[finding.level]), name(finding.subject), text)
     show(grid)

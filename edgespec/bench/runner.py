@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,8 @@ from .workloads import Question, prompt_of
 logger = logging.getLogger("edgespec.bench.runner")
 
 MODES = ("plain", "auto")
-Progress = Callable[[int, int, Question], None]  # questions done, all of them, the next one
+Progress = Callable[[float, int, Question], None]  # questions done, all of them, the next one
+_REPORT_S = 1.0  # progress is told so often while an answer is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ def run(
     The prompt of each turn is read once and is in the cache for both; the next turn continues
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
     same prompts at temperature 0. What decoding costs here is measured first if it is not known.
+    progress: is told about every second, of the question that is being answered the part that is
+    done, as if each answer were as long as it may be.
     """
     engine.measure()
     options = options or RunOptions()
@@ -56,22 +60,32 @@ def run(
     jobs = [(q, t, r) for r in repeats for t in temperatures for q in questions]
     for done, (question, temperature, round_) in enumerate(jobs):
         progress(done, len(jobs), question)
+        runner.report = functools.partial(_report, progress, done, len(jobs), question)
         yield from runner.answers(question, temperature, done % len(questions) + round_)
     progress(len(jobs), len(jobs), questions[-1])
 
 
+def _report(progress: Progress, done: int, total: int, question: Question, part: float) -> None:
+    progress(done + part, total, question)
+
+
 class _Runner:
-    """One engine and its peers, asked the same questions."""
+    """One engine and its peers, asked the same questions. report: is told which part of the present
+    question is done.
+    """
 
     def __init__(self, engine: Engine, max_tokens: int, peers: Sequence[Peer]) -> None:
         self._engine = engine
         self._max_tokens = max_tokens
         self._peers = peers
         self._meter = Meter()
+        self._part = 0.0, 1.0  # of the question before an answer, and of the answer
+        self.report: Callable[[float], None] = lambda part: None
 
     def answers(self, question: Question, temperature: float, n_before: int) -> Iterator[Answer]:
         """Answer all turns of a question. The first mode depends on the parity of `n_before`."""
         messages: list[dict[str, str]] = []
+        n_answers = len(MODES) * len(question.turns)
         for i, turn in enumerate(question.turns):
             messages.append({"role": "user", "content": turn})
             prompt = prompt_of(self._engine.tokenizer, messages)
@@ -81,7 +95,8 @@ class _Runner:
                 logger.warning("question %s ends before turn %d: %s", question.id, i + 1, error)
                 return
             id, texts = f"{question.id}.{i + 1}", {}
-            for mode in MODES if (n_before + i) % 2 else MODES[::-1]:
+            for j, mode in enumerate(MODES if (n_before + i) % 2 else MODES[::-1]):
+                self._part = (2 * i + j) / n_answers, 1 / n_answers
                 ttft_s = read.stats.time_to_first_token_s
                 fields = {"id": id, "category": question.category, "mode": mode, "ttft_s": ttft_s}
                 texts[mode], answer = self._answer(prompt, temperature, fields)
@@ -103,12 +118,16 @@ class _Runner:
         )
         gaps: list[float] = []
         before, completion = self._meter.joules(), None
-        began = last = time.perf_counter()
+        before_part, part = self._part
+        began = last = reported = time.perf_counter()
         for event in self._engine.run(prompt, params):  # whatever the model recommends
             if event.type == "token":
                 now = time.perf_counter()
                 gaps.append(now - last)
                 last = now
+                if now - reported >= _REPORT_S:
+                    reported = now
+                    self.report(before_part + part * len(gaps) / self._max_tokens)
             completion = event.completion or completion
         seconds, after = time.perf_counter() - began, self._meter.joules()
         assert completion is not None

@@ -25,9 +25,11 @@ from typing import Any
 from .. import backends
 from ..backends.base import Requantizing
 from ..config import EngineConfig, build
+from ..costs.curves import least
+from ..costs.kept_curves import keep_curve
 from ..costs.measuring import READING, measure
-from ..costs.profiles import Entry, keep, kept, store
-from ..device import available_memory, cache_folder
+from ..costs.profiles import Entry, keep, kept
+from ..device import BUSY, LoadMeter, available_memory, cache_folder
 from ..errors import EdgeSpecError, ModelError
 from ..types import Abort
 
@@ -35,6 +37,7 @@ logger = logging.getLogger("edgespec.cache.requantization")
 
 MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to be used
 _READ = 64  # tokens at once, as in a prompt
+_ROUNDS, _ROUND_S = 3, 0.7  # of measuring both, and about how long each may take for one
 _POLL_S = 0.02
 _NICE = 10  # of the process that makes a copy
 
@@ -161,21 +164,29 @@ def _make(path: Path, copy: Path) -> None:
 
 
 def _is_faster(copy: Path, path: Path, config: EngineConfig) -> bool:
-    """Measure both: return True if a token takes clearly less time, and reading no more.
+    """Measure both in turns: return True if a token takes clearly less time, and reading no more.
 
-    What the copy costs is kept, so that it drafts from the first step on.
+    What the copy costs is kept, so that it drafts from the first step on, unless other programs
+    were running.
     """
     engine, settings = backends.of(path), replace(config, n_ctx=2 * max(READING))
-    curves, fingerprints = [], []
-    for file in (copy, path):
-        with contextlib.closing(engine.open_model(file, settings)) as model:
-            curves.append(measure(model, widths=READING, repeats=9, budget_s=2))
-            fingerprints.append(model.fingerprint())
-    new, old = curves
-    logger.info("%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1))
-    faster = new(1) <= MAX_TIME * old(1) and new(_READ) <= old(_READ)
-    if faster:
-        store(fingerprints[0], new)
+    meter = LoadMeter()
+    with contextlib.ExitStack() as stack:
+        models = [
+            stack.enter_context(contextlib.closing(engine.open_model(file, settings)))
+            for file in (copy, path)
+        ]
+        new, old = (least(curves) for curves in zip(*(
+            [measure(model, widths=READING, budget_s=_ROUND_S) for model in models]
+            for _ in range(_ROUNDS)
+        ), strict=True))  # fmt: skip
+        load = meter.look()
+        logger.info(
+            "%s takes %.1f ms a token, its copy %.1f ms", path.name, 1e3 * old(1), 1e3 * new(1)
+        )
+        faster = new(1) <= MAX_TIME * old(1) and new(_READ) <= old(_READ)
+        if faster and (load is None or load.others <= BUSY):
+            keep_curve(models[0], new)
     return faster
 
 

@@ -6,6 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_WIDE, _LEAST_RISE = 16, 1.1  # tokens that take at least so many times as long as one on a CPU
+_CALL_S = 0.005  # that calls of small models may take without a token
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -26,10 +29,30 @@ class Curve:
         column = [_between(self.widths, row, n) for row in self.seconds]
         return max(_between(self.lengths, column, n_past), 0.5 * column[0])
 
+    @property
+    def is_flat(self) -> bool:
+        """Return True if many tokens take hardly longer than one, as on no CPU: what measured one
+        of them was held up by something else.
+
+        Short times say nothing: most of them may be what each call costs, whatever it evaluates.
+        """
+        wide = next((i for i, n in enumerate(self.widths) if n >= _WIDE), None)
+        if wide is None or self.widths[0] > 1:
+            return False
+        return any(row[0] > _CALL_S and row[wide] < _LEAST_RISE * row[0] for row in self.seconds)
+
     def scaled(self, factor: float) -> Curve:
         """Return the curve of a device that takes `factor` times as long."""
         rows = tuple(tuple(factor * s for s in row) for row in self.seconds)
         return Curve(self.lengths, self.widths, rows)
+
+
+def least(curves: Sequence[Curve]) -> Curve:
+    """Return the least times of curves over the same lengths and widths."""
+    first, *_ = curves
+    rows = zip(*(curve.seconds for curve in curves), strict=True)
+    seconds = (tuple(map(min, zip(*same, strict=True))) for same in rows)
+    return Curve(first.lengths, first.widths, tuple(seconds))
 
 
 def _between(xs: Sequence[int], ys: Sequence[float], x: int) -> float:

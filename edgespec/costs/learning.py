@@ -13,9 +13,10 @@ from ..backends.files import label
 from ..device import BUSY, LoadMeter
 from ..types import Abort
 from .curves import Curve
+from .kept_curves import keep_curve, kept_curve
 from .measuring import Measurement, growing_share, lengthened, long_length, tapping_s
 from .online import Costs
-from .profiles import Entry, Profile, Seconds, keep, kept, store, stored
+from .profiles import Entry, Profile, Seconds, keep, kept
 
 logger = logging.getLogger("edgespec.profile")
 
@@ -54,7 +55,7 @@ class ModelCurve:
         self.model = model
         self._lengthens = lengthens
         self.kept_as = (model.fingerprint(),)
-        self.curve: Curve | None = stored(*self.kept_as)
+        self.curve: Curve | None = kept_curve(model)
         self._measurement = Measurement(model, widths)
         self._busy = False
 
@@ -62,11 +63,11 @@ class ModelCurve:
         """Measure it unless it is known, or else behind a long text; False as `Measurement.run`,
         which goes on next time.
 
-        What was measured beside other programs, or behind the long text of a request, is used and
-        not kept.
+        What was measured beside other programs, or behind the long text of a request, or cannot
+        be on a CPU, is used and not kept.
         """
-        found = self.curve is None and stored(*self.kept_as)
-        self.curve = self.curve or found or None
+        found = kept_curve(self.model) if self.curve is None else None
+        self.curve = self.curve or found
         if found or self.complete:
             return True
         while not _MEASURING.acquire(timeout=0.05):
@@ -83,7 +84,7 @@ class ModelCurve:
             elif self.curve.lengths[0] > _SHORT:
                 logger.info("what was measured behind a long text is not kept")
             else:
-                store(*self.kept_as, self.curve)
+                keep_curve(self.model, self.curve)
         return measured is not None
 
     @property

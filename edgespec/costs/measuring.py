@@ -286,10 +286,10 @@ def with_states(model: Model) -> Iterator[None]:
         model.features = features
 
 
-def fill(model: Model, length: int) -> None:
-    """Fill the cache with `length` tokens that mean nothing."""
+def fill(model: Model, length: int, abort: Abort | None = None) -> None:
+    """Fill the cache with `length` tokens that mean nothing. Raises Aborted."""
     model.truncate(0)
-    _append(model, length)
+    _append(model, length, abort)
 
 
 def _append(model: Model, length: int, abort: Abort | None = None) -> None:

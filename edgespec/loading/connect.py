@@ -15,10 +15,11 @@ from ..backends import files
 from ..backends.base import FileModel, Tokenizer
 from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
 from ..costs.curves import Curve
+from ..costs.kept_curves import kept_curve
 from ..costs.learning import Learning, ModelCurve, learning
 from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
-from ..costs.profiles import Profile, stored
+from ..costs.profiles import Profile
 from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
@@ -179,7 +180,7 @@ def _verifier(
         reach,
         LocalVerifier(target, governor=governor),
         same=lambda remote: getattr(remote, "model", "") == name,
-        local_s=curve(1) if (curve := stored(target.fingerprint())) else None,
+        local_s=curve(1) if (curve := kept_curve(target)) else None,
     )
     return both, both.remote
 

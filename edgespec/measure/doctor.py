@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,8 @@ from ..config import EngineConfig, RemoteConfig, SamplingParams, build
 from ..errors import ConfigError, EdgeSpecError, EngineMissing, VerifierUnavailable
 from ..loading.connect import connected
 from ..loading.models import Reference
-from .findings import Finding
+from .budget import Budget
+from .findings import VERDICT, Finding
 from .machine_checks import check_machine
 from .model_checks import check_model
 from .model_choice import models_to_take
@@ -19,7 +20,7 @@ from .verifier_checks import check_verifier
 
 logger = logging.getLogger("edgespec.measure.doctor")
 
-_TIMED = ("threads", "profile", "lookup", "draft")  # subjects that rest on measured times
+_TIMED = (VERDICT, "threads", "profile", "lookup", "draft")  # subjects that rest on measured times
 
 
 def diagnose(
@@ -28,37 +29,78 @@ def diagnose(
     *,
     draft_options: Mapping[str, Any] | None = None,
     temperature: float = 0.0,
+    budget_s: float = 30.0,
     progress: Callable[[str], None] = logger.info,
+    report: Callable[[Finding], None] = lambda finding: None,
     **options: Any,
 ) -> list[Finding]:
-    """Return findings about this machine and build, and about a model and its draft if named, or
-    else which models to take here.
+    """Return findings about this machine and build, and which models to take here, or about a model
+    and its draft if named: then the first of them says whether speculation pays.
 
-    Arguments are those of `load`. progress: is told what is done. Nothing is written, nothing is
-    downloaded. Raises ConfigError for impossible options; whatever else goes wrong is a finding.
+    Arguments are those of `load`. budget_s: seconds that measuring may take, loading included;
+    what does not fit is left out, and only loading a model cannot be cut short. progress: is told
+    what is done. report: is given each finding as soon as it is known. Nothing is written,
+    nothing is downloaded. Raises ConfigError for impossible options; whatever else goes wrong is
+    a finding.
     """
     config = build(EngineConfig, options)
     SamplingParams(temperature=temperature)
-    try:
-        found = list(check_machine())
+    found: list[Finding] = []
+
+    def add(finding: Finding) -> None:
+        found.append(finding)
+        report(finding)
+
+    def findings() -> Iterator[Finding]:
+        busy = False
+        for finding in check_machine():
+            busy |= finding.subject == "load"
+            yield finding
         if model is None:
-            found += models_to_take()
-        else:
-            about = check_model(model, draft, config, draft_options or {}, options, temperature)
-            busy = any(finding.subject == "load" for finding in found)
-            for finding in about:
-                progress(f"checking the model: {finding.subject} done")
-                found.append(_less_certain(finding) if busy else finding)
+            yield from models_to_take()
+            return
+        budget, given = Budget(budget_s), draft_options or {}
+        for finding in check_model(model, draft, config, given, options, temperature, budget):
+            progress(f"checking the model: {finding.subject} done")
+            yield _less_certain(finding) if busy else finding
+
+    try:
+        for finding in findings() if model is None else verdict_first(findings()):
+            add(finding)
     except EngineMissing as error:
-        return [Finding("problem", "engine", str(error), broken=True)]
+        add(Finding("problem", "engine", str(error), broken=True))
     return found
+
+
+def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the verdict before what was found earlier, and all else as it comes. What is broken
+    ends the wait: then there is no verdict.
+    """
+    held: list[Finding] | None = []
+    for finding in findings:
+        if held is None:
+            yield finding
+        elif finding.subject == VERDICT:
+            yield finding
+            yield from held
+            held = None
+        else:
+            held.append(finding)
+            if finding.broken:
+                yield from held
+                held = None
+    yield from held or ()
 
 
 def _less_certain(finding: Finding) -> Finding:
     """Make a note of what rests on times that were measured while other programs were running."""
     if finding.broken or finding.subject not in _TIMED:
         return finding
-    return replace(finding, level="note", text=f"beside other programs: {finding.text}")
+    if finding.subject == VERDICT:
+        text = f"{finding.text} Other programs are running, so this is not certain."
+    else:
+        text = f"beside other programs: {finding.text}"
+    return replace(finding, level="note", text=text)
 
 
 def diagnose_verifier(
@@ -74,7 +116,7 @@ def diagnose_verifier(
     try:
         found += check_machine()
         with connected(remote, draft, **arguments) as parts:
-            return [*found, *check_verifier(parts, remote.url)]
+            return list(verdict_first([*found, *check_verifier(parts, remote.url)]))
     except ConfigError:
         raise
     except VerifierUnavailable as error:

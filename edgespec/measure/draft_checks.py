@@ -17,6 +17,7 @@ from ..errors import ConfigError, VocabularyMismatch
 from ..loading import companions
 from ..loading.drafts import SAME, is_same, load_draft
 from ..loading.models import Reference, is_head, model_path
+from .budget import Budget
 from .findings import Finding
 from .gains import LIKELY, SHORT_CACHE, break_even, conditions
 from .head_inspection import in_words
@@ -31,6 +32,7 @@ def check_draft(
     curve: Curve,
     config: EngineConfig,
     options: Mapping[str, Any],
+    budget: Budget,
 ) -> Iterator[Finding]:
     """Yield findings about the draft model in the file `wanted`.
 
@@ -60,11 +62,12 @@ def check_draft(
             yield Finding("problem", "draft", SAME, remedy or "leave it out: -md none")
             return
         yield from _check_context(draft, target.n_ctx)
-        finding, drafting = check_profile(draft, READING)
+        finding, drafting = check_profile(draft, READING, budget)
         yield finding
     finally:
         draft.close()
-    yield check_cost(Profile(curve, drafting), draft.path, reference)
+    if drafting:
+        yield check_cost(Profile(curve, drafting), draft.path, reference)
 
 
 def _check_none(reference: Reference, path: Path, config: EngineConfig) -> Finding:

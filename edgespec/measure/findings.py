@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+VERDICT = "verdict"  # the subject of the sentence that says whether speculation pays
 Level = Literal["ok", "note", "problem"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,11 @@ from ..backends import files
 from ..backends.base import Model
 from ..config import EngineConfig
 from ..costs.measuring import fill, timed
-from ..errors import EdgeSpecError
+from ..errors import Aborted, EdgeSpecError
 from ..loading.models import open_model
 from ..loading.tuned import tuned_options
+from ..types import Abort
+from .budget import Budget
 
 logger = logging.getLogger("edgespec.measure.formats")
 
@@ -114,38 +117,52 @@ def compare(
     config: EngineConfig | None = None,
     progress: Callable[[str], None] = logger.info,
     given: Iterable[str] = (),
+    budget: Budget | None = None,
 ) -> list[Format]:
-    """Measure files of one model, (quantisation, path) each; those that do not load are left out.
+    """Measure files of one model, (quantisation, path) each; those that do not load, and those for
+    which there is no time, are left out.
 
     The text is tokenized once, by the first. given: settings that the user gave, which hold
-    whatever `tune` has found.
+    whatever `tune` has found. budget: the time for all of them, without end by default.
     """
-    config = config or EngineConfig()
+    config, budget = config or EngineConfig(), budget or Budget(math.inf)
+    longest_s = 0.0
     tokens: list[int] = []
     measured: list[tuple[Format, npt.NDArray[np.int64]]] = []
     for quantisation, path in found:
+        start = budget.spent
+        if not budget.fits(f"measuring {files.label(path)} for comparison", longest_s):
+            continue
         progress(f"measuring {files.label(path)}: speed and perplexity")
         try:
             settings = replace(config, n_ctx=1024, **tuned_options(path, config, given))
             with contextlib.closing(open_model(path, settings)) as model:
                 tokens = tokens or model.tokenizer.encode(TEXT)
-                perplexity, likeliest = read(model, tokens)
-                times = times_of(model)
+                perplexity, likeliest = read(model, tokens, budget.abort)
+                times = times_of(model, budget)
+        except Aborted:
+            budget.left_out.append(f"measuring {files.label(path)} for comparison")
+            continue
         except EdgeSpecError as error:
             progress(f"left out: {error}")
             continue
         one = Format(path, quantisation, files.size_of(path), *times, perplexity)
         measured.append((one, likeliest))
+        longest_s = max(longest_s, budget.spent - start)
     return _with_agreement(measured)
 
 
-def read(model: Model, tokens: Sequence[int]) -> tuple[float, npt.NDArray[np.int64]]:
-    """Return the perplexity of tokens after the first, and the likeliest token at each, [n - 1]."""
+def read(
+    model: Model, tokens: Sequence[int], abort: Abort | None = None
+) -> tuple[float, npt.NDArray[np.int64]]:
+    """Return the perplexity of tokens after the first, and the likeliest token at each, [n - 1].
+    Raises Aborted.
+    """
     model.truncate(0)
     lost, likeliest = 0.0, []
     for start in range(0, len(tokens) - 1, _ROWS):
         chunk = tokens[start : min(start + _ROWS, len(tokens) - 1)]
-        rows = model.decode(chunk, n_logits=len(chunk)).logits.astype(np.float64)
+        rows = model.decode(chunk, len(chunk), abort).logits.astype(np.float64)
         following = tokens[start + 1 : start + 1 + len(chunk)]
         top = rows.max(1)
         total = top + np.log(np.exp(rows - top[:, None]).sum(1))
@@ -155,11 +172,17 @@ def read(model: Model, tokens: Sequence[int]) -> tuple[float, npt.NDArray[np.int
     return float(np.exp(lost / (len(tokens) - 1))), np.concatenate(likeliest)
 
 
-def times_of(model: Model) -> tuple[float, float]:
-    """Return the median milliseconds of one token and of four at once, measured in turns."""
-    fill(model, _CACHED)
-    timed(model, _WIDE)
-    pairs = [(timed(model, 1), timed(model, _WIDE)) for _ in range(_REPEATS)]
+def times_of(model: Model, budget: Budget) -> tuple[float, float]:
+    """Return the median milliseconds of one token and of four at once, measured in turns. Raises
+    Aborted.
+    """
+
+    def seconds(width: int) -> float:
+        return timed(model, width, budget.clock, budget.abort)
+
+    fill(model, _CACHED, budget.abort)
+    seconds(_WIDE)
+    pairs = [(seconds(1), seconds(_WIDE)) for _ in range(_REPEATS)]
     model.truncate(0)
     one, several = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
     return one, several

@@ -15,7 +15,7 @@ def speedup(
     acceptance_rate: float = 1.0,
     n_past: int = SHORT_CACHE,
 ) -> tuple[float, int]:
-    """Return the speed over plain decoding at the best depth, and that depth (0: plain decoding).
+    """Return the speed over decoding without drafts at the best depth, and that depth (0: none).
 
     acceptance_rate: probability that a drafted token is accepted if those before it were.
     draft: cost of the draft model; None: drafting takes no time.
@@ -37,6 +37,33 @@ def break_even(target: Curve, draft: Curve | None = None) -> float | None:
     """
     rates = (percent / 100 for percent in range(1, 101))
     return next((rate for rate in rates if speedup(target, draft, rate)[1]), None)
+
+
+def verdict(target: Curve, draft: Curve | None = None) -> tuple[bool, str]:
+    """Return whether speculation pays on a device, and a sentence that says so and why.
+
+    draft: of a draft model, which counts if it is the better source of guesses.
+    """
+    with_draft = break_even(target, draft) if draft else None
+    least = break_even(target)
+    if least is None:
+        ratio = target(2, SHORT_CACHE) / target(1, SHORT_CACHE)
+        return False, (
+            f"Speculation does not pay here, because checking 2 tokens at once takes {ratio:.1f} "
+            "times as long as 1: even guesses that are always right would lose."
+        )
+    ratio = target(5, SHORT_CACHE) / target(1, SHORT_CACHE)
+    most, _ = speedup(target)
+    why = f"because checking 5 tokens at once takes {ratio:.1f} times as long as 1"
+    pays = least <= LIKELY
+    start = "Speculation pays here" if pays else "Speculation seldom pays here"
+    text = (
+        f"{start}, {why}: it is faster where more than {least:.0%} of the guessed tokens are "
+        f"right, at most {most:.1f} times as fast."
+    )
+    if draft and (with_draft is None or with_draft > LIKELY):
+        text += " The draft model is too slow for it; text copied from the prompt costs nothing."
+    return pays, text
 
 
 def conditions(target: Curve, draft: Curve | None = None) -> str:

@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import Aborted
+from ..types import Abort
+from .budget import Budget
 from .results import Candidate, Choice
 
 WORTHWHILE = 0.03  # a value that is not faster by more than this share is not chosen
 MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # before a value may be chosen, and at all
 MIN_ROUNDS = 3  # after them, a value that is not ahead of the default is given up
 _FAR_AHEAD, _FEW = 3, 2  # so many times as fast as the default, so few repetitions are enough
+_FEW_BUSY = 3  # and beside other programs
 _FAR_BEHIND = (1.5, 1.25)  # given up after 1, 2 rounds: so many times the default's time
+_HOPELESS = 12  # a try is ended after so many times the seconds of the fastest one
+_LEAST_LIMIT_S = 0.25  # a pause of the system is no reason to end a try
 
-Clock = Callable[[], float]
+Try = Callable[[Abort], float]
 
 
-def interleave(
-    tries: Sequence[Callable[[], float]], budget_s: float, clock: Clock = time.perf_counter
-) -> list[list[float]]:
+def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
     """Run each try once a round, and return the seconds that each of them reported.
 
     In turns, so that a device that slows down does so for all of them. The first try is the
-    default. Another one is given up when it is far behind, or not ahead after three rounds.
-    Measuring ends when only the default is left, after MAX_ROUNDS, or when another round does
-    not fit the budget.
+    default. It comes last in each round, so that it is ended if the others show that it is
+    hopeless: with more threads than free cores an evaluation can take seconds. Another one is
+    given up when it is far behind, or not ahead after three rounds. Measuring ends when only the
+    default is left, after MAX_ROUNDS, or when another round does not fit the budget.
     """
-    now = clock()
-    end, expected = now + budget_s, 0.0
+    now, expected = budget.clock(), 0.0
     times: list[list[float]] = [[] for _ in tries]
     left = list(range(len(tries)))
-    while len(left) > 1 and len(times[0]) < MAX_ROUNDS and (not times[0] or now + expected <= end):
-        for i in left:
-            times[i].append(tries[i]())
-        before, now = now, clock()
+    while len(left) > 1 and len(times[0]) < MAX_ROUNDS and budget.left > expected:
+        for i in reversed(left):
+            fastest = min(map(min, filter(None, times)), default=None)
+            seconds = _bounded(tries[i], fastest, budget)
+            told = i == 0 and fastest is not None and seconds > fastest  # though it was cut off
+            if budget.left or told:
+                times[i].append(seconds)
+            if not budget.left:
+                return times
+        before, now = now, budget.clock()
         each = (now - before) / len(left)
         n, default = len(times[0]), statistics.median(times[0])
         limit = (1 - WORTHWHILE if n >= MIN_ROUNDS else _FAR_BEHIND[n - 1]) * default
@@ -44,36 +53,84 @@ def interleave(
     return times
 
 
+def _bounded(one: Try, fastest: float | None, budget: Budget) -> float:
+    """Return the seconds of a try. One that is ended, because it is hopeless or the budget is used
+    up, counts half of what it took until then: it may have been in the second evaluation, and so
+    this is less than its time.
+    """
+    part = budget if fastest is None else budget.part(max(_HOPELESS * fastest, _LEAST_LIMIT_S))
+    start = budget.spent
+    try:
+        return one(part.abort)
+    except Aborted:
+        return (budget.spent - start) / 2
+
+
 def decide(
     setting: str,
     measured: str,
     known: Sequence[tuple[Any, str]],
     times: Sequence[Sequence[float]],
+    *,
+    busy: bool = False,
 ) -> Choice:
     """Choose the default, unless another is faster by more than 3% and more than the noise.
 
-    known: (value, label) of every candidate, the default first. times: seconds of each of them.
+    known: (value, label) of every candidate, the default first. times: seconds of each of them,
+    in turns. busy: other programs used the CPUs; then another one also has to be faster in its
+    slowest turn than the default in its fastest, and three times as fast where there are three
+    turns; four are enough for one that is so much faster by the medians.
     """
     candidates = tuple(candidate(k, t) for k, t in zip(known, times, strict=True))
     default, *others = candidates
-    better = [c for c in others if _is_enough(c, default) and _is_better(c, default)]
+    apart = [not busy or _is_apart(own, times[0]) for own in times[1:]]
+    better = [
+        c for c, clear in zip(others, apart, strict=True)
+        if clear and _is_enough(c, default) and (_leads if busy else _is_better)(c, default)
+    ]  # fmt: skip
     best = min(better, key=lambda c: c.ms, default=default)
     if best is not default:
-        why = f"{default.ms / best.ms - 1:.0%} faster than the default"
+        why = f"{_lead(default.ms / best.ms)} the default"
     elif not others:
         why = "there is no other"
+    elif not default.n_repetitions:
+        why = "the default; there was no time to try another"
+    elif busy and any(_leads(c, default) and _is_enough(c, default) for c in others):
+        why = "the default; beside other programs every turn with another has to be faster"
     elif any(_is_better(c, default) for c in others):
         why = "the default; another looked faster, but there was no time to be sure"
-    elif any(c.ms < default.ms for c in others):
+    elif any(c.ms < default.ms for c in others if c.n_repetitions):
         why = "the default; no other is faster by more than 3% and the noise"
     else:
         why = "the default is the fastest"
     return Choice(setting, measured, candidates, best.value, why)
 
 
+def _lead(ratio: float) -> str:
+    return f"{ratio - 1:.0%} faster than" if ratio < 2 else f"{ratio:.1f} times as fast as"
+
+
+def is_far_ahead(one: Candidate, other: Candidate) -> bool:
+    """Return whether a candidate is so much faster that few repetitions are enough to say so."""
+    repeated = min(one.n_repetitions, other.n_repetitions) >= _FEW
+    return repeated and _FAR_AHEAD * one.ms < other.ms
+
+
+def _is_apart(times: Sequence[float], default: Sequence[float]) -> bool:
+    """Return whether all times are below all of the default's: of very few turns, far below."""
+    n = min(len(times), len(default))
+    if n < _FEW_BUSY:
+        return False
+    return (1 if n > _FEW_BUSY else _FAR_AHEAD) * max(times) < min(default)
+
+
 def _is_enough(one: Candidate, default: Candidate) -> bool:
-    is_far_ahead = _FAR_AHEAD * one.ms < default.ms
-    return one.n_repetitions >= (_FEW if is_far_ahead else MIN_REPETITIONS)
+    return is_far_ahead(one, default) or one.n_repetitions >= MIN_REPETITIONS
+
+
+def _leads(one: Candidate, default: Candidate) -> bool:
+    """Return whether a candidate is faster by more than 3%: enough where every turn was faster."""
+    return one.ms < (1 - WORTHWHILE) * default.ms
 
 
 def _is_better(one: Candidate, default: Candidate) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..backends.base import FileModel, Threaded
@@ -15,14 +16,18 @@ from ..errors import ConfigError, EdgeSpecError
 from ..loading.drafts import draft_path
 from ..loading.models import Reference, model_path, open_model
 from ..loading.tuned import tuned_options
+from ..types import Abort
+from .budget import Budget
 from .draft_checks import check_draft
 from .findings import Finding, count, gib
 from .inspection import ModelInfo, inspect
 from .interleaving import interleave
-from .profile_checks import check_profile, check_widening
+from .profile_checks import check_profile, check_verdict, check_widening
 
 HOT = 0.7  # temperatures above this lower acceptance
 _FASTER = 0.9  # another number of threads is named if it takes less than this share of the time
+_FAR = 3  # so many times as fast as the present number, another one is used to measure the rest
+_THREADS_S = 3.0  # that trying numbers of threads may take
 
 
 def check_model(
@@ -32,8 +37,10 @@ def check_model(
     draft_options: Mapping[str, Any],
     given: Mapping[str, Any],
     temperature: float,
+    budget: Budget,
 ) -> Iterator[Finding]:
-    """Yield findings about a model and its draft; the arguments are those of `diagnose`.
+    """Yield findings about a model and its draft; the arguments are those of `diagnose`. That of
+    the subject VERDICT comes as soon as it is known.
 
     given: the options that the user gave, which hold whatever `tune` has found. Raises ConfigError
     for impossible options.
@@ -54,12 +61,14 @@ def check_model(
         yield _check_placement(target)
         yield from check_single_tokens(target)
         if isinstance(target, Threaded):
-            yield _check_threads(target)
-        finding, curve = check_profile(target, QUICK)
+            yield _check_threads(target, budget.part(_THREADS_S))
+        finding, curve = check_profile(target, QUICK, budget)
+        yield check_verdict(curve)
         yield finding
-        yield check_widening(curve, info, target)
-        wanted = draft_path(model, draft, config)
-        yield from check_draft(wanted, model, target, curve, config, draft_options)
+        if curve:
+            yield check_widening(curve, info, target)
+            wanted = draft_path(model, draft, config)
+            yield from check_draft(wanted, model, target, curve, config, draft_options, budget)
         yield from check_temperature(temperature)
     except ConfigError:
         raise
@@ -113,28 +122,35 @@ def check_single_tokens(model: FileModel) -> Iterator[Finding]:
     )
 
 
-def _check_threads(model: Threaded) -> Finding:
-    """Compare the present number of threads with those that `tune` tries."""
+def _check_threads(model: Threaded, budget: Budget) -> Finding:
+    """Compare the present number of threads with those that `tune` tries. One that is far ahead is
+    used from now on: what is measured next would take as many times as long with the others.
+    """
     now = model.n_threads
     counts = [now, *(n for n in thread_counts(model.config.max_cores) if n != now)]
 
-    def seconds(n: int) -> float:
+    def seconds(n: int, abort: Abort) -> float:
         model.set_threads(n, model.n_threads_batch)
-        timed(model, 1)
-        return timed(model, 1)
+        timed(model, 1, budget.clock, abort)
+        return timed(model, 1, budget.clock, abort)
 
-    times = interleave([lambda n=n: seconds(n) for n in counts], budget_s=3.0)  # type: ignore[misc]
+    times = interleave([partial(seconds, n) for n in counts], budget)
     model.set_threads(now, model.n_threads_batch)
-    medians = [1e3 * statistics.median(t) for t in times if t]
-    best = min(range(len(medians)), key=medians.__getitem__, default=0)
-    if medians and medians[best] < _FASTER * medians[0]:
+    tried = [(1e3 * statistics.median(own), n) for own, n in zip(times, counts, strict=True) if own]
+    usual, *others = tried or [(0.0, now)]
+    best = min(others, default=usual)
+    if usual[1] == now and best[0] < _FASTER * usual[0]:
+        if best[0] < usual[0] / _FAR:
+            model.set_threads(best[1], best[1])
         return Finding(
             "problem",
             "threads",
-            f"{count(now, 'thread')} a token takes {medians[0]:.1f} ms, with "
-            f"{counts[best]} {medians[best]:.1f} ms",
-            f"give -t {counts[best]}, or leave -t out and run `edgespec tune`",
+            f"{count(now, 'thread')} a token takes {usual[0]:.1f} ms, with "
+            f"{best[1]} {best[0]:.1f} ms",
+            f"give -t {best[1]}, or leave -t out and run `edgespec tune`",
         )
+    if len(counts) > 1 and len(tried) < 2:
+        return Finding("note", "threads", f"{count(now, 'thread')}: no time to try another number")
     return Finding("ok", "threads", f"{count(now, 'thread')}: no other number is faster")
 
 

@@ -9,10 +9,13 @@ from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
 from ..costs.curves import Curve
-from ..costs.measuring import fill, measure, timed
-from ..costs.profiles import stored
-from .findings import Finding
-from .gains import SHORT_CACHE, break_even, conditions
+from ..costs.kept_curves import is_impossible, kept_curve
+from ..costs.measuring import fill, timed
+from ..errors import Aborted
+from .budget import Budget
+from .curve import FEW, measured_curve
+from .findings import VERDICT, Finding
+from .gains import SHORT_CACHE, break_even, conditions, verdict
 from .inspection import ModelInfo
 
 STALE = 0.25  # a profile that is wrong by more than this share is stale
@@ -20,31 +23,57 @@ STEEP = 0.5  # another token at once should not cost more than this share of a s
 _CHEAPLY_WIDENED = ("F16", "BF16", "F32", "Q8_0")
 
 
-def check_profile(model: FileModel, widths: Sequence[int]) -> tuple[Finding, Curve]:
-    """Return if the kept profile is there and right, and t(n), measured now where it is not."""
-    fill(model, min(SHORT_CACHE, model.n_ctx // 2))
-    timed(model, 1)
-    now = statistics.median(timed(model, 1) for _ in range(5))
-    curve, name = stored(model.fingerprint()), files.label(model.path)
-    if curve is None:
+def check_profile(
+    model: FileModel, widths: Sequence[int], budget: Budget
+) -> tuple[Finding, Curve | None]:
+    """Return if the kept profile is there and right, and t(n), measured now where it is not; None
+    where there is no time for that.
+    """
+    name, kept = files.label(model.path), kept_curve(model)
+    try:
+        now = _token_s(model, budget)
+    except Aborted:
+        text = f"{name}: there was no time to measure it; a longer --budget may have"
+        return Finding("note", "profile", text), kept
+    if kept is None:
         text = f"{name}: nothing is kept for these settings; a token takes {1e3 * now:.1f} ms now"
         remedy = "run `edgespec tune`; until then costs are measured after the first answer"
-        finding = Finding("note", "profile", text, remedy)
-        return finding, measure(model, widths=widths, budget_s=1)
-    then = curve(1, SHORT_CACHE)
+        return Finding("note", "profile", text, remedy), _measured(model, widths, budget)
+    then = kept(1, SHORT_CACHE)
     text = f"{name}: a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
     if abs(now / then - 1) > STALE:
         remedy = "run `edgespec tune` while nothing else is running"
         finding = Finding("problem", "profile", f"stale: {text}", remedy)
-        return finding, measure(model, widths=widths, budget_s=1)
-    return Finding("ok", "profile", f"fresh: {text}"), curve
+        return finding, _measured(model, widths, budget)
+    return Finding("ok", "profile", f"fresh: {text}"), kept
+
+
+def _token_s(model: FileModel, budget: Budget) -> float:
+    """Return the median seconds of one token. Raises Aborted."""
+    fill(model, min(SHORT_CACHE, model.n_ctx // 2), budget.abort)
+    times = [timed(model, 1, budget.clock, budget.abort) for _ in range(6)]
+    return statistics.median(times[1:])
+
+
+def _measured(model: FileModel, widths: Sequence[int], budget: Budget) -> Curve | None:
+    found = measured_curve(model, [widths, FEW], budget, SHORT_CACHE)
+    return None if found is None or is_impossible(model, found[0]) else found[0]
+
+
+def check_verdict(curve: Curve | None) -> Finding:
+    """Return whether speculation pays here, in one sentence."""
+    if curve is None:
+        text = "Whether speculation pays here could not be measured in time."
+        return Finding("note", VERDICT, text, "give a longer --budget, or stop other programs")
+    pays, text = verdict(curve)
+    return Finding("ok" if pays else "note", VERDICT, text)
 
 
 def check_widening(curve: Curve, info: ModelInfo, model: FileModel) -> Finding:
     """Return whether drafts that cost nothing can pay."""
     if break_even(curve) is None:
         text = "even drafts that are always right and cost nothing lose here"
-        remedy = _cheaper_widening(info, model) or "decode plainly"
+        remedy = _cheaper_widening(info, model) or "leave speculation out: --spec-type none"
         return Finding("problem", "lookup", text, remedy)
     ratio = curve(5, SHORT_CACHE) / curve(1, SHORT_CACHE)
     text = f"5 tokens at once take {ratio:.1f} times one: prompt lookup {conditions(curve)}"
@@ -61,6 +90,6 @@ def _cheaper_widening(info: ModelInfo, model: FileModel) -> str:
     if backends.name_of(model.path) != "llama_cpp":
         return ""
     return (
-        f"on a plain CPU a Q8_0 or F16 file of the same model widens more cheaply than "
+        f"on a CPU a Q8_0 or F16 file of the same model widens more cheaply than "
         f"{info.quantisation}, though a single token then takes longer"
     )

@@ -9,10 +9,9 @@ from typing import Any
 from ..costs.curves import Curve
 from ..costs.profiles import Profile
 from ..device import BUSY
+from .curve import UNSTEADY
 from .formats import Format
-from .gains import SHORT_CACHE, speedup
-
-_UNSTEADY = 0.3  # times of one thing that differ by more than this share were disturbed
+from .gains import SHORT_CACHE, speedup, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +50,24 @@ class Tuning:
 
     options: what later loads will use beside the defaults; path: where they are kept, None where
     nothing could be written or other programs disturbed the measurement: others is how many cores
-    they used, None where the system does not show it. formats: where the model is on disk both as
-    GGUF and as ONNX, every file of it, and recommendation: which to take. Nothing is switched.
+    they used, None where the system does not show it. profile: None where t(n) was not measured.
+    formats: where the model is on disk both as GGUF and as ONNX, every file of it, and
+    recommendation: which to take. Nothing is switched. left_out: the parts for which there was no
+    time. refused: why measured times are not kept, "" where they are.
     """
 
     model: str
     draft: str | None
     choices: tuple[Choice, ...]
     options: dict[str, Any]
-    profile: Profile
+    profile: Profile | None
     seconds: float
     path: Path | None
     formats: tuple[Format, ...] = ()
     recommendation: str = ""
     others: float | None = None
+    left_out: tuple[str, ...] = ()
+    refused: str = ""
 
     @property
     def busy(self) -> bool:
@@ -73,29 +76,38 @@ class Tuning:
 
     @property
     def disturbed(self) -> bool:
-        """True if the same thing took very different times: something else was running."""
+        """True if the same thing took very different times, though no other program was seen."""
+        if self.profile is None or (self.others or 0.0) > BUSY:
+            return False  # not known, or known already
         widest = [row[-1] for row in self.profile.target.seconds]
         if max(widest) > 3 * min(widest):
             return True
         defaults = [(choice.measured, choice.candidates[0]) for choice in self.choices]
-        if any(c.n_repetitions > 3 and c.spread_ms > _UNSTEADY * c.ms for _, c in defaults):
+        if any(c.n_repetitions > 3 and c.spread_ms > UNSTEADY * c.ms for _, c in defaults):
             return True
         times = {tokens_at_once(1): [1e3 * self.profile.target(1, SHORT_CACHE)]}
-        for measured, default in defaults:
-            if default.n_repetitions:
-                times.setdefault(measured, []).append(default.ms)
-        return any(max(same) > (1 + _UNSTEADY) * min(same) for same in times.values())
+        for choice in self.choices:
+            used = next(c for c in choice.candidates if c.value == choice.chosen)
+            if used.n_repetitions:
+                times.setdefault(choice.measured, []).append(used.ms)
+        return any(max(same) > (1 + UNSTEADY) * min(same) for same in times.values())
 
     @property
-    def lookup_speedup(self) -> tuple[float, int]:
+    def verdict(self) -> str:
+        """Return in one sentence whether speculation pays here, and why; "" if not known."""
+        return verdict(self.profile.target, self.profile.draft)[1] if self.profile else ""
+
+    @property
+    def lookup_speedup(self) -> tuple[float, int] | None:
         """The most that drafts can gain that cost nothing and are always right, and how deep."""
-        return speedup(self.profile.target)
+        return speedup(self.profile.target) if self.profile else None
 
     @property
     def draft_speedup(self) -> tuple[float, int] | None:
         """The same of the draft model, if it were always right."""
-        draft = self.profile.draft
-        return speedup(self.profile.target, draft) if draft else None
+        if self.profile is None or self.profile.draft is None:
+            return None
+        return speedup(self.profile.target, self.profile.draft)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON, times in milliseconds."""
@@ -105,16 +117,19 @@ class Tuning:
             "draft": self.draft,
             "choices": [asdict(choice) for choice in self.choices],
             "options": self.options,
-            "target": _in_ms(profile.target),
-            "draft_model": _in_ms(profile.draft) if profile.draft else None,
+            "verdict": self.verdict,
+            "target": _in_ms(profile.target) if profile else None,
+            "draft_model": _in_ms(profile.draft) if profile and profile.draft else None,
             "lookup": _gain(self.lookup_speedup),
-            "draft_speedup": _gain(self.draft_speedup) if self.draft_speedup else None,
+            "draft_speedup": _gain(self.draft_speedup),
             "disturbed": self.disturbed,
             "other_programs_cores": None if self.others is None else round(self.others, 2),
             "seconds": round(self.seconds, 1),
             "path": None if self.path is None else str(self.path),
             "formats": [one.to_dict() for one in self.formats],
             "recommendation": self.recommendation,
+            "left_out": list(self.left_out),
+            "refused": self.refused,
         }
 
 
@@ -123,8 +138,8 @@ def tokens_at_once(n: int) -> str:
     return "one token" if n == 1 else f"{n} tokens at once"
 
 
-def _gain(found: tuple[float, int]) -> dict[str, Any]:
-    return {"speedup": round(found[0], 3), "depth": found[1]}
+def _gain(found: tuple[float, int] | None) -> dict[str, Any] | None:
+    return found and {"speedup": round(found[0], 3), "depth": found[1]}
 
 
 def _in_ms(curve: Curve) -> dict[str, Any]:

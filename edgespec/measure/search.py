@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +15,100 @@ from ..backends import files
 from ..backends.base import FileModel, Threaded
 from ..costs.measuring import timed
 from ..device import available_memory, thread_counts
-from ..errors import ModelError
+from ..errors import Aborted, ModelError
 from ..loading.models import open_model
-from .interleaving import MIN_ROUNDS, Clock, candidate, decide, interleave
+from ..types import Abort
+from .budget import Budget
+from .interleaving import MIN_ROUNDS, Try, candidate, decide, interleave
 from .results import Choice, tokens_at_once
 
 logger = logging.getLogger("edgespec.measure.search")
 
 PROMPT_TOKENS = 64  # tokens read at once where threads for prompts are compared
+BUSY_PROMPT_TOKENS = 16  # beside other programs, where so many may take seconds
 _ANSWER = 16  # tokens of a short answer
 _THREADS = {  # tokens at once, share of the time, what it is for
     "n_threads": (1, 0.15, "one token"),
     "n_threads_batch": (PROMPT_TOKENS, 0.3, "reading prompts"),
 }
+_BUSY_SHARE = 0.6  # of the time left: beside other programs threads matter most
 
 
 def search(
     target: FileModel,
     fixed: set[str],
     loading_s: float,
-    end: float,
+    budget: Budget,
     progress: Callable[[str], None],
+    *,
+    busy: bool = False,
 ) -> list[Choice]:
-    """Try other values of every setting until the time `end`, and return what to choose.
+    """Try other values of every setting within a budget, and return what to choose.
 
     fixed: settings that are left as they are. loading_s: seconds that loading the target took.
+    busy: other programs use the CPUs.
     """
-    left = max(0.0, end - time.perf_counter())
-    found = []
+    seconds, found = budget.left, []
     for setting, (width, share, aim) in _THREADS.items():
         if setting not in fixed and isinstance(target, Threaded):
             progress(f"trying threads for {aim}")
-            found.append(_choose_threads(target, setting, width, share * left))
+            if busy:
+                width = min(width, BUSY_PROMPT_TOKENS)
+            part = budget.part(_BUSY_SHARE * budget.left if busy else share * seconds)
+            found.append(_choose_threads(target, setting, width, part, busy))
     switches = {name: values for name, values in target.switches().items() if name not in fixed}
     for i, (setting, values) in enumerate(switches.items()):
         progress(f"trying {setting} {_label(values[1])}")
-        now = time.perf_counter()
-        own_end = now + (end - now) / (len(switches) - i)
-        found.append(_choose_switch(target, setting, values, loading_s, own_end))
+        part = budget.part(budget.left / (len(switches) - i))
+        found.append(_choose_switch(target, setting, values, loading_s, part, busy))
     return found
 
 
 def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any]:
-    """Return the choices that differ from the defaults; both numbers of threads if one does."""
+    """Return the choices that differ from the defaults; both numbers of threads if one does.
+
+    Where one token needs fewer threads, several get as many, too, unless they were slower so:
+    beside other programs more threads would wait for the same cores.
+    """
     chosen = {c.setting: c.chosen for c in choices if c.chosen != c.candidates[0].value}
     if "n_threads" in chosen:
-        chosen.setdefault("n_threads_batch", model.n_threads_batch)
+        batch = next((c for c in choices if c.setting == "n_threads_batch"), None)
+        same = batch and next((c for c in batch.candidates if c.value == chosen["n_threads"]), None)
+        default = model.n_threads_batch
+        if batch and same and not 0 < batch.candidates[0].ms <= same.ms:
+            default = same.value
+        chosen.setdefault("n_threads_batch", default)
     return chosen
 
 
-def _choose_threads(model: Threaded, setting: str, width: int, budget_s: float) -> Choice:
+def _choose_threads(
+    model: Threaded, setting: str, width: int, budget: Budget, busy: bool
+) -> Choice:
     defaults = {name: getattr(model, name) for name in _THREADS}
     default, most = defaults[setting], model.config.max_cores
     counts = [default, *(n for n in thread_counts(most) if n != default)]
+    width = min(width, model.capabilities.max_batch)
 
-    def seconds(n: int) -> float:
+    def seconds(n: int, abort: Abort) -> float:
         model.set_threads(**(defaults | {setting: n}))
         if width == 1:
-            timed(model, 1)  # starts the threads
-        return timed(model, width)
+            timed(model, 1, budget.clock, abort)  # starts the threads
+        return timed(model, width, budget.clock, abort)
 
-    width = min(width, model.capabilities.max_batch)
-    times = interleave([lambda n=n: seconds(n) for n in counts], budget_s)  # type: ignore[misc]
+    times = interleave([partial(seconds, n) for n in counts], budget)
     model.set_threads(**defaults)
     labels = [f"{n} thread{'' if n == 1 else 's'}" for n in counts]
-    return decide(setting, tokens_at_once(width), list(zip(counts, labels, strict=True)), times)
+    known = list(zip(counts, labels, strict=True))
+    return decide(setting, tokens_at_once(width), known, times, busy=busy)
 
 
 def _choose_switch(
-    target: FileModel, setting: str, values: tuple[Any, Any], loading_s: float, end: float
+    target: FileModel,
+    setting: str,
+    values: tuple[Any, Any],
+    loading_s: float,
+    budget: Budget,
+    busy: bool,
 ) -> Choice:
     """Compare the loaded model with the same file loaded with the other value, beside it."""
     value = values[1]
@@ -94,7 +120,8 @@ def _choose_switch(
 
     if why := _lacks_memory(target.path):
         return keep_default(why)
-    if not enough_time(lambda: _answer(target), loading_s, end):
+    if not enough_time(partial(_answer, target, budget), loading_s, budget):
+        budget.left_out.append(f"{setting} {_label(value)}")
         return keep_default("nothing else tried: there was no time; a larger budget tries it")
     config = replace(target.config, n_ctx=min(target.n_ctx, 512), **{setting: value})
     try:
@@ -104,33 +131,37 @@ def _choose_switch(
         return keep_default(f"{_label(value)} cannot be loaded here")
     try:
         for model in (other, target):
-            timed(model, 1)  # brings the weights into memory
-        left = end - time.perf_counter()
-        times = interleave([lambda m=m: _answer(m) for m in (target, other)], left)  # type: ignore[misc]
+            _try_once(model, budget)  # brings the weights into memory
+        times = interleave([partial(_answer, m, budget) for m in (target, other)], budget)
     finally:
         other.close()
-    return decide(setting, measured, known, times)
+    return decide(setting, measured, known, times, busy=busy)
 
 
-def _answer(model: FileModel) -> float:
-    """Return the seconds of reading a short prompt and writing a short answer."""
-    one = statistics.mean(timed(model, 1) for _ in range(4))
-    return timed(model, _ANSWER) + _ANSWER * one
+def _try_once(model: FileModel, budget: Budget) -> None:
+    with contextlib.suppress(Aborted):
+        timed(model, 1, budget.clock, budget.abort)
 
 
-def enough_time(
-    answer: Callable[[], object], loading_s: float, end: float, clock: Clock = time.perf_counter
-) -> bool:
-    """Return True if loading another model and three rounds of both fit before `end`.
+def _answer(model: FileModel, budget: Budget, abort: Abort) -> float:
+    """Return the seconds of reading a short prompt and writing a short answer. Raises Aborted."""
+    one = statistics.mean(timed(model, 1, budget.clock, abort) for _ in range(4))
+    return timed(model, _ANSWER, budget.clock, abort) + _ANSWER * one
+
+
+def enough_time(answer: Try, loading_s: float, budget: Budget) -> bool:
+    """Return True if loading another model and three rounds of both fit the budget.
 
     answer: one try; it is timed, unless loading alone takes too long.
     """
-    start = clock()
-    if start + loading_s >= end:
+    if loading_s >= budget.left:
         return False
-    answer()
-    now = clock()
-    return now + loading_s + 2 * MIN_ROUNDS * (now - start) < end
+    start = budget.spent
+    try:
+        answer(budget.abort)
+    except Aborted:
+        return False
+    return loading_s + 2 * MIN_ROUNDS * (budget.spent - start) < budget.left
 
 
 def _lacks_memory(path: Path) -> str:

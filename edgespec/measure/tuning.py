@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,23 +12,33 @@ from typing import Any
 from .. import backends
 from ..backends import files
 from ..backends.base import FileModel
+from ..cache.requantization import known
 from ..config import EngineConfig, build
 from ..costs.curves import Curve
-from ..costs.measuring import READING, WIDTHS, measure
-from ..costs.profiles import Profile, keep, store
+from ..costs.kept_curves import is_impossible, keep_curve, kept_curve
+from ..costs.measuring import QUICK, READING, WIDTHS
+from ..costs.profiles import Profile, keep
 from ..device import BUSY, LoadMeter, other_load
 from ..loading.drafts import draft_path, load_draft
-from ..loading.models import Reference, model_path, open_model
+from ..loading.models import Reference, is_head, model_path, open_model
 from ..loading.tuned import explicit, tuned_options, tuning_key
+from .budget import Budget
+from .curve import FEW, measured_curve
 from .formats import Format, compare, formats, recommend
 from .gains import SHORT_CACHE
-from .results import Choice, Tuning
-from .search import PROMPT_TOKENS, chosen_options, search
+from .interleaving import is_far_ahead
+from .results import Choice, Tuning, tokens_at_once
+from .search import BUSY_PROMPT_TOKENS, PROMPT_TOKENS, chosen_options, search
 
 logger = logging.getLogger("edgespec.measure.tuning")
 
 LONG_CACHES = (1024, 512, 256)  # tokens in the cache where t(n) is measured too, if time allows
-_SEARCH = 0.8  # of the time is for loading and searching; the rest is for measuring
+_WIDTHS = (WIDTHS, QUICK, (*FEW, 32), FEW)  # the first that time allows
+_DRAFT_WIDTHS = (READING, FEW)
+_SEARCH, _SEARCH_OF_MANY = 0.7, 0.5  # of the time left after loading; the rest is for measuring,
+# which takes longer beside others, and for comparing the files of a model where there are several
+_COPY_S = 20.0  # that making a copy of a draft model and measuring it may take
+_WAIT_S, _LOOKS = 0.7, 3  # other programs may only just be ending
 
 
 def tune(
@@ -45,58 +54,216 @@ def tune(
     """Search settings and measure t(n) on this device; `load` uses what is found.
 
     Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
-    about how long loading, searching and measuring may take; settings for which there is no time
-    are not tried. progress: is told what is done now. A model of the catalogue that is on disk
-    as GGUF and as ONNX has its files compared afterwards. Nothing is kept that was measured while
-    other programs used the CPUs, unless keep_busy: they will go on, and the device is as it is.
-    Raises as `load`.
+    how long loading, searching, measuring and comparing may take; what does not fit is left out
+    and named, and only loading a model cannot be cut short. progress: is told what is done now.
+    A model of the catalogue that is on disk as GGUF and as ONNX has its files compared
+    afterwards. While other programs use the CPUs nothing is measured, unless keep_busy: they will
+    go on, and the device is as it is. Then a setting is chosen only where every turn with it was
+    faster than every turn with the default, and times are kept only where they are lower than
+    those kept before. Raises as `load`.
     """
-    start, meter = time.perf_counter(), LoadMeter()
+    budget, meter = Budget(budget_s), LoadMeter()
     config = build(EngineConfig, options)
     path, wanted = model_path(model), draft_path(model, draft, config)
-    fixed = explicit(options)
-    if (busy := other_load() or 0.0) > BUSY:
-        told = "it is kept all the same" if keep_busy else "nothing is kept until they have stopped"
-        progress(f"other programs use {busy:.1f} cores: {told}")
-    progress(f"loading {files.label(path)}")
-    opening = time.perf_counter()
-    target, draft_model = open_model(path, config), None
-    loading_s = time.perf_counter() - opening
-    try:
-        if wanted:
-            progress(f"loading {files.label(wanted)}")
-        draft_model = load_draft(wanted, config, draft_options or {}, target, make_copy=True)
-        choices = search(target, fixed, loading_s, start + _SEARCH * budget_s, progress)
-        if chosen := chosen_options(choices, target):
-            progress("loading again with the chosen settings")
-            _close(target, draft_model)
-            target = open_model(path, replace(config, **chosen))
-            draft_model = load_draft(wanted, replace(config, **chosen), draft_options or {}, target)
-        profile = _measure(target, draft_model, choices, start + budget_s, progress)
-    finally:
-        _close(target, draft_model)
+    others = other_load() if keep_busy else _least_load()
+    busy = others is not None and others > BUSY
+    if busy and not keep_busy:
+        return Tuning(files.label(path), None, (), {}, None, budget.spent, None, others=others)
+    if busy and others:
+        progress(f"other programs use {others:.1f} cores: only what is clearly faster is kept")
+    tuner = _Tuner(
+        path, wanted, config, draft_options or {}, explicit(options), budget, progress,
+        strict=keep_busy,
+    )  # fmt: skip
+    there = _in_several_formats(model)
+    tuner.run(_SEARCH_OF_MANY if there or keep_busy else _SEARCH, busy)
     load = meter.look()
     others = load.others if load else None
-    where = None
-    if keep_busy or others is None or others <= BUSY:
-        before = tuned_options(path, config)
-        kept = {name: before[name] for name in before if name in fixed} | chosen
-        where = _keep(profile, tuning_key(path, config), kept)
-    taken = time.perf_counter() - start
-    found = _compare_formats(model, config, progress, options)
+    busy = others is not None and others > BUSY
+    where = tuner.keep() if keep_busy or not busy else None
+    compared: list[Format] = []
+    if there and not busy:
+        compared = compare(there, config, progress, options, budget)
+    elif there:
+        budget.left_out.append("comparing the files of the model (other programs are running)")
+    found = compared if len(compared) > 1 else []
     return Tuning(
-        files.label(path), files.label(draft_model.path) if draft_model else None, tuple(choices),
-        chosen, profile, taken, where, tuple(found), recommend(found) if found else "",
-        others,
+        files.label(path), tuner.draft, tuple(tuner.choices), tuner.options, tuner.profile,
+        budget.spent, where, tuple(found), recommend(found) if found else "", others,
+        tuple(budget.left_out), tuner.refused,
     )  # fmt: skip
 
 
-def _keep(profile: Profile, key: Mapping[str, Any], options: Mapping[str, Any]) -> Path | None:
-    """Keep what was measured and chosen; return the file of the choice, None without any."""
-    for fingerprint, curve in zip(profile.kept_as, (profile.target, profile.draft), strict=False):
-        assert curve
-        store(fingerprint, curve)
-    return keep(key, {"options": options})
+def _least_load() -> float | None:
+    """Return how many cores other programs use, the least of some looks; None as `other_load`."""
+    least = other_load()
+    for _ in range(_LOOKS - 1):
+        if least is None or least <= BUSY:
+            break
+        least = min(least, other_load(_WAIT_S) or 0.0)
+    return least
+
+
+def _in_several_formats(model: Reference) -> list[tuple[str, Path]]:
+    """Return the files of a model that is there both as GGUF and as ONNX, else none."""
+    there = formats(os.fspath(model))
+    return there if len({backends.name_of(path) for _, path in there}) > 1 else []
+
+
+class _Tuner:
+    """One run of `tune`: what it chooses and measures of a model and its draft model.
+
+    strict: nothing may become slower by what is kept, though other programs use the CPUs. draft:
+    the file that drafts. options: what later loads will use beside the defaults. profile: None
+    where t(n) could not be measured. refused: why measured times are not kept, "" if they are.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        wanted: Path | None,
+        config: EngineConfig,
+        draft_options: Mapping[str, Any],
+        fixed: set[str],
+        budget: Budget,
+        progress: Callable[[str], None],
+        *,
+        strict: bool,
+    ) -> None:
+        self.draft: str | None = None
+        self.choices: list[Choice] = []
+        self.options: dict[str, Any] = {}
+        self.refused = ""
+        self.profile: Profile | None = None
+        self._path, self._wanted, self._config = path, wanted, config
+        self._draft_options, self._fixed = draft_options, fixed
+        self._budget, self._progress, self._strict = budget, progress, strict
+        self._curves: list[tuple[FileModel, Curve, bool]] = []  # and whether its times repeated
+
+    def run(self, share: float, busy: bool) -> None:
+        """Search in a share of the time, and measure what was chosen. The models are then closed,
+        but still say which they were.
+        """
+        budget, before = self._budget, self._budget.spent
+        target, drafting = self._open(make_copy=self._may_copy(busy))
+        loading_s = budget.spent - before
+        try:
+            searching = budget.part(share * budget.left)
+            self.choices = search(
+                target, self._fixed, loading_s, searching, self._progress, busy=self._strict
+            )
+            if chosen := chosen_options(self.choices, target):
+                self.options = chosen
+                self._progress("loading again with the chosen settings")
+                _close(target, drafting)
+                target, drafting = self._open()
+            self.draft = files.label(drafting.path) if drafting else None
+            self._measure(target, drafting)
+        finally:
+            _close(target, drafting)
+
+    def keep(self) -> Path | None:
+        """Keep what was chosen and measured. Return the file of the choice, None where nothing can
+        be written.
+        """
+        for model, curve, repeated in self._curves:
+            why = self._refusal(model, curve, repeated)
+            if why:
+                self._refuse(model, why)
+            else:
+                keep_curve(model, curve)
+        before = tuned_options(self._path, self._config)
+        if self._strict:
+            kept = without_slower(before, self.choices)
+        else:
+            kept = {name: before[name] for name in before if name in self._fixed}
+        self.options = kept | self.options
+        return keep(tuning_key(self._path, self._config), {"options": self.options})
+
+    def _refusal(self, model: FileModel, curve: Curve, repeated: bool) -> str:
+        """Return why measured times are not worth keeping, "" if they are."""
+        if not self._strict:
+            return ""
+        if not repeated:
+            return "the same evaluation took very different times"
+        known = kept_curve(model)
+        if known and known(1, SHORT_CACHE) <= curve(1, SHORT_CACHE):
+            return "those kept before are lower, and other programs only add to times"
+        return ""
+
+    def _refuse(self, model: FileModel, why: str) -> None:
+        self.refused = f"{files.label(model.path)}: {why}"
+
+    def _open(self, make_copy: bool = False) -> tuple[FileModel, FileModel | None]:
+        config = replace(self._config, **self.options)
+        self._progress(f"loading {files.label(self._path)}")
+        target = open_model(self._path, config)
+        if self._wanted:
+            self._progress(f"loading {files.label(self._wanted)}")
+        try:
+            options = self._draft_options
+            return target, load_draft(self._wanted, config, options, target, make_copy=make_copy)
+        except BaseException:
+            target.close()
+            raise
+
+    def _may_copy(self, busy: bool) -> bool:
+        """Return whether there is time for a faster copy of the draft model, if it has none yet."""
+        if not self._wanted or is_head(self._wanted) or known(self._wanted, self._config):
+            return False
+        what = "a faster copy of the draft model"
+        if busy:
+            self._budget.left_out.append(f"{what} (other programs are running)")
+        return not busy and self._budget.fits(what, _COPY_S)
+
+    def _measure(self, target: FileModel, draft: FileModel | None) -> None:
+        """Measure t(n) of both, also with the longest cache that there is time for."""
+        curve = self._curve(target, _WIDTHS)
+        if curve is None:
+            return
+        drafting = self._curve(draft, _DRAFT_WIDTHS) if draft else None
+        left = self._budget.left
+        per_token = seconds_per_prompt_token(self.choices, curve)
+        if length := _affordable(target.n_ctx, curve, per_token, left):
+            self._progress(f"measuring {files.label(target.path)} after {length} tokens")
+            if longer := measured_curve(target, [curve.widths], self._budget, length):
+                curve = joined(curve, longer[0])
+        repeated = self._curves[0][2]
+        self._curves[0] = target, curve, repeated
+        kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
+        self.profile = Profile(curve, drafting, kept_as=kept_as)
+
+    def _curve(self, model: FileModel, choices: Sequence[Sequence[int]]) -> Curve | None:
+        name = files.label(model.path)
+        self._progress(f"measuring {name}")
+        found = measured_curve(model, choices, self._budget, SHORT_CACHE)
+        if found is None:
+            self._budget.left_out.append(f"the times of {name}")
+            return None
+        if is_impossible(model, found[0]):
+            self._refuse(model, "many tokens took no longer than one, which cannot be on a CPU")
+            return None
+        self._curves.append((model, *found))
+        return found[0]
+
+
+def joined(short: Curve, longer: Curve) -> Curve:
+    """Return a curve with the times of both lengths: after more tokens they are never less."""
+    row = tuple(map(max, short.seconds[0], longer.seconds[0]))
+    return Curve((*short.lengths, *longer.lengths), short.widths, (*short.seconds, row))
+
+
+def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dict[str, Any]:
+    """Return settings that were chosen earlier, without those that are far slower than the default
+    now.
+    """
+    found = dict(options)
+    for choice in choices:
+        default, *others = choice.candidates
+        slower = [c.value for c in others if is_far_ahead(default, c)]
+        if found.get(choice.setting) in slower:
+            del found[choice.setting]
+    return found
 
 
 def _close(*models: FileModel | None) -> None:
@@ -105,46 +272,9 @@ def _close(*models: FileModel | None) -> None:
             model.close()
 
 
-def _compare_formats(
-    model: Reference,
-    config: EngineConfig,
-    progress: Callable[[str], None],
-    given: Mapping[str, Any],
-) -> list[Format]:
-    """Measure every file of a model that is there both as GGUF and as ONNX."""
-    there = formats(os.fspath(model))
-    if len({backends.name_of(path) for _, path in there}) < 2:
-        return []
-    found = compare(there, config, progress, given)
-    return found if len(found) > 1 else []
-
-
-def _measure(
-    target: FileModel,
-    draft: FileModel | None,
-    choices: Sequence[Choice],
-    end: float,
-    progress: Callable[[str], None],
-) -> Profile:
-    """Measure t(n) of both, also with the longest cache that there is time for."""
-    progress(f"measuring {files.label(target.path)}")
-    curve = measure(target, widths=WIDTHS, lengths=(SHORT_CACHE,))
-    drafting = None
-    if draft:
-        progress(f"measuring {files.label(draft.path)}")
-        drafting = measure(draft, widths=READING, lengths=(SHORT_CACHE,), budget_s=1)
-    left = end - time.perf_counter()
-    if length := _affordable(target.n_ctx, curve, seconds_per_prompt_token(choices, curve), left):
-        progress(f"measuring {files.label(target.path)} after {length} tokens")
-        more = measure(target, widths=WIDTHS, lengths=(length,), budget_s=left)
-        curve = Curve((SHORT_CACHE, length), curve.widths, curve.seconds + more.seconds)
-    kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
-    return Profile(curve, drafting, kept_as=kept_as)
-
-
 def _affordable(n_ctx: int, curve: Curve, reading_s: float, left: float) -> int | None:
     """Return the longest cache that can be filled and measured once in the seconds left."""
-    widths = 1.2 * sum(curve.seconds[0])
+    widths = 1.2 * sum(curve.seconds[0]) + 2 * curve.seconds[0][-1]
     fitting = (n for n in LONG_CACHES if 2 * n <= n_ctx and n * reading_s + widths < left)
     return next(fitting, None)
 
@@ -154,5 +284,8 @@ def seconds_per_prompt_token(choices: Sequence[Choice], curve: Curve) -> float:
     for choice in choices:
         tried = [c.ms for c in choice.candidates if c.n_repetitions]
         if choice.setting == "n_threads_batch" and tried:
-            return min(tried) / 1e3 / PROMPT_TOKENS
+            n_tokens = PROMPT_TOKENS
+            if choice.measured == tokens_at_once(BUSY_PROMPT_TOKENS):
+                n_tokens = BUSY_PROMPT_TOKENS
+            return min(tried) / 1e3 / n_tokens
     return curve.seconds[0][-1] / curve.widths[-1]

@@ -9,7 +9,7 @@ from ..costs.measuring import QUICK
 from ..costs.profiles import Profile
 from ..loading.connect import RemoteParts, profile_of
 from ..verifiers.base import AsyncVerifier
-from .findings import Finding
+from .findings import VERDICT, Finding
 from .gains import LIKELY, break_even, conditions
 
 
@@ -30,28 +30,31 @@ def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
     if isinstance(remote, AsyncVerifier):
         trip = f", {1e3 * remote.round_trip_s():.0f} ms there and back"
     yield Finding("ok", "verifier", f"{name} answers, {remote.n_ctx} tokens of context{trip}")
-    plain = profile.target(1)
-    yield Finding("ok", "remote plain", f"{1e3 * plain:.0f} ms a token, {1 / plain:.1f} tokens/s")
+    token_s = profile.target(1)
+    yield Finding(
+        "ok", "remote speed", f"{1e3 * token_s:.0f} ms a token, {1 / token_s:.1f} tokens/s"
+    )
     yield check_drafting(profile)
     if parts.local:
         local = ModelCurve(parts.local, QUICK)
         local.run(lambda: None)
         assert local.curve
         here = local.curve(1)
-        which = "the local model" if here < plain else "the server"
-        yield Finding("ok", "local plain", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
+        which = "the local model" if here < token_s else "the server"
+        yield Finding("ok", "local speed", f"{1e3 * here:.0f} ms a token: {which} decodes faster")
 
 
 def check_drafting(profile: Profile) -> Finding:
-    """Return what drafting on this machine gains over the verifier's plain decoding."""
+    """Return whether drafting on this machine pays, in one sentence."""
     likely = break_even(profile.target, profile.draft)
     source = "the draft model" if profile.draft else "prompt lookup"
     if likely is None:
         return Finding(
             "note",
-            "drafting",
-            f"with {source} it loses even if always right: the server decodes by itself",
+            VERDICT,
+            f"Speculation with {source} does not pay here, because it loses even if always right: "
+            "the server decodes by itself.",
             "a nearer server, or a target that widens more cheaply (16-bit, on a GPU), would help",
         )
-    text = f"with {source} it {conditions(profile.target, profile.draft)}"
-    return Finding("ok" if likely <= LIKELY else "note", "drafting", text)
+    text = f"Speculation with {source} {conditions(profile.target, profile.draft)}."
+    return Finding("ok" if likely <= LIKELY else "note", VERDICT, text)

@@ -2,13 +2,16 @@
 
 import contextlib
 import csv
-import importlib.util
+import importlib
 import io
 import itertools
 import json
+import re
 import signal
 import sys
+from types import SimpleNamespace
 
+import click
 import pytest
 
 import edgespec
@@ -16,6 +19,7 @@ from edgespec.bench import peers, reports, runner, traces, workloads
 from edgespec.bench.replay import shipped_traces
 from edgespec.errors import DecodeError
 from edgespec.loading import drafts
+from edgespec_cli import measuring
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
@@ -73,7 +77,8 @@ def test_choosing_questions(bench):
 def test_formats(bench):
     header, *table = bench("-o", "md", "--category", "qa").stdout.split("\n\n")
     assert "model: " in header
-    assert "| qa | 0.0 | auto |" in table[0]
+    assert re.search(r"\| qa +\| speculation \| ", table[0])
+    assert re.fullmatch(r"[\d.]+ times as fast( \([\d.]+–[\d.]+\))?\n", table[1])
     lines = [json.loads(line) for line in bench("-o", "jsonl").stdout.splitlines()]
     assert all("versions" in line and "speedup" in line for line in lines)
     table = list(csv.DictReader(io.StringIO(bench("-o", "csv").stdout)))
@@ -123,12 +128,123 @@ def test_the_environment_may_set_options_that_a_subcommand_has_not(replay_few):
     assert done.exit_code == 0, done.stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="it is there")
-def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_measured(bench):
-    done = bench("--plot", "out.png", "--category", "qa")
-    assert done.exit_code == 2
+@pytest.fixture
+def installed(monkeypatch):
+    """Return the set of the optional packages that are there, which a test may change."""
+    found = {"matplotlib", "scipy"}
+    monkeypatch.setattr(measuring, "_is_installed", found.__contains__)
+    return found
+
+
+def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_read(bench, installed):
+    installed.remove("matplotlib")
+    done = bench("--plot", "out.png", "--questions", "nowhere")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--plot needs matplotlib, which is not installed" in done.stderr
     assert "pip install 'edgespec[bench]'" in done.stderr
-    assert not done.stdout
+
+
+@pytest.mark.parametrize(("agrees", "works"), [(True, True), (True, False), (False, False)])
+def test_on_a_terminal_matplotlib_is_offered(monkeypatch, installed, agrees, works):
+    installed.remove("matplotlib")
+    commands, asked = [], []
+
+    def run(command, **_):
+        commands.append(command[1:])
+        if works:
+            installed.add("matplotlib")
+
+    monkeypatch.setattr(measuring, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(measuring, "confirm", lambda question: asked.append(question) or agrees)
+    monkeypatch.setattr(measuring.subprocess, "run", run)
+    if works:
+        measuring.need_matplotlib()
+    else:
+        with pytest.raises(click.UsageError, match="pip install 'edgespec"):
+            measuring.need_matplotlib()
+    assert commands == ([["-m", "pip", "install", "matplotlib"]] if agrees else [])
+    assert "install it now?" in asked[0]
+
+
+def test_missing_intervals_are_told_before_anything_is_measured(bench, installed):
+    installed.remove("scipy")
+    done = bench("--category", "poetry")
+    assert done.exit_code == 2
+    assert "without intervals: install scipy with: pip install" in done.stderr
+
+
+def test_the_time_left_is_known_from_the_first_answer_on():
+    shown, now = [], [0.0]
+    line = SimpleNamespace(show=shown.append)
+    show = measuring.progress_of(line, "questions", lambda: now[0])
+    question = SimpleNamespace(category="qa")
+    now[0] = 100.0  # loading is no part of it
+    show(0, 4, question)
+    for done, seconds in ((0.05, 10), (1, 110), (4, 400)):
+        now[0] = 100.0 + seconds
+        show(done, 4, question)
+    assert shown == [
+        "0 of 4 questions, the time left follows: qa",
+        "0 of 4 questions, about 13 min left: qa",
+        "1 of 4 questions, about 6 min left: qa",
+        "4 of 4 questions, about 0 s left: qa",
+    ]
+
+
+def test_a_long_answer_tells_how_far_it_is(bench, monkeypatch):
+    told = []
+    monkeypatch.setattr(runner, "_REPORT_S", 0.0)
+    command = importlib.import_module("edgespec_cli.bench")
+    monkeypatch.setattr(command, "progress_of", lambda *_: lambda done, *_: told.append(done))
+    assert bench("--category", "qa", "-n", "8").exit_code == 0
+    assert told == sorted(told)
+    assert told[0] == 0
+    assert 0 < told[1] < 0.2
+    assert told[-1] == 2
+
+
+def bench_row(**fields):
+    known = {
+        "category": "qa", "temperature": 0.0, "mode": "auto", "answers": 10, "speedup": 1.2345,
+        "speedup_low": 1.04, "speedup_high": 1.44, "tokens_per_second": 123.45,
+        "mean_acceptance_length": 2.5, "draft_acceptance_rate": 0.5, "ttft_ms": 1234.0,
+        "itl_p50_ms": 12.0, "itl_p99_ms": 120.0, "joules_per_token": 1.5,
+    }  # fmt: skip
+    return known | fields
+
+
+@pytest.mark.parametrize("temperatures", [[0.0], [0.0, 0.8]])
+@pytest.mark.parametrize("name", ["qa", "multi_turn_conversation_with_a_robot", "x" * 90])
+def test_the_table_fits_80_columns_and_cuts_no_name(name, temperatures):
+    rows = [
+        bench_row(category=category, temperature=t, mode=mode)
+        for t in temperatures for category in (name, "all") for mode in ("plain", "auto")
+    ]  # fmt: skip
+    report = reports.report({"model": "m"}, rows, "md")
+    table = [line for line in report.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(rows)
+    assert len({len(line) for line in table}) == 1
+    assert len(table[0]) <= max(80, len(name) + 60)
+    assert f"| {name} " in report
+    assert "| 1.23 (1.04–1.44) |" in report
+    assert "plain" not in report
+    assert ("temp." in table[0]) == (len(temperatures) > 1)
+
+
+def test_a_report_ends_with_what_speculation_gained():
+    rows = [bench_row(category="all"), bench_row()]
+    assert reports.report({}, rows, "md").splitlines()[-1] == "1.23 times as fast (1.04–1.44)"
+    rows[0]["speedup_low"] = None
+    assert reports.conclusions(rows) == ["1.23 times as fast"]
+    both = [bench_row(category="all"), bench_row(category="all", temperature=0.8)]
+    assert reports.conclusions(both)[1] == "At temperature 0.8: 1.23 times as fast (1.04–1.44)"
+    assert reports.conclusions([]) == []
+
+
+def test_the_names_in_a_picture_say_the_temperature():
+    assert reports.label_of(bench_row()) == "qa, temperature 0"
+    peer = bench_row(temperature=0.8, mode="llama.cpp")
+    assert reports.label_of(peer) == "qa, temperature 0.8, llama.cpp"
 
 
 @pytest.mark.parametrize(("lines", "said"), [
@@ -228,7 +344,9 @@ def test_replay(edgespec_cli, replay_few):
     assert {row["policy"] for row in rows} == {"plain", "auto"}
     assert all(set(row) == {"profile", "category", "policy", "speedup"} for row in rows)
     done = replay_few("--profile", "gpu-flat")
-    assert done.stdout.startswith("Speedup over plain decoding; mean is the geometric mean.\n")
+    assert done.stdout.startswith(
+        "Times as fast as without speculation; mean is the geometric mean.\n"
+    )
     assert "gpu-flat auto" in done.stdout
     done = edgespec_cli("bench", "replay", "--profile", "abacus")
     assert done.exit_code == 2

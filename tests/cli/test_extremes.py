@@ -105,9 +105,10 @@ def fault(outcome: extremes.Outcome) -> str:
         return "a bug"
     if outcome.peak > 1 << 30:
         return f"{outcome.peak >> 20} MB"
-    said = ("edgespec: error: ", "problem ")  # what doctor says
-    errors = [line for line in outcome.output.splitlines() if line.startswith(said)]
-    if bool(errors) != bool(outcome.code):
+    lines = outcome.output.splitlines()
+    errors = [line for line in lines if line.startswith("edgespec: error: ")]
+    problems = [line for line in lines if line.startswith("problem ")]  # what doctor says
+    if (errors and not outcome.code) or (outcome.code and not errors + problems):
         return f"{len(errors)} error lines with exit code {outcome.code}"
     return f"an error of {len(errors[0])} characters" if errors and len(errors[0]) > 2000 else ""
 

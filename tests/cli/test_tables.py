@@ -16,7 +16,7 @@ from edgespec.costs.profiles import Profile
 from edgespec.measure.formats import Format
 from edgespec_cli import render
 from edgespec_cli.render import table
-from edgespec_cli.tuning import _show, _show_findings, _show_widths
+from edgespec_cli.tuning import _show, _show_finding, _show_widths
 
 WIDTHS = (60, 80, 100, 120)
 LONG = "deepseek-r1-distill-qwen-1.5b"
@@ -146,7 +146,7 @@ def test_what_is_no_terminal_gets_every_column(edgespec_cli):
 
 def test_what_the_doctor_says_is_whole(width, capsys):
     path = "/home/someone/" + "folder/" * 20
-    _show_findings([edgespec.Finding("ok", "profiles", f"what is measured is kept in {path}")])
+    _show_finding(edgespec.Finding("ok", "profiles", f"what is measured is kept in {path}"))
     lines = plain(capsys.readouterr().out)
     fits(lines, width)
     assert path in "".join(

@@ -10,6 +10,7 @@ import pytest
 import edgespec
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from edgespec_cli import tuning
 from tests.helpers import libllama
 
 TARGET = Curve((64, 1024), (1, 2, 4, 8), ((0.03, 0.05, 0.08, 0.12), (0.04, 0.06, 0.1, 0.14)))
@@ -39,6 +40,9 @@ def tuned(monkeypatch) -> list[dict]:
 def test_tune_says_what_it_tried_and_chose(edgespec_cli, tuned):
     result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "draft.gguf", "-c", "2048")
     assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith(
+        "Speculation pays here, because checking 5 tokens at once takes"
+    )
     for said in (
         "m.gguf, 12 s", "1 thread 61.2 ms, 2 threads 33.4 ms: 2 threads", "83% faster",
         "t(8)/t(1)", "1024", "lookup drafts: at most", "draft ␛[2J takes 5.0 ms a token",
@@ -57,6 +61,30 @@ def test_tune_beside_other_programs(edgespec_cli, monkeypatch):
     result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "none")
     assert "later loads:   as before: nothing was kept, because other programs" in result.stdout
     assert "other programs used 1.9 cores meanwhile: run it again" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_tune_that_did_not_begin(edgespec_cli, monkeypatch):
+    found = edgespec.Tuning("m.gguf", None, (), {}, None, 1.0, None, others=1.9)
+    monkeypatch.setattr(edgespec, "tune", lambda *args, **options: found)
+    result = edgespec_cli("tune", "-m", "toy.gguf", "-md", "none")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing was measured: other programs use 1.9 cores; stop them" in result.stderr
+    assert "--busy" in result.stderr
+    done = edgespec_cli("tune", "-m", "toy.gguf", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["target"]) == (1, None)
+
+
+def test_tune_names_what_it_left_out_and_refused(edgespec_cli, monkeypatch):
+    found = edgespec.Tuning(
+        "m.gguf", None, (), {}, None, 3.0, Path("kept/x"), others=1.9,
+        left_out=("flash_attn off", "the times of m.gguf"), refused="m.gguf: they varied",
+    )  # fmt: skip
+    monkeypatch.setattr(edgespec, "tune", lambda *args, **options: found)
+    result = edgespec_cli("tune", "-m", "toy.gguf", "--busy")
+    assert result.exit_code == 0
+    assert "left out:      flash_attn off, the times of m.gguf; a longer --budget" in result.stdout
+    assert "not kept:      the measured times of m.gguf: they varied" in result.stdout
 
 
 def test_tune_as_json(edgespec_cli, tuned):
@@ -84,7 +112,13 @@ def findings(monkeypatch) -> list[edgespec.Finding]:
         edgespec.Finding("ok", "processor", "Z80 x1"),
         edgespec.Finding("note", "draft", "slow \x1b[2J", "leave it out"),
     ]
-    monkeypatch.setattr(edgespec, "diagnose", lambda model=None, **arguments: found)
+
+    def diagnose(model=None, *, report, **arguments):
+        for finding in found:
+            report(finding)
+        return found
+
+    monkeypatch.setattr(edgespec, "diagnose", diagnose)
     return found
 
 
@@ -97,6 +131,29 @@ def test_doctor_says_what_it_found(edgespec_cli, findings):
         ["note", "draft", "slow", "␛[2J"],
         ["→", "leave", "it", "out"],
     ]
+
+
+def test_doctor_prints_each_finding_when_it_is_known(edgespec_cli, monkeypatch):
+    printed, after = [], []
+
+    def diagnose(model=None, *, budget_s, report, **arguments):
+        assert budget_s == 7
+        for text in ("first", "second"):
+            report(edgespec.Finding("ok", "processor", text))
+            after.append(len(printed))
+        return []
+
+    monkeypatch.setattr(edgespec, "diagnose", diagnose)
+    monkeypatch.setattr(tuning, "show", printed.append)
+    assert edgespec_cli("doctor", "-m", "toy.gguf", "--budget", "7").exit_code == 0
+    assert after == [1, 2]
+
+
+def test_doctor_begins_with_the_verdict(edgespec_cli, findings):
+    findings.insert(0, edgespec.Finding("note", "verdict", "Speculation seldom pays here."))
+    lines = edgespec_cli("doctor", "-m", "toy.gguf").stdout.splitlines()
+    assert [line.strip() for line in lines[:2]] == ["Speculation seldom pays here.", ""]
+    assert lines[2].split() == ["ok", "processor", "Z80", "x1"]
 
 
 def test_doctor_as_json_and_when_something_is_broken(edgespec_cli, findings):
@@ -132,9 +189,11 @@ def test_doctor_without_a_model(edgespec_cli):
 def test_both_on_real_weights(smollm2, edgespec_cli, monkeypatch, tmp_path):
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     given = ("-m", str(smollm2), "-md", "none", "-c", "512")
-    tuned = edgespec_cli("tune", *given, "--budget", "2", "--json")
+    tuned = edgespec_cli("tune", *given, "-t", "1", "--budget", "5", "--busy", "--json")
     assert tuned.exit_code == 0, tuned.stderr
-    assert json.loads(tuned.stdout)["target"]["widths"][0] == 1
+    report = json.loads(tuned.stdout)
+    assert report["target"] is None or report["target"]["widths"][0] == 1  # if there was time
     looked = edgespec_cli("doctor", *given)
     assert looked.exit_code == 0, looked.stderr
-    assert "a token took" in looked.stdout  # the profile is there, fresh or not
+    assert looked.stdout.startswith(("Speculation", "Whether speculation pays"))
+    assert " ms now" in looked.stdout

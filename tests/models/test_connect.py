@@ -171,14 +171,14 @@ def test_a_draft_of_another_family(smollm2, qwen_pair):
 def test_doctor_looks_at_the_server(server, smollm2, small_draft):
     found = {f.subject: f for f in edgespec.diagnose_verifier(server.url, small_draft)}
     assert "smollm2-135m.gguf answers, 1024 tokens" in found["verifier"].text
-    assert "tokens/s" in found["remote plain"].text
-    assert "the draft model" in found["drafting"].text
+    assert "tokens/s" in found["remote speed"].text
+    assert "the draft model" in found["verdict"].text
     found = {
         f.subject: f
         for f in edgespec.diagnose_verifier(edgespec.RemoteConfig(server.url, local=smollm2))
     }
-    assert "decodes faster" in found["local plain"].text
-    assert "lookup" in found["drafting"].text
+    assert "decodes faster" in found["local speed"].text
+    assert "lookup" in found["verdict"].text
 
 
 def test_doctor_says_what_is_wrong(server, smollm2):

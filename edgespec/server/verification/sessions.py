@@ -29,10 +29,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
+from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
 from ...costs.measuring import QUICK
 from ...costs.online import Costs
-from ...costs.profiles import stored
 from ...costs.threads import governor_of
 from ...decoding.constraints import Constraints, compiled_at_once
 from ...decoding.engine import Engine
@@ -233,7 +233,7 @@ def serving(
         engine.idle_work.add(Learning([measured], lambda: None, Costs(None)))
 
     def costs() -> list[tuple[int, int]]:
-        curve = measured.curve or stored(*measured.kept_as)
+        curve = measured.curve or kept_curve(target)
         return [(n, int(1e6 * curve(n))) for n in curve.widths] if curve else []
 
     found = Sessions(

@@ -1,0 +1,52 @@
+"""The time that a measurement may take: one clock for all of its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..types import FinishReason
+
+Clock = Callable[[], float]
+
+
+class Budget:
+    """Seconds that are counted from now on, and the names of what was left out for lack of them.
+
+    Every part of a measurement is given the time that is left: `abort` ends it when none is.
+    """
+
+    def __init__(self, seconds: float, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or time.perf_counter
+        self.left_out: list[str] = []
+        self._start = self.clock()
+        self._end = self._start + seconds
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the beginning."""
+        return self.clock() - self._start
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, at least 0."""
+        return max(0.0, self._end - self.clock())
+
+    def abort(self) -> FinishReason | None:
+        """Return a reason to stop once the time is up."""
+        return None if self.left else "time_limit"
+
+    def part(self, seconds: float) -> Budget:
+        """Return a budget of so many seconds, or of those that are left; it names what is left
+        out in the same list.
+        """
+        part = Budget(min(seconds, self.left), self.clock)
+        part.left_out = self.left_out
+        return part
+
+    def fits(self, what: str, seconds: float) -> bool:
+        """Return whether a part that takes so long fits; if it does not, name it as left out."""
+        if seconds < self.left:
+            return True
+        self.left_out.append(what)
+        return False
