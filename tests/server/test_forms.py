@@ -77,6 +77,8 @@ def test_a_form_whose_client_has_left_is_not_begun(ask, held):
         assert held.begun.acquire(timeout=20)
         with pytest.raises(httpx.ReadTimeout):
             ask("one", "slow again", "b", timeout=0.2)
+        for _ in range(3):  # by then the server has seen that the client left
+            assert ask.client.get("/health").status_code == 200
         held.go.set()
         assert slow.result(20).status_code == 200
     assert ask("one", "a", "b").status_code == 200

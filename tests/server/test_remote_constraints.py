@@ -249,7 +249,7 @@ def asked(server):
 
     def ask(constraint, url=server.url, **options):
         with closing(device(url)) as there:
-            there.constraints = types.SimpleNamespace(of=lambda params, owner: constraint)
+            there.constraint = lambda *given, **options: constraint
             return there.generate(PROMPTS[0], max_tokens=50, **FREE, **options)
 
     return ask
