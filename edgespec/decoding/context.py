@@ -20,8 +20,9 @@ class Fitted(NamedTuple):
     """A conversation as it goes to the engine.
 
     prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
-    ids, from which prompt lookup may draft. said: the answers that stand in `rendered` as they
-    were generated, and not as the template writes their messages, by the number of the message.
+    ids, of at most n_ctx messages, from which prompt lookup may draft. said: the answers that stand
+    in `rendered` as they were generated, and not as the template writes their messages, by the
+    number of the message.
     opened: `rendered` without the answer that it ends with, if one is to go on.
     """
 
@@ -86,19 +87,21 @@ class Context:
         try:
             fitted = from_turn(0, most)
         except ContextFull:
-            low, high = 0, len(turns) - 1
+            low, high, step = 0, len(turns) - 1, 1
             if not high:
                 raise
             fitted = from_turn(high, most)
-            while high - low > 1:  # long conversations: each attempt renders and tokenizes
-                middle = (low + high) // 2
+            while high - low > 1:  # from the end, as each attempt renders all from there on
+                middle = max(high - step, (low + high) // 2)
                 try:
                     fitted, high = from_turn(middle, most - self._n_ctx // 4), middle
+                    step *= 2
                 except ContextFull:
                     low = middle
         if fitted.n_dropped == self.n_dropped:
             return fitted
-        earlier = self._encoder.render([*head, *messages[: fitted.n_dropped]])
+        first = max(0, fitted.n_dropped - self._n_ctx)
+        earlier = self._encoder.render([*head, *messages[first : fitted.n_dropped]])
         return fitted._replace(earlier=self._encoder.encode(earlier))
 
     def _from(

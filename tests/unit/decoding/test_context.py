@@ -38,10 +38,11 @@ def test_a_long_conversation_is_cut_in_few_attempts(n_turns, monkeypatch):
     made = Context(tokenizer, N_CTX)
     rendered, render = [], made._encoder.render
     monkeypatch.setattr(
-        made._encoder, "render", lambda *a, **o: rendered.append(1) or render(*a, **o)
+        made._encoder, "render", lambda m, **o: rendered.append(len(m) // 2) or render(m, **o)
     )
     fitted = made.fit(messages)
     assert len(rendered) <= 3 + n_turns.bit_length()
+    assert sum(rendered) <= 2 * n_turns + 40, "attempts render what is about to be kept"
     assert len(fitted.prompt) <= N_CTX - 50
     if fitted.n_dropped:  # one turn more would leave no quarter of the context
         more = messages[fitted.n_dropped - 2 :]
