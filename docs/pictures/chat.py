@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def recorded() -> str:
 
 
 def main() -> None:
+    os.environ["COLUMNS"] = str(WIDTH)  # remarks are wrapped there
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text.from_ansi(recorded()))
     drawn = console.export_svg(title=COMMAND, unique_id="t", theme=MONOKAI)
