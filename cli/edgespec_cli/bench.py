@@ -73,7 +73,7 @@ def bench(ctx: click.Context) -> int:
     column, the table those that fit 80 characters.
     """
     if command := ctx.invoked_subcommand:
-        why = f"stands before `{command}`, which does not see it; give it behind `{command}`"
+        why = f"must come after `{command}`, which does not see it there"
         refuse_typed(ctx, ctx.params, why)
         return 0
     from edgespec.bench import reports, runner, summary

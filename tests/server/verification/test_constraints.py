@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgespec import SamplingParams, protocol
@@ -199,6 +199,8 @@ def test_random_constraints_end_one_session_at_most():
 
     @settings(max_examples=share(600), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(["schema", "regex", "grammar", "choices", "answer"]), TEXTS)
+    @example("regex", "a+")
+    @example("regex", "(")
     def run(kind, text):
         device = FakeDevice(well.sessions, version=2).begin(PROMPT, options={kind: text})
         device.ask(0, [A, B, END], ahead=3)
