@@ -99,9 +99,9 @@ def test_what_is_wrong_is_said_before_anything_is_measured(bench, args, said):
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("-m", "other.gguf", "peers"), "--model stands before `peers`, which does not see it"),
-    (("-n", "32", "replay", "--no-fixed"), "stands before `replay`"),
-    (("--no-edge", "record", "out.gz"), "give it behind `record`"),
+    (("-m", "other.gguf", "peers"), "--model must come after `peers`, which does not see it"),
+    (("-n", "32", "replay", "--no-fixed"), "--n-predict must come after `replay`"),
+    (("--no-edge", "record", "out.gz"), "--edge must come after `record`"),
 ])  # fmt: skip
 def test_options_before_a_subcommand_are_refused(edgespec_cli, args, said):
     done = edgespec_cli("bench", *args)
