@@ -31,6 +31,7 @@ _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _LONGEST_REF = 256  # bytes
 _TIMEOUT_S = 30  # for a list of files
+_ASKING = "edgespec-hub"  # the thread of a question that may go unanswered
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
 
@@ -63,7 +64,7 @@ def answers(repo: str, timeout_s: float = 2.0) -> bool:
     )
 
 
-def search(name: str, timeout_s: float = 5.0) -> list[str]:
+def search(name: str, timeout_s: float = 3.0) -> list[str]:
     """Return the repositories of the hub with GGUF models of a name, the most downloaded first.
 
     There are none where the hub must not be asked, or does not answer in time.
@@ -75,6 +76,10 @@ def search(name: str, timeout_s: float = 5.0) -> list[str]:
         return [model.id for model in found]
 
     return [] if is_off() else _within(timeout_s, ask) or []
+
+
+def _tells_no_retries(record: logging.LogRecord) -> bool:
+    return record.threadName != _ASKING
 
 
 def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
@@ -91,7 +96,9 @@ def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
             log.info("the hub does not answer: %s", _root(error))
             replies.put(None)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, name=_ASKING, daemon=True).start()
+    # the client prints its retries, and goes on with them for a minute
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_tells_no_retries)
     try:
         return replies.get(timeout=timeout_s)
     except queue.Empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -89,3 +90,21 @@ def test_a_search_names_repositories_and_none_offline(monkeypatch: pytest.Monkey
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert hub_client.search("a") == []
     assert len(asked) == 1
+
+
+def test_the_clients_retries_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, said = logging.getLogger("huggingface_hub.utils._http"), []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", said.append)
+    client.addHandler(handler)
+
+    def ask(**given: object) -> list[object]:
+        client.warning("Retrying in 1s")
+        return []
+
+    monkeypatch.setattr("huggingface_hub.list_models", ask)
+    assert hub_client.search("a") == []
+    assert said == []
+    client.warning("of another thread")
+    client.removeHandler(handler)
+    assert len(said) == 1
