@@ -6,6 +6,7 @@ runs by a device's profile. The result is exact and without noise, and takes sec
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -239,8 +240,7 @@ def table(
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
-    others = {*multiprocessing.active_children()}
-    with ProcessPoolExecutor(initializer=_begin_worker) as pool:
+    with _ctrl_c_ends_workers(), ProcessPoolExecutor(initializer=_begin_worker) as pool:
         waiting = [
             pool.submit(rates, traces, [profiles[name] for name in names], setting)
             for setting, names in jobs
@@ -251,12 +251,34 @@ def table(
                     speed[name][setting] = rate
                 progress(done, len(jobs))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in {*multiprocessing.active_children()} - others:
-                worker.terminate()  # a job may take minutes
+            pool.shutdown(cancel_futures=True)
             raise
     for name, by_setting in speed.items():
         yield from _rows(name, by_setting, method, fixed)
+
+
+@contextlib.contextmanager
+def _ctrl_c_ends_workers() -> Iterator[None]:
+    """Kill the processes that are begun here at Ctrl-C: a pool waits for their jobs, which may take
+    minutes, and another Ctrl-C may come at any moment of that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    others, before = {*multiprocessing.active_children()}, signal.getsignal(signal.SIGINT)
+
+    def pressed(number: int, frame: Any) -> None:
+        for worker in {*multiprocessing.active_children()} - others:
+            worker.kill()
+        if not callable(before):
+            raise KeyboardInterrupt
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin_worker() -> None:
