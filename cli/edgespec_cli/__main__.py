@@ -2,10 +2,13 @@
 
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import threading
 from typing import Any
+
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -20,10 +23,24 @@ def main() -> None:
 
         cli.main(prog_name="edgespec")
     except KeyboardInterrupt:
-        sys.exit(130)
+        _leave()
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED:
+            _leave()
+        raise
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _leave() -> None:
+    """End an interrupted program at once: a thread may still be in native code, and what it uses
+    would be freed while the interpreter ends.
+    """
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(_INTERRUPTED)
 
 
 def _report_uncaught(kind: type[BaseException], error: BaseException, where: Any) -> None:
