@@ -1,15 +1,14 @@
-"""How late a request with a time limit returns, and the next one can begin, beside busy programs.
+"""How late a request with a time limit returns, and how late the next one can begin.
 
     python -m benchmarks.deadlines NAME [NAME-onnx-PRECISION] [--loops 0 2 4] [--share 1.0]
 
-NAME: models in $EDGESPEC_TEST_MODELS. Beside so many endless loops, limits of 0.5, 2 and 10 s are
-given to 100, 50 and 10 requests (`--share`: of so many), in turn: a long prompt that nothing has
-read before, the first and the second question of a chat, a new schema of many fields. The first
-form of an engine, for which the vocabulary is read, is `engine.check`ed before; with `--unchecked`
-it comes within the limits. Reported are
-the median, the 99th percentile and the latest of both, in seconds behind the limit, by loops and by
-kind; how many answers ended by themselves, and how many were cut before their time (none should).
-It takes half an hour for each model.
+NAME: models in $EDGESPEC_TEST_MODELS. While so many endless loops run, limits of 0.5, 2 and 10 s
+are given to 100, 50 and 10 requests (`--share`: of so many), in turn: a long new prompt, the
+first and the second question of a chat, a new schema of many fields. The first form of an engine,
+for which the vocabulary is read, is `engine.check`ed before; with `--unchecked` it comes within the
+limits. Reported are the median, the 99th percentile and the latest of both, in seconds after the
+limit, by loops and by kind; how many answers ended by themselves, and how many were cut before
+their time (none should). It takes half an hour for each model.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FIELDS = (50, 200, 800, 1600)
 
 
 class Seen(NamedTuple):
-    """A request: its kind, seconds behind its limit, and how it ended."""
+    """A request: its kind, seconds after its limit, and how it ended."""
 
     kind: str
     limit_s: float

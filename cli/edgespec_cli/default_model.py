@@ -84,7 +84,7 @@ def _downloaded(steps: list[Pick], *, offline: bool) -> tuple[str, str]:
 
 def _agreed(steps: list[Pick]) -> Pick | None:
     """Say which model is the best for this device, and return it, or a smaller one if it is large
-    and nobody agrees to fetch it.
+    and the user does not agree to fetch it.
     """
     from edgespec import hub
 
@@ -100,7 +100,7 @@ def _agreed(steps: list[Pick]) -> Pick | None:
     otherwise = f"{small.reference} ({size(small.size)}) is taken" if small else "it is not fetched"
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         more = f"`edgespec default {best.reference}` fetches it"
-        say(f"there is nobody to ask, so {otherwise}; {more}", err=True)
+        say(f"this is no terminal to ask on, so {otherwise}; {more}", err=True)
         return small
     say(_ANOTHER, err=True)
     return best if confirm(f"fetch {size(best.size)}? If not, {otherwise}") else small

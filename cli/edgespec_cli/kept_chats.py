@@ -43,8 +43,8 @@ def stored() -> list[Path]:
 
     files = kept_files.matching(folder(), "*.json")
     stamps = [(_stamp(path), path) for path in files if _NAME.fullmatch(path.stem)]
-    found = [(stamp, path) for stamp, path in stamps if stamp]
-    return [path for _, path in sorted(found, reverse=True)]
+    latest_first = sorted(((stamp, path) for stamp, path in stamps if stamp), reverse=True)
+    return [path for _, path in latest_first]
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -70,11 +70,9 @@ class Context:
     ) -> Fitted:
         """Return the newest turns, as many as leave enough of the context for an answer.
 
-        begun: the text of an answer to them that is to go on.
-
-        Where turns have to be left out, a quarter of the context is left for the next ones too:
-        each time, the model reads everything again. Raises ContextFull if the last turn alone is
-        too long; nothing is changed in any case.
+        begun: the text of their answer, if it is to go on. Where turns have to be left out, a
+        quarter of the context is left for the next ones too: each time, the model reads everything
+        again. Raises ContextFull if the last turn alone is too long; nothing changes in any case.
         """
         head = [] if system is None else [{"role": "system", "content": system}]
         reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)

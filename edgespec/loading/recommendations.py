@@ -25,7 +25,7 @@ LLAMA_CPP = SamplingDefaults(
     {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
     "llama.cpp's defaults, as none are published",
 )
-"""What is taken where nobody recommends anything: most GGUFs were tried with it by their makers."""
+"""What is taken where nothing is recommended: most GGUFs were tried with it by their makers."""
 
 _HOTTEST = 100.0  # temperature, as the server bounds it
 _MOST_SHOWN = 8  # settings that a line of the log names

@@ -483,6 +483,13 @@ def test_out_of_memory(smollm2):
         edgespec.load(smollm2, None, n_ctx=2_000_000_000)
 
 
+def test_a_cache_for_devices_that_does_not_fit(smollm2):
+    """It took 22 GB, and then the kernel ended the process."""
+    refused = pytest.raises(OutOfMemory, match="a KV cache of 2000000000 tokens")
+    with edgespec.load(smollm2, None, n_ctx=64) as engine, refused:
+        engine.target.batched(4, 2_000_000_000)
+
+
 def test_wrong_draft_vocabulary(smollm2, gemma):
     with pytest.raises(VocabularyMismatch, match=r"token \d+ is"):
         edgespec.load(gemma, smollm2, n_ctx=256)

@@ -49,13 +49,13 @@ def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
 
 def published_sampling(model: LlamaCppModel) -> dict[str, Any]:
     """Return what the metadata recommends, numbers as such and anything else as text."""
-    found = {}
+    settings: dict[str, Any] = {}
     text = ctypes.create_string_buffer(_LONGEST_NUMBER)
     for key, name in _SAMPLING.items():
         asked = f"general.sampling.{key}".encode()
         if lib.llama_model_meta_val_str(model.native.model, asked, text, len(text)) >= 0:
-            found[name] = _number(text.value.decode("utf-8", "replace"))
-    return found
+            settings[name] = _number(text.value.decode("utf-8", "replace"))
+    return settings
 
 
 def _number(text: str) -> int | float | str:

@@ -19,7 +19,7 @@ class AbortableRun:
         self._watch = Watch(self._stop)
 
     def __call__(self, session: Any, binding: Any, abort: Abort | None, n_past: int) -> None:
-        """Run a session behind n_past tokens. Raises Aborted, DecodeError."""
+        """Run a session after n_past tokens. Raises Aborted, DecodeError."""
         if abort and abort():
             raise Aborted(f"stopped after {n_past} tokens")
         self._options.terminate = False

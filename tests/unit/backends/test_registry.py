@@ -1,5 +1,6 @@
 """Which backend a file belongs to, and what is known about files without any engine."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_neighbours_lie_around_a_file_or_around_the_folder_of_a_graph(tmp_path):
     for name in ("a.gguf", "one/model.onnx", "two/model.onnx", "two/other.onnx"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
+    if os.name == "posix":
+        (tmp_path / "loop.gguf").symlink_to("loop.gguf")
     for path in (tmp_path / "a.gguf", tmp_path / "one/model.onnx"):
         assert files.folder_of_neighbours(path) == tmp_path
         assert files.neighbours(path) == [tmp_path / "a.gguf", tmp_path / "one/model.onnx"]
