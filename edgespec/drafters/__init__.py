@@ -143,14 +143,15 @@ def chosen(method: str) -> list[Entry]:
     _read_own_files()
     if method == "auto":
         own = f"{__name__}."
-        automatic = [entry for entry in _entries.values() if entry.automatic]
-        found = [entry for entry in automatic if entry.make.__module__.startswith(own)]
+        # not named `entry`: Python 3.12 would then know no function of that name below
+        automatic = [each for each in _entries.values() if each.automatic]
+        found = [each for each in automatic if each.make.__module__.startswith(own)]
     else:
         asked = [name.strip() for name in method.split(",")]
         if len(asked) > 1 and set(asked) & set(METHODS):
             raise ConfigError(f"{method!r}: auto and none cannot be combined with other methods")
         found = [entry(name) for name in asked]
-    return sorted(dict.fromkeys(found), key=lambda entry: entry.uses_model)
+    return sorted(dict.fromkeys(found), key=lambda each: each.uses_model)
 
 
 def make(found: Iterable[Entry], context: DrafterContext) -> list[Drafter]:

@@ -49,7 +49,7 @@ class Mixture:
             self.width, self.n_ctx = size(graph.outputs["logits"][-1]), graph.n_ctx
             sizes = {name: size(graph.inputs[f"past_key_values.{name}"][-1]) for name in names}
         self._cache = {
-            name: KeptRows(self.n_ctx, size, self.provider) for name, size in sizes.items()
+            name: KeptRows(self.n_ctx, width, self.provider) for name, width in sizes.items()
         }
         self._ids = np.zeros((1, max(chunk, MAX_ROWS)), np.int64)
         self._places = np.arange(self.n_ctx, dtype=np.int64)
