@@ -15,6 +15,7 @@ from .base import Matcher
 
 # in float32: below only the likeliest token is left anyway, above all are as likely
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-30, 1e30
+_MANY = 32  # times k: more logits than this are not sorted
 _NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
 
 
@@ -227,6 +228,10 @@ def candidates(
         least, step = (least - step, 4 * step) if step < 1e4 else (-math.inf, step)
         ids = (row >= least).nonzero()[0]
     logits = row.take(ids)
+    if len(ids) > _MANY * k:  # the row before was another one: sorting all takes milliseconds
+        least = float(np.partition(logits, -8 * k)[-8 * k])
+        ids = ids[logits >= least]
+        logits = row.take(ids)
     order = logits.argsort(kind="stable")[::-1]
     _check(logits[order[0]] if len(order) else math.nan)
     if least == -math.inf:  # too few are finite: no guess for rows with more, which it would sort
