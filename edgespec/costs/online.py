@@ -202,6 +202,7 @@ class Costs:
         self.known = True
         self.profile = profile
         self.regime = None
+        self._wide: tuple[int, float, float] | None = None  # a step that waits
         self._normal = self._now = _Ratios()
         self._disturbed: dict[tuple[int, bool], _Ratios] = {}
         self._snapshots = (self._now.copy(), self._now.copy())
@@ -219,8 +220,8 @@ class Costs:
     def observe(self, stats: StepStats, n_past: int) -> None:
         """Correct the costs by one step behind n_past cached tokens."""
         self._change_regime()
-        now, n = self._now, stats.n_evaluated
-        now.follow(n, stats.verify_s / self.profile.target(n, n_past))
+        now = self._now
+        self._follow(stats.n_evaluated, stats.verify_s, n_past)
         if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
             first, *more = (self.draft(n, n_past) for n in stats.draft_evaluated)
             expected = first + self.profile.growing * sum(more)
@@ -352,6 +353,25 @@ class Costs:
             found = FurtherTokens(token_s, steps / 25, self._table, further_s, most)
             self._further[key] = found
         return found
+
+    def _follow(self, n: int, seconds: float, n_past: int) -> None:
+        """Correct the costs by an evaluation of n tokens.
+
+        Where the target replans, one token after several takes longer, which those several have
+        caused: they are corrected once it is known what came after them, and that token says
+        nothing about plain decoding.
+        """
+        expected, wide = self.profile.target(n, n_past), self._wide
+        if not self.profile.replans:
+            self._now.follow(n, seconds / expected)
+            return
+        if wide:
+            n_wide, wide_s, wide_expected = wide
+            lost = max(0.0, seconds - self._now.plain.value * expected) if n == 1 else 0.0
+            self._now.follow(n_wide, (wide_s + lost) / wide_expected)
+        elif n == 1:
+            self._now.follow(n, seconds / expected)
+        self._wide = (n, seconds, expected) if n > 1 else None
 
     def _settle(self) -> None:
         """Adopt the three ratios for tables all at once, for their differences decide."""

@@ -10,7 +10,7 @@ from typing import Any
 from .. import drafters
 from ..backends.base import Head, Model, Tokenizer
 from ..config import SpeculativeConfig, build
-from ..costs.measuring import QUICK, READING, measure
+from ..costs.measuring import QUICK, READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import governor_of
@@ -201,4 +201,5 @@ def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) ->
     if given is not None:
         return given if isinstance(given, Costs) else Costs(given)
     curve = measure(target, widths=QUICK, budget_s=1)
-    return Costs(Profile(curve, measure(draft, widths=READING, budget_s=1) if draft else None))
+    drafting = measure(draft, widths=READING, budget_s=1) if draft else None
+    return Costs(Profile(curve, drafting, replans=plans_anew(target)))
