@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from .measure.head_inspection import HeadFacts, inspect_head
     from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
     from .measure.results import Candidate, Choice, Tuning
-    from .measure.tuning import tune
+    from .measure.tuning import forget, tune
 
 __version__ = "0.1.0"
 
@@ -127,6 +127,7 @@ __all__ = [
     "diagnose_verifier",
     "drafters",
     "fitting_drafts",
+    "forget",
     "hub",
     "inspect",
     "inspect_head",
@@ -143,7 +144,7 @@ _LATER = {  # imported when they are first asked for, which keeps `import edgesp
     "measure.head_inspection": ("HeadFacts", "inspect_head"),
     "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "measure.results": ("Candidate", "Choice", "Tuning"),
-    "measure.tuning": ("tune",),
+    "measure.tuning": ("forget", "tune"),
 }
 
 

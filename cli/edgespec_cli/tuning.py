@@ -38,6 +38,11 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
         help="Measure although other programs use the cores, and keep only what is clearly faster "
         "beside them: for devices on which they always run.",
     ),
+    option(
+        "--reset",
+        is_flag=True,
+        help="Measure nothing: forget what was tuned and measured of this model.",
+    ),
 )
 @json_option
 @pass_params
@@ -51,6 +56,10 @@ def tune(ctx: click.Context) -> int:
 
     params = ctx.params
     arguments, model = model_arguments(params), model_reference(params)
+    if params["reset"]:
+        n = edgespec.forget(model)
+        say(f"forgotten: {counted(n, 'file')} of what was tuned and measured of {model}")
+        return 0
     fetch_all(params, model, arguments["draft"])
     with status() as line:
         found = edgespec.tune(
@@ -169,6 +178,12 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
 
 
 def _later(found: edgespec.Tuning) -> str:
+    now = ", ".join(f"{name} {value}" for name, value in found.passing.items())
+    kept = _kept(found)
+    return f"{kept}; beside other programs as now {now}, by itself" if now else kept
+
+
+def _kept(found: edgespec.Tuning) -> str:
     if found.busy:
         return "as before: nothing was kept, because other programs were running"
     chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())

@@ -8,13 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..backends.base import FileModel, Head, HiddenStates
+from ..backends.base import FileModel, Head, HiddenStates, share_on_gpu
 from ..backends.files import label
-from ..device import BUSY, LoadMeter
+from ..device import BUSY, Load, LoadMeter
 from ..types import Abort
 from .curves import Curve
 from .kept_curves import keep_curve, kept_curve
-from .measuring import Measurement, growing_share, lengthened, long_length, tapping_s
+from .measuring import (
+    Measurement,
+    growing_share,
+    lengthened,
+    long_length,
+    plans_anew,
+    tapping_s,
+)  # fmt: skip
 from .online import Costs
 from .profiles import Entry, Profile, Seconds, keep, kept
 
@@ -40,22 +47,26 @@ class Measured(Protocol):
 
 
 class Costed(Measured, Protocol):
-    """Something with costs. curve: None until they are known."""
+    """Something with costs. curve: None until they are known. replans: as `Profile.replans`."""
 
     curve: Curve | None
+    replans: bool
 
 
 class ModelCurve:
     """t(n) of a model in a file, as kept on disk, or measured and kept.
 
+    What is kept of a time with other programs is used, and measured anew as if it were not known.
+
     lengthens: it is measured behind a long text, too, of tokens that mean nothing.
     """
 
     def __init__(self, model: FileModel, widths: Sequence[int], *, lengthens: bool = False) -> None:
-        self.model = model
+        self.model, self.replans = model, plans_anew(model)
         self._lengthens = lengthens
         self.kept_as = (model.fingerprint(),)
         self.curve: Curve | None = kept_curve(model)
+        self._is_passing = bool(self.curve and not kept_curve(model, quiet=True))
         self._measurement = Measurement(model, widths)
         self._busy = False
 
@@ -66,8 +77,9 @@ class ModelCurve:
         What was measured beside other programs, or behind the long text of a request, or cannot
         be on a CPU, is used and not kept.
         """
-        found = kept_curve(self.model) if self.curve is None else None
-        self.curve = self.curve or found
+        wanted = self.curve is None or self._is_passing
+        found = kept_curve(self.model, quiet=self._is_passing) if wanted else None
+        self.curve = found or self.curve
         if found or self.complete:
             return True
         while not _MEASURING.acquire(timeout=0.05):
@@ -78,7 +90,7 @@ class ModelCurve:
         finally:
             _MEASURING.release()
         if measured:
-            self.curve = measured
+            self.curve, self._is_passing = measured, False
             if self._busy:
                 logger.info("what was measured is not kept: other programs use the CPUs as well")
             elif self.curve.lengths[0] > _SHORT:
@@ -90,20 +102,25 @@ class ModelCurve:
     @property
     def complete(self) -> bool:
         """True once it is known, also behind a long text if that is to be measured."""
-        known = self.curve
+        known = None if self._is_passing else self.curve
         return bool(known and not (self._lengthens and long_length(self.model, known)))
 
     def _measured(self, abort: Abort) -> Curve | None:
         """Return the curve, or a longer one; None where `abort` has ended it."""
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
-        if self.curve:
+        if self.curve and not self._is_passing:
             found = lengthened(self.model, self.curve, abort)
         else:
             found = self._measurement.curve() if self._measurement.run(abort) else None
         load = meter.look()
-        self._busy |= load is not None and load.others > BUSY
+        self._busy |= _is_disturbed(self.model, load)
         return found
+
+
+def _is_disturbed(model: FileModel, load: Load | None) -> bool:
+    """Return whether other programs slowed a model down; they leave one on the GPU alone."""
+    return load is not None and load.others > BUSY and share_on_gpu(model.placement) < 1
 
 
 class _HeadEntry(Entry, frozen=True, kw_only=True):
@@ -139,7 +156,7 @@ class HeadTimes:
             self.tapping = tapping_s(self._target, self._head.layers, abort)
             self.growing = growing_share(self._head, abort)
             load = meter.look()
-        if self.complete and (load is None or load.others <= BUSY):
+        if self.complete and not _is_disturbed(self._target, load):
             keep(*self.kept_as, {"tapping": self.tapping, "growing": self.growing})
         return self.complete
 
@@ -184,7 +201,8 @@ def learning(
         if target.curve is None:
             return None
         kept_as = target.kept_as and tuple(key for curve in curves for key in curve.kept_as)
-        found = Profile(target.curve, draft.curve if draft else None, kept_as=kept_as)
+        drafting = draft.curve if draft else None
+        found = Profile(target.curve, drafting, kept_as=kept_as, replans=target.replans)
         if head is None or head.tapping is None or head.growing is None:
             return found
         return replace(found, tapping=head.tapping, growing=head.growing)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import device
+from ..backends.base import share_on_gpu
+from ..config import EngineConfig
 from ..errors import EngineMissing
 from . import profiles
+
+if TYPE_CHECKING:
+    from ..backends.llama_cpp import Gpu
 
 # Bytes of weights that decoding reads a second where nothing was measured: about two thirds of
 # the memory bandwidth that makers publish (two channels of DDR4: 51 GB/s, Apple M1: 68, Raspberry
@@ -38,7 +42,8 @@ def places() -> list[Place]:
     kind, cores = _kind(), device.physical_cores()
     typical = min(cores * _OF_A_CORE[kind], _TYPICAL[kind])
     cpu = _place("processor", device.available_memory(), typical, on_gpu=False)
-    return [_place(gpu["name"], gpu["free"], _GPU[kind], on_gpu=True) for gpu in _gpus()] + [cpu]
+    gpus = [_place(gpu.description, gpu.free, _GPU[kind], on_gpu=True) for gpu in _gpus()]
+    return [*gpus, cpu]
 
 
 def _place(name: str, memory: int, typical: float, *, on_gpu: bool) -> Place:
@@ -46,7 +51,8 @@ def _place(name: str, memory: int, typical: float, *, on_gpu: bool) -> Place:
     return Place(name, memory, measured or typical, bool(measured), on_gpu)
 
 
-def _gpus() -> Sequence[dict[str, Any]]:
+def _gpus() -> Sequence[Gpu]:
+    """Return the GPUs that models are put on unless something else is asked for."""
     from .. import backends
 
     try:
@@ -55,12 +61,11 @@ def _gpus() -> Sequence[dict[str, Any]]:
         return []
     from ..backends import llama_cpp
 
-    return llama_cpp.gpus() if llama_cpp.supports_gpu_offload() else []
+    return llama_cpp.chosen(EngineConfig())
 
 
 def _kind() -> str:
-    machine = platform.machine().lower()
-    if not machine.startswith(("arm", "aarch")):
+    if not device.is_arm():
         return "x86"
     return "apple" if sys.platform == "darwin" else "arm"
 
@@ -73,6 +78,8 @@ def _measured(*, on_gpu: bool) -> float | None:
     for fingerprint, curve in profiles.curves():
         file = fingerprint.get("file")
         size = file[1] if isinstance(file, list) and len(file) == 3 else None
+        if fingerprint.items() >= profiles.BESIDE_OTHERS.items():
+            continue  # they say how fast the device was for a while
         is_here = fingerprint.get("processor") == here and _was_on_gpu(fingerprint) == on_gpu
         if is_here and isinstance(size, int) and (on_gpu or not curve.is_flat):
             largest = max(largest, (size, size / curve(1)))
@@ -81,7 +88,7 @@ def _measured(*, on_gpu: bool) -> float | None:
 
 def _was_on_gpu(fingerprint: Mapping[str, Any]) -> bool | None:
     """Return whether a GGUF had layers on a GPU, None for a model of another engine."""
-    layers = fingerprint.get("layers")  # such as "offloaded 29/29 layers to GPU"
+    layers = fingerprint.get("layers")
     if layers is None:
         return None
-    return bool(layers) and not str(layers).startswith("offloaded 0/")
+    return share_on_gpu({"layers": str(layers)}) > 0

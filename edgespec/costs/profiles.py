@@ -29,7 +29,8 @@ class Profile:
     draft: None without a draft model. overhead: Python's seconds a step beside both models.
     tapping: the target's seconds a step for the hidden states that a head reads. growing: what a
     guess of a head behind another takes, as a share of the first. kept_as: the fingerprints under
-    which the curves are kept on disk.
+    which the curves are kept on disk. replans: the target evaluates one token faster after one
+    token than after several, as `plans_anew`; times of several have what the next one loses by it.
     """
 
     target: Curve
@@ -38,6 +39,7 @@ class Profile:
     kept_as: tuple[dict[str, Any], ...] = ()
     tapping: float = 0.0
     growing: float = 1.0
+    replans: bool = False
 
     def forget(self) -> None:
         """Delete the kept curves, so that the next load measures anew."""
@@ -48,6 +50,9 @@ class Profile:
 def folder() -> Path:
     """Return the folder in which measurements are kept."""
     return cache_folder("profiles")
+
+
+BESIDE_OTHERS = {"beside": "other programs"}  # in fingerprints of what was measured so
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,12 +132,17 @@ def forget(fingerprint: Mapping[str, Any]) -> None:
         _path(fingerprint).unlink()
 
 
-def forget_all(matches: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Delete all that was kept under fingerprints that `matches` returns True for."""
-    for path in folder().glob("*.json"):
+def forget_all(matches: Callable[[Mapping[str, Any]], bool]) -> int:
+    """Delete all that was kept under fingerprints that `matches` returns True for, and return how
+    many there were.
+    """
+    n = 0
+    for path in kept_files.matching(folder(), "*.json"):
         with contextlib.suppress(OSError, ValueError):
             if matches(kept_files.read_json(path, Entry).fingerprint):
                 path.unlink()
+                n += 1
+    return n
 
 
 def _path(fingerprint: Mapping[str, Any]) -> Path:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..backends.base import FileModel, ThreadLimited
+from ..backends.base import FileModel, ThreadLimited, share_on_gpu
 from ..device import Load, LoadMeter, others_now, usable_cpus
 
 logger = logging.getLogger("edgespec.threads")
@@ -416,14 +416,15 @@ def governor_of(
     stoppable: bool = True,
 ) -> ThreadGovernor | None:
     """Return what adapts the threads of `models` to the rest of the machine, by the settings of
-    the target; None for a target without threads.
+    the target; None where there is nothing to adapt: a target without threads, or models that a
+    GPU computes whole.
 
     loading: has watched the system since before the models were loaded, so that the first
     evaluation knows of other programs: beside them it could take seconds with all threads.
     stoppable: evaluations of the target can be stopped, if it can drop what they have left.
     One that may not change anything still knows when other programs disturb measured times.
     """
-    if not isinstance(target, FileModel):
+    if not isinstance(target, FileModel) or _are_on_gpu([target, *models]):
         return None
     config = target.config
     limited: list[ThreadLimited] = []
@@ -437,3 +438,7 @@ def governor_of(
     if loading and (load := loading.look(WINDOW_S)):
         governor.begin_beside(load)
     return governor
+
+
+def _are_on_gpu(models: Sequence[object]) -> bool:
+    return all(share_on_gpu(each.placement) == 1 for each in models if isinstance(each, FileModel))

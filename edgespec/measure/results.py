@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ class Tuning:
     they used, None where the system does not show it. profile: None where t(n) was not measured.
     formats: where the model is on disk both as GGUF and as ONNX, every file of it, and
     recommendation: which to take. Nothing is switched. left_out: the parts for which there was no
-    time. refused: why measured times are not kept, "" where they are.
+    time. refused: why measured times are not kept, "" where they are. passing: numbers of threads
+    that are faster while other programs run as now; loads change to them by themselves then.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Tuning:
     others: float | None = None
     left_out: tuple[str, ...] = ()
     refused: str = ""
+    passing: dict[str, Any] = field(default_factory=dict)
 
     @property
     def busy(self) -> bool:
@@ -117,6 +119,7 @@ class Tuning:
             "draft": self.draft,
             "choices": [asdict(choice) for choice in self.choices],
             "options": self.options,
+            "passing": self.passing,
             "verdict": self.verdict,
             "target": _in_ms(profile.target) if profile else None,
             "draft_model": _in_ms(profile.draft) if profile and profile.draft else None,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Threaded, ThreadLimited
 from ..cache.requantization import known
 from ..config import EngineConfig, build
 from ..costs.curves import Curve
 from ..costs.kept_curves import is_impossible, keep_curve, kept_curve
-from ..costs.measuring import QUICK, READING, WIDTHS
-from ..costs.profiles import Profile, keep
+from ..costs.measuring import QUICK, READING, WIDTHS, plans_anew
+from ..costs.profiles import Profile, forget_all, keep
 from ..device import BUSY, LoadMeter, other_load
 from ..loading.drafts import draft_path, load_draft
 from ..loading.models import Reference, is_head, model_path, open_model
@@ -90,7 +91,7 @@ def tune(
     return Tuning(
         files.label(path), tuner.draft, tuple(tuner.choices), tuner.options, tuner.profile,
         budget.spent, where, tuple(found), recommend(found) if found else "", others,
-        tuple(budget.left_out), tuner.refused,
+        tuple(budget.left_out), tuner.refused, tuner.passing,
     )  # fmt: skip
 
 
@@ -114,8 +115,9 @@ class _Tuner:
     """One run of `tune`: what it chooses and measures of a model and its draft model.
 
     strict: nothing may become slower by what is kept, though other programs use the CPUs. draft:
-    the file that drafts. options: what later loads will use beside the defaults. profile: None
-    where t(n) could not be measured. refused: why measured times are not kept, "" if they are.
+    the file that drafts. options: what later loads will use beside the defaults. passing: what is
+    faster only while other programs run. profile: None where t(n) could not be measured. refused:
+    why measured times are not kept, "" if they are.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class _Tuner:
         self.draft: str | None = None
         self.choices: list[Choice] = []
         self.options: dict[str, Any] = {}
+        self.passing: dict[str, Any] = {}
         self.refused = ""
         self.profile: Profile | None = None
         self._path, self._wanted, self._config = path, wanted, config
@@ -152,13 +155,16 @@ class _Tuner:
             self.choices = search(
                 target, self._fixed, loading_s, searching, self._progress, busy=self._strict
             )
-            if chosen := chosen_options(self.choices, target):
-                self.options = chosen
+            chosen = chosen_options(self.choices, target)
+            self.passing = self._passing(target, chosen)
+            self.options = {name: chosen[name] for name in chosen if name not in self.passing}
+            if self.options:
                 self._progress("loading again with the chosen settings")
                 _close(target, drafting)
                 target, drafting = self._open()
             self.draft = files.label(drafting.path) if drafting else None
-            self._measure(target, drafting)
+            with _threads_of(target, self.passing):
+                self._measure(target, drafting)
         finally:
             _close(target, drafting)
 
@@ -171,7 +177,8 @@ class _Tuner:
             if why:
                 self._refuse(model, why)
             else:
-                keep_curve(model, curve)
+                replaced = kept_curve(model, quiet=True)  # by lower times, so it was no better
+                keep_curve(model, curve, quiet=not self._strict or replaced is not None)
         before = tuned_options(self._path, self._config)
         if self._strict:
             kept = without_slower(before, self.choices)
@@ -179,6 +186,15 @@ class _Tuner:
             kept = {name: before[name] for name in before if name in self._fixed}
         self.options = kept | self.options
         return keep(tuning_key(self._path, self._config), {"options": self.options})
+
+    def _passing(self, target: FileModel, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was chosen beside other programs and is not for later loads: the number of
+        threads follows those programs by itself, and is as it was when they have left.
+        """
+        follows = self._config.dynamic_threads and not self._config.batch_invariant
+        if not (self._strict and follows and isinstance(target, ThreadLimited)):
+            return {}
+        return {name: chosen[name] for name in ("n_threads", "n_threads_batch") if name in chosen}
 
     def _refusal(self, model: FileModel, curve: Curve, repeated: bool) -> str:
         """Return why measured times are not worth keeping, "" if they are."""
@@ -231,7 +247,7 @@ class _Tuner:
         repeated = self._curves[0][2]
         self._curves[0] = target, curve, repeated
         kept_as = tuple(model.fingerprint() for model in (target, draft) if model)
-        self.profile = Profile(curve, drafting, kept_as=kept_as)
+        self.profile = Profile(curve, drafting, kept_as=kept_as, replans=plans_anew(target))
 
     def _curve(self, model: FileModel, choices: Sequence[Sequence[int]]) -> Curve | None:
         name = files.label(model.path)
@@ -264,6 +280,31 @@ def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dic
         if found.get(choice.setting) in slower:
             del found[choice.setting]
     return found
+
+
+@contextlib.contextmanager
+def _threads_of(model: FileModel, options: Mapping[str, Any]) -> Iterator[None]:
+    """Let a model use these numbers of threads meanwhile, if there are any."""
+    if not options or not isinstance(model, Threaded):
+        yield
+        return
+    before = model.n_threads, model.n_threads_batch
+    model.set_threads(
+        options.get("n_threads", before[0]), options.get("n_threads_batch", before[1])
+    )
+    try:
+        yield
+    finally:
+        model.set_threads(*before)
+
+
+def forget(model: Reference) -> int:
+    """Forget the settings that `tune` has chosen for a model, and all times that were measured of
+    it, whatever the options. Return how many files that were. Raises ModelNotFound.
+    """
+    path = model_path(model)
+    mine = backends.of(path).identity(path)["file"]
+    return forget_all(lambda fingerprint: fingerprint.get("file") == mine)
 
 
 def _close(*models: FileModel | None) -> None:

@@ -35,7 +35,7 @@ class FileToy(ToyModel):
         table[np.arange(n), (np.arange(n) + 1) % (n - 1)] = 0.9
         options = {"n_ctx": 400} | options
         super().__init__(table / table.sum(axis=1, keepdims=True), **options)
-        self.path = Path(f"{name}.gguf")
+        self.path, self.placement = Path(f"{name}.gguf"), {}
         self.calls, self.fails = [], False
         self.held, self.go = threading.Event(), threading.Event()
         self.go.set()

@@ -57,6 +57,7 @@ def tune(tmp_path, monkeypatch):
         monkeypatch.setattr(tuning, "open_model", machine.open_model)
         return edgespec.tune(path, None, keep_busy=keep_busy, **options)
 
+    run.path = path
     run.kept = lambda: tuned.tuned_options(path, edgespec.EngineConfig())
     run.model = SlowModel(SlowMachine(steady), path, edgespec.EngineConfig())
     return run
@@ -128,6 +129,28 @@ def test_times_of_small_models_may_be_flat(tune):
     flat = Curve((64,), (1, 32), ((0.001, 0.001),))  # each call takes as much
     assert keep_curve(tune.model, flat)
     assert kept_curve(tune.model) == flat
+
+
+class Following(SlowModel):
+    """A model whose threads follow what others leave."""
+
+    thread_limit = 0
+
+    def limit_threads(self, n_threads):
+        """Do nothing: `set_threads` is enough here."""
+
+
+def test_threads_that_follow_others_are_not_fixed_by_a_busy_moment(tune, monkeypatch):
+    machine = SlowMachine(crowded)
+    monkeypatch.setattr("tests.helpers.slow_machine.SlowModel", Following)
+    found = tune(machine, budget_s=400)
+    assert (found.options, tune.kept()) == ({}, {})
+    assert found.passing == {"n_threads": 1, "n_threads_batch": 1}
+    model = machine.open_model(tune.path, edgespec.EngineConfig())
+    assert kept_curve(model)(1) == pytest.approx(0.05, rel=0.05)  # as with the one thread
+    assert kept_curve(model, quiet=True) is None  # so it is measured anew
+    fixed = tune(SlowMachine(crowded), budget_s=400, dynamic_threads=False)
+    assert fixed.options == {"n_threads": 1, "n_threads_batch": 1}
 
 
 def test_lower_times_of_an_earlier_run_stay(tune):

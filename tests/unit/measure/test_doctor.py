@@ -8,7 +8,7 @@ import edgespec
 from edgespec import ConfigError, EngineConfig
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
-from edgespec.measure import draft_checks
+from edgespec.measure import draft_checks, machine_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.engine_checks import libllama_finding
 from edgespec.measure.machine_checks import check_gpu, check_memory
@@ -54,14 +54,28 @@ def test_the_doctor_names_the_library_and_what_compiling_it_gains():
     assert "dot products" in arm.remedy
 
 
-def test_the_doctor_on_graphics_cards():
-    card = [{"name": "Orin", "free": 1 << 30, "total": 1 << 31}]
-    assert check_gpu(True, card, True).level == "ok"
-    assert check_gpu(False, [], False).level == "ok"
-    assert check_gpu(True, [], True).level == "problem"
-    unused = check_gpu(False, [], True)
-    assert unused.level == "problem"
-    assert "GGML_CUDA" in unused.remedy
+def test_the_doctor_on_graphics_cards(monkeypatch):
+    """Only what is said of them; which are used is decided in `gpus`."""
+    llama_cpp = pytest.importorskip("edgespec.backends.llama_cpp")
+    orin = llama_cpp.Gpu("CUDA0", "Orin", 1 << 30, 2 << 30, True, None)
+    for used, unused, seen, level, words in (
+        ([], None, [], "ok", "none is seen here"),
+        (
+            [orin],
+            None,
+            [],
+            "ok",
+            "go on Orin (CUDA0, 1.0 GiB of 2.0 GiB of the CPU's memory",
+        ),
+        ([], ("nothing uses it", "install this"), ["Intel"], "note", "nothing uses it"),
+        ([], ("nothing uses it", "install this"), ["NVIDIA"], "problem", "nothing uses it"),
+    ):
+        monkeypatch.setattr(llama_cpp, "chosen", lambda config, used=used: used)
+        monkeypatch.setattr(llama_cpp, "unused_gpu", lambda unused=unused: unused)
+        monkeypatch.setattr(machine_checks, "seen_gpus", lambda seen=seen: seen)
+        (finding,) = check_gpu()
+        assert (finding.level, finding.remedy) == (level, unused[1] if unused else "")
+        assert words in finding.text
 
 
 def test_the_doctor_on_memory_and_temperature(monkeypatch):
