@@ -377,8 +377,10 @@ class EngineConfig:
     they have left; False: always the numbers above. With batch_invariant it changes between
     requests only. GGUF only. prio: priority of this process, for all of its models; "high" needs
     permission.
-    n_gpu_layers: -1 = everything that fits where the build can offload. n_batch: tokens a
-    prefill chunk. on_busy: what a second request does while one is running.
+    n_gpu_layers: -1 = everything that fits where the build can offload. device: the GPUs to use, by
+    llama.cpp's names with commas between them ("Vulkan0"), or "none"; "" for those with memory of
+    their own; GGUF only. n_batch: tokens a prefill chunk. on_busy: what a second request
+    does while one is running.
     flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch: GGUF only.
     requantize: a draft model that is a GGUF may be drafted with as Q4_0 where that is faster, which
     CPUs often are; the copy is made once (`requantization`). Targets are always as they are.
@@ -398,6 +400,7 @@ class EngineConfig:
     dynamic_threads: bool = True
     prio: Priority = "normal"
     n_gpu_layers: int = -1
+    device: str = ""
     n_batch: int = 512
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -15,6 +16,9 @@ from .errors import ConfigError
 from .named_files import expanded
 
 _NICE = {"low": 10, "high": -10}
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI devices
+_WINDOWS_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+_FAST = 0.6  # of the fastest core's capacity
 BUSY = 0.25  # cores: where other programs use more, what is measured says little
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
@@ -72,11 +76,62 @@ def physical_cores() -> int:
     import psutil
 
     cpus = _usable()
-    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     try:  # psutil counts the cores of the machine, not those of the CPUs of this process
-        return len({Path(topology.format(cpu)).read_text("utf-8") for cpu in cpus})
+        return len(set(map(_siblings, cpus)))
     except OSError:
         return min(psutil.cpu_count(logical=False) or len(cpus), len(cpus))
+
+
+def is_arm() -> bool:
+    """Return True on a processor with ARM's instructions."""
+    return platform.machine().lower().startswith(("arm", "aarch"))
+
+
+def fast_cores() -> int:
+    """Return the number of cores that are about as fast as the fastest; hyper-threads count once.
+
+    Slower ones beside them hold up an evaluation, whose threads wait for each other.
+    """
+    every, fast = physical_cores(), _fast_cpus()
+    cores = {_siblings(cpu) for cpu in fast.intersection(_usable())}
+    if sys.platform == "darwin":
+        return min(every, _sysctl("hw.perflevel0.physicalcpu") or every)
+    return min(every, len(cores) or every)
+
+
+def _fast_cpus() -> set[int]:
+    """Return the numbers of the fast CPUs where Linux tells them from slow ones, else none."""
+    found = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpu_capacity")
+    try:
+        capacities = {int(path.parent.name[3:]): int(path.read_text("utf-8")) for path in found}
+        if capacities:  # ARM: 1024 is the fastest
+            return {n for n, of in capacities.items() if of >= _FAST * max(capacities.values())}
+        return _numbers(Path("/sys/devices/cpu_core/cpus").read_text("utf-8"))  # Intel's hybrids
+    except (OSError, ValueError):
+        return set()
+
+
+def _numbers(text: str) -> set[int]:
+    """Return the numbers in a list such as "0-3,8"."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _siblings(cpu: int) -> str:
+    """Return which CPUs share a core with this one, as a text. Raises OSError."""
+    topology = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    return Path(topology).read_text("utf-8")
+
+
+def _sysctl(name: str) -> int:
+    """Return a number that macOS knows, 0 where it does not."""
+    import subprocess
+
+    said = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True).stdout
+    return int(said) if said.strip().isdecimal() else 0
 
 
 def processor() -> str:
@@ -98,11 +153,69 @@ def _processor_name() -> str:
 
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        return _linux_processor()
     except OSError:
         return ""
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "")
+
+
+def _linux_processor() -> str:
+    """Return the CPU's name, on ARM that of the board or the numbers of maker and part. Raises
+    OSError.
+    """
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    said = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    if name := said.get("model name"):
+        return name
+    with contextlib.suppress(OSError):
+        return Path("/proc/device-tree/model").read_text("utf-8", "replace").strip("\0 \n")
+    parts = [said[key] for key in ("CPU implementer", "CPU part") if key in said]
+    return " ".join(["ARM", *parts]) if parts else ""
+
+
+def gpu_driver() -> str:
+    """Return what the speed of a GPU depends on beside its name: the version of its driver, of the
+    system where that is all there is, and the power mode of a Jetson.
+    """
+    found = [platform.release()]
+    for path in ("/proc/driver/nvidia/version", "/var/lib/nvpmodel/status"):
+        with contextlib.suppress(OSError):
+            found += Path(path).read_text("utf-8", "replace").splitlines()[:1]
+    return "; ".join(found)
+
+
+def seen_gpus() -> list[str]:
+    """Return the makers of the GPUs that the operating system shows, whether or not anything here
+    can use them: "NVIDIA", "AMD", "Intel", "Apple".
+    """
+    if sys.platform == "darwin":
+        return ["Apple"] if platform.machine() == "arm64" else []
+    names = _windows_gpus() or _linux_gpus()
+    return [maker for maker in _VENDORS.values() if any(maker in name for name in names)]
+
+
+def _linux_gpus() -> list[str]:
+    """Return the makers of the PCI devices that draw, and of the GPU in a Jetson."""
+    names = []
+    for path in Path("/sys/class/drm").glob("card*/device/vendor"):
+        with contextlib.suppress(OSError):
+            names.append(_VENDORS.get(path.read_text("utf-8").strip(), ""))
+    if Path("/etc/nv_tegra_release").exists() or any(Path("/dev").glob("nvidia*")):
+        names.append("NVIDIA")
+    return names
+
+
+def _windows_gpus() -> list[str]:
+    """Return the names of the display adapters in the registry."""
+    if sys.platform != "win32":
+        return []
+    import winreg
+
+    names, adapters = [], winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _WINDOWS_ADAPTERS)
+    for i in range(winreg.QueryInfoKey(adapters)[0]):
+        with contextlib.suppress(OSError):
+            adapter = winreg.OpenKey(adapters, winreg.EnumKey(adapters, i))
+            names.append(str(winreg.QueryValueEx(adapter, "DriverDesc")[0]))
+    return names
 
 
 def instructions() -> frozenset[str]:
@@ -121,7 +234,8 @@ def thread_counts(most: int = 0) -> list[int]:
     """Return the numbers of threads that are worth a try, in ascending order; none above `most`,
     0 for no limit.
     """
-    return sorted({min(n, most or n) for n in (1, physical_cores(), usable_cpus())})
+    counts = (1, fast_cores(), physical_cores(), usable_cpus())
+    return sorted({min(n, most or n) for n in counts})
 
 
 def set_priority(prio: str) -> None:

@@ -22,6 +22,7 @@ _ENGINE = {
     "dynamic_threads": "dynamic_threads",
     "prio": "prio",
     "n_gpu_layers": "n_gpu_layers",
+    "device": "device",
     "flash_attn": "flash_attn",
     "cache_type_k": "type_k",
     "cache_type_v": "type_v",
@@ -29,7 +30,11 @@ _ENGINE = {
     "batch_invariant": "batch_invariant",
     "requantize_draft": "requantize",
 }
-_DRAFT_ENGINE = {"ctx_size_draft": "n_ctx", "n_gpu_layers_draft": "n_gpu_layers"}
+_DRAFT_ENGINE = {
+    "ctx_size_draft": "n_ctx",
+    "n_gpu_layers_draft": "n_gpu_layers",
+    "device_draft": "device",
+}
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",

@@ -111,7 +111,7 @@ _LORA = (
     "example with llama.cpp's llama-export-lora"
 )
 _PLACES = "-ngl N puts the first N layers on the GPU; single tensors are not placed by hand"
-_ONE_GPU = "the GPU is not chosen by an option; CUDA_VISIBLE_DEVICES=0 leaves the first one in view"
+_ONE_GPU = "--device names the GPUs to use (-dev Vulkan0), llama.cpp divides a model among them"
 _SAMPLERS = "--temp, --top-k, --top-p, --min-p and the penalties decide; leave it out"
 _EMBEDDINGS = "edgespec writes answers, no embeddings; llama-server --embedding does that"
 _TOGETHER = (
@@ -125,7 +125,6 @@ HINTS = {
     "-cb": _TOGETHER,
     "-cmoe": _PLACES,
     "-cnv": _KINDS,
-    "-dev": _ONE_GPU,
     "-e": "the shell can write a line break: $'a\\nb'",
     "-hff": _FILE,
     "-i": _KINDS,
@@ -155,7 +154,6 @@ HINTS = {
     "--cont-batching": _TOGETHER,
     "--conversation": _KINDS,
     "--cpu-moe": _PLACES,
-    "--device": _ONE_GPU,
     "--dry-multiplier": _SAMPLERS,
     "--dynatemp-range": _SAMPLERS,
     "--embedding": _EMBEDDINGS,

@@ -66,6 +66,12 @@ model_options = cloup.option_group(
     ),
     option("-ngld", "--n-gpu-layers-draft", type=int, help="The same for the draft model."),
     option(
+        "-dev", "--device", metavar="NAMES",
+        help="The GPUs to use, as `edgespec doctor` names them, with commas between them, or "
+        "'none'; left out, those that have memory of their own.",
+    ),
+    option("-devd", "--device-draft", metavar="NAMES", help="The same for the draft model."),
+    option(
         "-c", "--ctx-size", type=int,
         help="Context length in tokens; 0 for what the model was trained with, at most 8192.",
     ),

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import MONOKAI
-from rich.text import Text
+from terminal import draw
 
 import edgespec
 from edgespec_cli.chat import HINT, take
@@ -23,7 +20,6 @@ MESSAGES = (
     "Repeat this list twice: red apple, green pear, yellow banana, blue plum, white grape.",
     "Write the same list again and add a black cherry at the end.",
 )
-FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 WIDTH = 96
 
 
@@ -52,13 +48,7 @@ def recorded() -> str:
 
 def main() -> None:
     os.environ["COLUMNS"] = str(WIDTH)  # remarks are wrapped there
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
-    console.print(Text.from_ansi(recorded()))
-    drawn = console.export_svg(title=COMMAND, unique_id="t", theme=MONOKAI)
-    drawn = re.sub(r"<!--.*?-->|@font-face {.*?}", "", drawn, flags=re.DOTALL)
-    drawn = drawn.replace("Fira Code, monospace", FONT)
-    lines = [line.rstrip() for line in drawn.splitlines() if line.strip()]
-    Path(__file__).with_suffix(".svg").write_text("\n".join(lines) + "\n")
+    draw(Path(__file__).with_suffix(".svg"), COMMAND, recorded(), WIDTH)
 
 
 if __name__ == "__main__":

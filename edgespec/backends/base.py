@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +152,14 @@ class FileModel(Model, Protocol):
         """Return settings that are fixed at load and may be faster otherwise, each with its
         present value and another one.
         """
+
+
+def share_on_gpu(placement: Mapping[str, str]) -> float:
+    """Return the share of a model's layers that GPUs evaluate, from 0 to 1, by its placement."""
+    if layers := placement.get("layers"):  # such as "offloaded 20/29 layers to GPU"
+        some, _, every = layers.split()[1].partition("/")
+        return int(some) / int(every)
+    return float(placement.get("provider", "CPU") != "CPU")
 
 
 @runtime_checkable
@@ -397,8 +405,11 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that the engine is made of."""
 
-    def supports_gpu_offload(self) -> bool:
-        """Return True if this build of the engine can use a GPU."""
+    def gpus(self, config: EngineConfig) -> list[str]:
+        """Return the names of the GPUs that compute a part of a model with these settings, with
+        all that their speed depends on; none where only the CPU computes. Raises ConfigError for
+        a device that is not there.
+        """
 
     def ignores_gpu_layers(self, config: EngineConfig) -> bool:
         """Return True if `config` names a number of layers for a GPU that this build cannot use;

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from ..errors import ContextFull
 from .base import BatchItem, Model
 
+_LONGEST_S = 0.1
+_FIRST = 32  # tokens
+
 
 def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
     """Return where native calls have to end, but for the last one, that evaluate so many tokens:
@@ -29,6 +32,22 @@ def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
         done = min(done + able.max_batch, n_tokens - max(1, n_logits))
         found.append(done)
     return found
+
+
+class Pace:
+    """Finds the length of evaluations that cannot be stopped half-way, as on GPUs.
+
+    most: as many tokens as take a tenth of a second, by the evaluations so far.
+    """
+
+    def __init__(self) -> None:
+        self.most = _FIRST
+
+    def took(self, n_tokens: int, seconds: float) -> None:
+        """Learn from an evaluation; short ones say little."""
+        if n_tokens >= self.most:
+            fitting = n_tokens * _LONGEST_S / max(seconds, 1e-9)
+            self.most = int(min(max(fitting, _FIRST), 2 * n_tokens))
 
 
 def check_slots(items: Sequence[BatchItem], n_past: Sequence[int], n_ctx: int) -> None:

@@ -114,7 +114,7 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     if not isinstance(engine, Requantizing) or not engine.can_requantize():
         return path
     engine.check_file(path)
-    if config.n_gpu_layers and engine.supports_gpu_offload():
+    if engine.gpus(config):
         return path
     decided, copy = kept(_key(path), _Decided), _copy_path(path)
     if decided is None:

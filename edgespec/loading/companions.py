@@ -136,8 +136,7 @@ def _most_bytes(path: Path, config: EngineConfig) -> float:
     """Return the bytes that a guess may read: any number on a GPU, a share of the target's on CPUs,
     where time goes with bytes.
     """
-    wants_gpu = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
-    if wants_gpu and backends.of(path).supports_gpu_offload():
+    if backends.of(path).gpus(config):
         return float("inf")
     return files.size_of(path) / _CPU_SHARE
 

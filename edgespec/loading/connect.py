@@ -210,6 +210,7 @@ class _RemoteCurve:
     """
 
     kept_as: tuple[dict[str, Any], ...] = ()
+    replans = False
 
     def __init__(self, remote: Verifier, tokenizer: Tokenizer) -> None:
         self._remote, self._tokenizer = remote, tokenizer

@@ -18,10 +18,10 @@ from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
-from ..device import LoadMeter, processor
+from ..device import LoadMeter, processor, seen_gpus
 from . import recommendations
 from .assembly import assemble, configured
-from .companions import suggestion
+from .companions import is_new, suggestion
 from .drafts import SAME, copying, draft_paths, is_same, load_first
 from .kept import Kept
 from .models import Reference, model_path, open_model
@@ -128,12 +128,24 @@ def _warn(target: FileModel, draft: FileModel | None) -> None:
                 "more", model.config.n_gpu_layers, whose,
             )  # fmt: skip
             break
+    _warn_of_gpu(target)
     config, trained = target.config, target.n_ctx_train
     if config.n_ctx > trained > 0:
         logger.warning(
             "n_ctx=%d is more than the %d tokens that %s was trained for; its context is %d",
             config.n_ctx, trained, files.label(target.path), target.n_ctx,
         )  # fmt: skip
+
+
+def _warn_of_gpu(target: FileModel) -> None:
+    """Say once on a device that it has a GPU which this installation leaves unused."""
+    if target.path.suffix != ".gguf" or not {"NVIDIA", "AMD"} & set(seen_gpus()):
+        return
+    from ..backends import llama_cpp
+
+    unused = llama_cpp.unused_gpu() if target.config.n_gpu_layers else None
+    if unused and is_new("GPU", unused[0]):
+        logger.warning("%s; %s", *unused)
 
 
 def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:

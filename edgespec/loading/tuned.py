@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..config import EngineConfig, build
 from ..costs.profiles import Entry, kept
 from ..errors import ConfigError
 
-TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts")
+TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts", "device")
 
 
 class _Tuned(Entry, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -
         known, fixed = entry.options if entry else {}, explicit(given)
         chosen = {name: known[name] for name in TUNABLE if name in known and name not in fixed}
         build(EngineConfig, chosen)
+        backends.of(path).gpus(replace(config, **chosen))
     except (ConfigError, OSError, TypeError):  # the engine reports what cannot be read
         return {}
     return chosen
@@ -41,7 +43,8 @@ def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
     engine = backends.of(path)
     found: dict[str, Any] = engine.identity(path) | {
         "kind": "tuned",
-        "n_gpu_layers": config.n_gpu_layers if engine.supports_gpu_offload() else 0,
+        "n_gpu_layers": config.n_gpu_layers if (gpus := engine.gpus(config)) else 0,
+        "gpus": gpus,
         "type_k": config.type_k,
         "type_v": config.type_v,
         "provider": config.provider,

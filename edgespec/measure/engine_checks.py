@@ -10,6 +10,8 @@ COMPILE = "pip install 'edgespec[gguf]' compiles llama.cpp for this processor"
 _GAINS = (  # what the processor has, what the build would call it, what it brings
     ("avx512f", "AVX512", "AVX-512: about 3% more tokens/s with Q4_K_M, 15% with F16"),
     ("asimddp", "DOTPROD", "dot products: quantised weights are evaluated much faster"),
+    ("i8mm", "MATMUL_INT8", "products of int8 matrices: prompts and drafts are evaluated faster"),
+    ("sve", "SVE", "vectors longer than 128 bits where the processor has them"),
 )
 
 

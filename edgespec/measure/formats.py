@@ -24,6 +24,7 @@ from ..backends import files
 from ..backends.base import Model
 from ..config import EngineConfig
 from ..costs.measuring import fill, timed
+from ..device import is_arm
 from ..errors import Aborted, EdgeSpecError
 from ..loading.models import open_model
 from ..loading.tuned import tuned_options
@@ -101,13 +102,14 @@ class Format:
 def formats(name: str) -> list[tuple[str, Path]]:
     """Return quantisation and path of every file of a catalogue model that is on disk.
 
-    The list is empty for a name that the catalogue does not have.
+    The list is empty for a name that the catalogue does not have. Graphs in 16 bits are left out
+    on ARM: rows of theirs depend on how many are evaluated at once (logits by up to 2.7).
     """
     entry = hub.entries().get(name.partition(":")[0].lower())
     found = []
     for file in entry.files if entry else ():
         path = hub.resolve(name.partition(":")[0], quantisation=file.quantisation)
-        if path:
+        if path and not (is_arm() and file.quantisation == "ONNX-FP16"):
             found.append((file.quantisation, path))
     return found
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .. import backends, drafters
 from ..backends.base import Backend
+from ..config import EngineConfig
 from ..costs.profiles import folder
-from ..device import BUSY, available_memory, other_load, physical_cores, processor
+from ..device import (
+    BUSY,
+    available_memory,
+    fast_cores,
+    other_load,
+    physical_cores,
+    processor,
+    seen_gpus,
+)  # fmt: skip
 from ..errors import ConfigError, EngineMissing
 from .engine_checks import check_libllama
 from .findings import Finding, count, gib
@@ -25,8 +32,9 @@ def check_machine() -> Iterator[Finding]:
     from .. import __version__
 
     engines = _engines()
-    nvidia = _has_nvidia()
-    cpu = f"{processor()}, {count(physical_cores(), 'physical core')}"
+    cpu, fast = f"{processor()}, {count(physical_cores(), 'physical core')}", fast_cores()
+    if fast < physical_cores():
+        cpu += f", {fast} of them fast: so many threads are used"
     yield Finding("ok", "processor", cpu)
     yield from check_load()
     yield check_memory(available_memory())
@@ -38,9 +46,9 @@ def check_machine() -> Iterator[Finding]:
     yield Finding("ok", "drafters", ", ".join(names))
     yield check_libllama()
     if "llama_cpp" in engines:
-        yield _check_llama_cpp(nvidia)
+        yield from check_gpu()
     if "onnx" in engines:
-        yield _check_onnxruntime(nvidia)
+        yield _check_onnxruntime("NVIDIA" in seen_gpus())
     yield _check_profiles(folder())
 
 
@@ -73,34 +81,20 @@ def check_memory(free: int) -> Finding:
     return Finding("ok", "memory", text)
 
 
-def check_gpu(offload: bool, gpus: list[dict[str, Any]], nvidia: bool) -> Finding:
-    """Return what llama.cpp does with GPUs here.
-
-    offload: the build can use GPUs; gpus: those that it sees (name, and bytes `free` and
-    `total`); nvidia: the machine has an NVIDIA GPU.
-    """
-    if gpus:
-        listed = ", ".join(
-            f"{gpu['name']} ({gib(gpu['free'])} of {gib(gpu['total'])} free)" for gpu in gpus
-        )
-        return Finding("ok", "GPU", f"this build offloads to {listed}")
-    if offload:
-        text = "this build can offload to a GPU, but finds none"
-        return Finding("problem" if nvidia else "note", "GPU", text, "check the driver")
-    if nvidia:
-        return Finding(
-            "problem",
-            "GPU",
-            "this machine has an NVIDIA GPU, but this build of llama.cpp cannot use it",
-            "build it with CMAKE_ARGS=-DGGML_CUDA=on, see docs/how-to/building.md",
-        )
-    return Finding("ok", "GPU", "this build computes on the CPU alone; no NVIDIA GPU is seen here")
-
-
-def _check_llama_cpp(nvidia: bool) -> Finding:
+def check_gpu() -> Iterator[Finding]:
+    """Yield what llama.cpp does with the GPUs of this machine."""
     from ..backends import llama_cpp
 
-    return check_gpu(llama_cpp.supports_gpu_offload(), llama_cpp.gpus(), nvidia)
+    used = llama_cpp.chosen(EngineConfig())
+    for gpu in used:
+        kind = "the CPU's memory" if gpu.is_integrated else "its own memory"
+        memory = f"{gib(gpu.free)} of {gib(gpu.total)} of {kind} free"
+        yield Finding("ok", "GPU", f"layers go on {gpu.description} ({gpu.name}, {memory})")
+    if unused := llama_cpp.unused_gpu():
+        text, remedy = unused
+        yield Finding("problem" if "NVIDIA" in seen_gpus() else "note", "GPU", text, remedy)
+    elif not used:
+        yield Finding("ok", "GPU", "none is seen here: models run on the CPU")
 
 
 def _check_onnxruntime(nvidia: bool) -> Finding:
@@ -116,10 +110,6 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
         remedy = "uninstall onnxruntime and install edgespec[onnx-cuda], see docs/how-to/onnx.md"
         return Finding("note", "onnxruntime", text, remedy)
     return Finding("ok", "onnxruntime", providers)
-
-
-def _has_nvidia() -> bool:
-    return any(Path("/dev").glob("nvidia*")) or shutil.which("nvidia-smi") is not None
 
 
 def _check_profiles(path: Path) -> Finding:

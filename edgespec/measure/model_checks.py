@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..backends.base import FileModel, Threaded
+from ..backends.base import FileModel, Threaded, share_on_gpu
 from ..config import EngineConfig
 from ..costs.measuring import QUICK, timed
 from ..device import available_memory, thread_counts
@@ -100,9 +100,7 @@ def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Fin
 
 def _check_placement(model: FileModel) -> Finding:
     went = ", ".join(f"{name} {size}" for name, size in model.placement.items())
-    layers = model.placement.get("layers", "").split()  # offloaded 20/29 layers to GPU
-    some, _, every = layers[1].partition("/") if len(layers) > 1 else ("", "", "")
-    if some != every:
+    if 0 < share_on_gpu(model.placement) < 1:
         remedy = "free memory on the GPU, or take a smaller context or quantisation"
         return Finding("note", "placement", f"not all layers are on the GPU: {went}", remedy)
     return Finding("ok", "placement", went)

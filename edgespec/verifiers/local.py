@@ -6,7 +6,16 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import FINAL, ExpectsDrafts, Head, HiddenStates, Model, Restricting
+from ..backends.base import (
+    FINAL,
+    ExpectsDrafts,
+    FileModel,
+    Head,
+    HiddenStates,
+    Model,
+    Restricting,
+    share_on_gpu,
+)
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..costs.threads import ThreadGovernor
@@ -47,6 +56,7 @@ class LocalVerifier:
         self._governor = governor
         self._head = head
         self._is_tapped = self._reads_slower = False
+        self._is_on_gpu = isinstance(model, FileModel) and share_on_gpu(model.placement) > 0
         self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
@@ -91,7 +101,8 @@ class LocalVerifier:
         """Let the model give the hidden states that the head reads, where that is of use."""
         if self._head:
             assert isinstance(self._model, HiddenStates)  # the head was opened for it
-            of_use = may_draft and self._head.features.wanted
+            stays = self._is_tapped and self._is_on_gpu  # where each switch takes long
+            of_use = may_draft and (self._head.features.wanted or stays)
             if of_use != self._is_tapped:
                 untapped = self._model.capabilities.max_batch
                 self._model.tap(self._head.layers if of_use else ())

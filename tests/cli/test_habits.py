@@ -82,7 +82,7 @@ def test_a_bare_word_is_a_prompt_only_with_a_text(edgespec_cli):
         (("serve", "--rope-scaling", "yarn"), "has no --rope-scaling: how positions are scaled"),
         (("serve", "--embedding"), "has no --embedding: edgespec writes answers"),
         (("serve", "--metrics"), "has no --metrics: `edgespec serve` always has /metrics"),
-        (("serve", "-mg", "0"), "has no -mg: the GPU is not chosen by an option"),
+        (("serve", "-mg", "0"), "has no -mg: --device names the GPUs to use"),
         (("serve", "-cb"), "has no -cb: answers of `edgespec serve` are given one after another"),
         (("run", "-np", "4", "hi"), "has no -np: `edgespec run` gives one answer"),
         (("pull", "--predict", "3"), "No such option '--predict'"),

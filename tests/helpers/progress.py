@@ -13,6 +13,7 @@ KINDS = {
     "cli": "the command line, in terminals and pipes",
     "contract": "every model, drafter, verifier and policy keeps its contract",
     "lossless": "exact enumeration: the text follows the target's own law",
+    "devices": "GPUs, where llama.cpp can use one",
     "models": "real weights",
     "server": "the APIs and the verification of devices",
     "unit": "settings, the device, files that are kept",

@@ -214,13 +214,13 @@ def test_settings_that_do_not_do_what_they_seem_to_are_told(smollm2, caplog):
     asked = {"n_ctx": 8193, "n_gpu_layers": 7, "speculative_config": {"method": "none"}}
     with edgespec.load(smollm2, None, **asked):
         assert f"n_ctx=8193 is more than the 8192 tokens that {smollm2.stem}" in caplog.text
-    assert ("n_gpu_layers=7 has no effect" in caplog.text) != llama_cpp.supports_gpu_offload()
+    assert ("n_gpu_layers=7 has no effect" in caplog.text) != bool(llama_cpp.all_gpus())
 
 
 def test_layers_of_a_draft_model_without_a_gpu_are_told(smollm2, caplog):
     with edgespec.load(smollm2, smollm2, n_ctx=256, draft_options={"n_gpu_layers": 5}):
         told = "n_gpu_layers=5 of the draft model has no effect" in caplog.text
-    assert told != llama_cpp.supports_gpu_offload()
+    assert told != bool(llama_cpp.all_gpus())
 
 
 @pytest.mark.parametrize("options", first(2, [

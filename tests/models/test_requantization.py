@@ -137,7 +137,7 @@ def test_what_is_as_small_already_stays(small_draft, empty, measured, monkeypatc
 
 
 def test_a_gpu_takes_the_file(smollm2, measured, monkeypatch):
-    monkeypatch.setattr(llama_cpp, "supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(llama_cpp, "gpus", lambda config: ["a GPU"] if config.n_gpu_layers else [])
     assert fastest(smollm2) == smollm2
     assert fastest(smollm2, n_gpu_layers=0) != smollm2
 

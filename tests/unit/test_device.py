@@ -1,6 +1,7 @@
 """Folders, processors and memory of the machine that the tests run on."""
 
 import contextlib
+import fnmatch
 import platform
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def test_cores_are_counted_once_and_threads_each():
     assert 1 <= device.physical_cores() <= device.usable_cpus() <= psutil.cpu_count()
     counts = device.thread_counts()
     assert counts == sorted(set(counts))
-    assert {1, device.physical_cores(), device.usable_cpus()} == set(counts)
+    assert {1, device.fast_cores(), device.physical_cores(), device.usable_cpus()} == set(counts)
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process, "cpu_affinity"), reason="no affinity to set")
@@ -87,6 +88,90 @@ def test_a_processor_without_a_name_is_called_by_its_kind(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     kind = platform.processor() or platform.machine()
     assert device.processor() == f"{kind} x{device.usable_cpus()}"
+
+
+@linux
+@pytest.mark.parametrize(("files", "name"), [
+    ({"/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC\n"}, "AMD EPYC"),
+    ({"/proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0b\n",
+      "/proc/device-tree/model": "Raspberry Pi 5 Model B\0"}, "Raspberry Pi 5 Model B"),
+    ({"/proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd0b\n"}, "ARM 0x41 0xd0b"),
+])  # fmt: skip
+def test_processors_of_boards_have_names(system, files, name):
+    system(files)
+    assert device.processor() == f"{name} x{device.usable_cpus()}"
+
+
+CPUS = "/sys/devices/system/cpu/cpu{}/"
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """Return a function that makes this a Linux system with these files alone."""
+
+    def make(files, n_cpus=0):
+        class Fake(type(Path())):
+            def read_text(self, *args, **kwargs):
+                if str(self) not in files:
+                    raise FileNotFoundError(str(self))
+                return files[str(self)]
+
+            def exists(self):
+                return str(self) in files
+
+            def glob(self, pattern):
+                full = f"{self}/{pattern}"
+                return [Fake(name) for name in files if fnmatch.fnmatch(name, full)]
+
+        monkeypatch.setattr(device, "Path", Fake)
+        monkeypatch.setattr("sys.platform", "linux")
+        if n_cpus:
+            monkeypatch.setattr(device, "_usable", lambda: list(range(n_cpus)))
+
+    return make
+
+
+def cores(siblings, capacities=()):
+    """Return the files of CPUs that share cores, each with its capacity."""
+    found = {
+        CPUS.format(i) + "topology/thread_siblings_list": shared
+        for i, shared in enumerate(siblings)
+    }
+    return found | {CPUS.format(i) + "cpu_capacity": f"{of}\n" for i, of in enumerate(capacities)}
+
+
+@linux
+@pytest.mark.parametrize(("files", "n_cpus", "fast"), [
+    (cores("0123", [1024, 1024, 1024, 1024]), 4, 4),
+    (cores("01234567", [350, 350, 350, 350, 900, 900, 900, 1024]), 8, 4),
+    (cores(["0-1", "0-1", "2", "3"]) | {"/sys/devices/cpu_core/cpus": "0-1\n"}, 4, 1),
+    (cores(["0-1", "0-1", "2-3", "2-3"]), 4, 2),
+    (cores("0123") | {"/sys/devices/cpu_core/cpus": "what\n"}, 4, 4),
+])  # fmt: skip
+def test_threads_are_for_fast_cores(system, files, n_cpus, fast):
+    system(files, n_cpus)
+    assert device.fast_cores() == fast
+
+
+@linux
+@pytest.mark.parametrize(("files", "seen"), [
+    ({}, []),
+    ({"/sys/class/drm/card0/device/vendor": "0x10de\n",
+      "/sys/class/drm/card1/device/vendor": "0x8086\n"}, ["NVIDIA", "Intel"]),
+    ({"/sys/class/drm/card0/device/vendor": "0x1af4\n"}, []),  # of a virtual machine
+    ({"/dev/nvidia0": ""}, ["NVIDIA"]),
+    ({"/etc/nv_tegra_release": "# R36"}, ["NVIDIA"]),
+])  # fmt: skip
+def test_gpus_are_seen_without_an_engine(system, files, seen):
+    system(files)
+    assert device.seen_gpus() == seen
+
+
+@linux
+def test_a_gpu_is_as_fast_as_its_driver_and_its_clocks_let_it_be(system):
+    system({"/proc/driver/nvidia/version": "NVRM version: 580.95\nGCC\n",
+            "/var/lib/nvpmodel/status": "pmode:0002\n"})  # fmt: skip
+    assert device.gpu_driver().endswith("; NVRM version: 580.95; pmode:0002")
 
 
 def test_memory_is_available():

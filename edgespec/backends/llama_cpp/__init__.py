@@ -1,6 +1,12 @@
 """GGUF models through llama.cpp's library, libllama: a `Backend` that may requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
+from .devices import Gpu as Gpu
+from .devices import all_gpus as all_gpus
+from .devices import chosen as chosen
+from .devices import gpus as gpus
+from .devices import ignores_gpu_layers as ignores_gpu_layers
+from .devices import unused_gpu as unused_gpu
 from .head import LlamaCppHead as LlamaCppHead
 from .head_facts import head_facts as head_facts
 from .head_facts import target_sizes as target_sizes
@@ -13,9 +19,6 @@ from .inspection import requantizable as requantizable
 from .library import can_requantize as can_requantize
 from .library import engine as engine
 from .library import features as features
-from .library import gpus as gpus
-from .library import ignores_gpu_layers as ignores_gpu_layers
-from .library import supports_gpu_offload as supports_gpu_offload
 from .library import versions as versions
 from .metadata import check_file as check_file
 from .model import LlamaCppModel as LlamaCppModel

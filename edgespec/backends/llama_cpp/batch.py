@@ -130,6 +130,7 @@ class RowViews:
         made only where the engine has moved its buffer.
         """
         if not n:
+            lib.llama_synchronize(self._context)  # a GPU may still be at work
             return self._none
         address = lib.llama_get_logits(self._context)
         if address != self._address:

@@ -22,7 +22,8 @@ from .context import (
     init_context,
     limited_threads,
 )
-from .library import lib, supports_gpu_offload
+from .devices import chosen
+from .library import lib
 
 if TYPE_CHECKING:
     from .model import LlamaCppModel
@@ -54,7 +55,7 @@ class LlamaCppBatchedModel:
         each = _sequences_each(n_slots) if can_branch(native, model.config) else 1
         params = context_params(native, model.config)
         n_ctx = max(n_ctx, LEAST_N_CTX)
-        if not supports_gpu_offload():
+        if not chosen(model.config):
             check_fits(model.path, native, model.config, n_ctx)
         params.n_ctx = n_ctx
         params.n_batch = params.n_ubatch = model.capabilities.max_batch

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ...config import EngineConfig
-from ...device import available_memory, physical_cores
+from ...device import available_memory, fast_cores
 from ...errors import DecodeError, ModelError, OutOfMemory
 from .branches import N_SEQUENCES
 from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
+from .devices import Gpu, chosen
 from .inspection import inspect_metadata
-from .library import lib, native_log, supports_gpu_offload
+from .library import lib, native_log
 from .nextn import has_own_head
 from .weights import load_weights
 
@@ -62,29 +63,31 @@ def open_native(path: Path, config: EngineConfig) -> Native:
     """Load weights and make a context of one sequence over them. Where n_gpu_layers is "everything
     that fits" and that does not fit, fewer layers are tried. Raises ModelError and its kinds.
     """
-    choices = _layer_choices(path, config.n_gpu_layers)
+    gpus = chosen(config)
+    choices = _layer_choices(path, config.n_gpu_layers) if gpus else [0]
     for n_gpu_layers, fewer in itertools.pairwise(choices):
         try:
-            return _open_with(path, config, n_gpu_layers)
+            return _open_with(path, config, n_gpu_layers, gpus)
         except OutOfMemory as error:
-            logger.info("%s; trying %d layers on the GPU", error, fewer)
-    return _open_with(path, config, choices[-1])
+            logger.warning(
+                "%s does not fit on the GPU (%s); trying %d layers there", path.name, error, fewer
+            )
+    return _open_with(path, config, choices[-1], gpus)
 
 
 def _layer_choices(path: Path, wanted: int) -> list[int]:
     """Return the numbers of GPU layers to try, in this order."""
-    if not supports_gpu_offload():
-        return [0]
     if wanted >= 0:
         return [wanted]
     n_layer = int(inspect_metadata(path).get("block_count", "0")) + 1
     return [-1, *sorted({n_layer * part // 4 for part in (3, 2, 1)}, reverse=True), 0]
 
 
-def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int) -> Native:
+def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int, gpus: Sequence[Gpu]) -> Native:
     model, log = load_weights(
         path,
         n_gpu_layers=n_gpu_layers,
+        gpus=gpus if n_gpu_layers else (),
         use_extra_bufts=config.use_extra_bufts,
         load_mtp=has_own_head(path),
     )
@@ -178,7 +181,7 @@ def can_branch(model: Any, config: EngineConfig) -> bool:
 
 def context_params(model: Any, config: EngineConfig) -> Any:
     """Return the native settings for a context of one sequence."""
-    params, cores = lib.llama_context_default_params(), physical_cores()
+    params, cores = lib.llama_context_default_params(), fast_cores()
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS

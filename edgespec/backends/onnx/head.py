@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...device import physical_cores
+from ...device import fast_cores
 from ...errors import ContextFull, ModelError
 from ...types import Abort, Ids, Outputs
 from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
@@ -58,7 +58,7 @@ class OnnxHead:
         self.kind, self.layers = note.kind, tuple(note.layers)
         self.max_depth, self.n_ctx_train = note.max_depth, note.n_ctx_train
         self.vocab_size = note.vocab_size
-        self.n_threads = self.n_threads_batch = config.threads(physical_cores())[0]
+        self.n_threads = self.n_threads_batch = config.threads(fast_cores())[0]
         self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1)
         self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
         if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...device import physical_cores
+from ...device import fast_cores
 from ...errors import OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Capabilities
@@ -67,7 +67,7 @@ class OnnxModel:
         self.path = Path(os.path.abspath(path))
         self.config = config or EngineConfig()
         check_packages()
-        self.n_threads = self.n_threads_batch = self.config.threads(physical_cores())[0]
+        self.n_threads = self.n_threads_batch = self.config.threads(fast_cores())[0]
         self._run = AbortableRun(self.path)
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)

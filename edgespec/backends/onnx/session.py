@@ -76,6 +76,12 @@ def supports_gpu_offload() -> bool:
     return "CUDAExecutionProvider" in ort.get_available_providers()
 
 
+def gpus(config: EngineConfig) -> list[str]:
+    """Return "CUDA" where a graph with these settings runs on a GPU."""
+    wanted = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
+    return ["CUDA"] if wanted and supports_gpu_offload() else []
+
+
 def ignores_gpu_layers(config: EngineConfig) -> bool:
     """Return False: a provider runs the whole graph, layers are not counted."""
     return False

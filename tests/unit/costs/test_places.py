@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +48,8 @@ def test_the_largest_model_that_was_measured_here_says_how_fast_weights_are_read
 def test_cards_come_first_and_have_measurements_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_gpus", lambda: [{"name": "RTX", "free": 8_000_000_000}])
+    rtx = SimpleNamespace(description="RTX", free=8_000_000_000)
+    monkeypatch.setattr(module, "_gpus", lambda: [rtx])
     measured(2_000_000_000, 0.01, layers="offloaded 29/29 layers to GPU")
     measured(1_000_000_000, 0.1, layers="offloaded 0/29 layers to GPU")
     card, cpu = module.places()

@@ -173,7 +173,7 @@ def pair(target):
 
 @pytest.fixture
 def best(target, monkeypatch):
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: True)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: ["a GPU"])
     return lambda **options: companions.best(target, target, EngineConfig(), **options)
 
 
@@ -217,7 +217,7 @@ def test_damaged_gains_are_as_if_there_were_none(target, pair, best, folders, ca
 
 
 def test_on_a_cpu_a_head_has_to_be_small(target, pair, monkeypatch):
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: False)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: [])
     assert companions.best(target, target, EngineConfig()) == []
     monkeypatch.setattr(companions, "_CPU_SHARE", 0.01)
     assert companions.best(target, target, EngineConfig()) == sorted(pair)
@@ -294,7 +294,7 @@ def test_a_large_draft_is_not_suggested_on_a_cpu(monkeypatch, folders):
     name = "qwen2.5-coder-1.5b"
     path = folders / "models" / hub.entry(name).file().filename
     path.write_bytes(bytes(10))
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: False)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: [])
     assert companions.suggestion(name, path, EngineConfig()) == ""
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: True)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: ["a GPU"])
     assert companions.suggestion(name, path, EngineConfig()) == hub.entry(name).drafts[0]

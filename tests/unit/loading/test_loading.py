@@ -49,7 +49,7 @@ def disk(tmp_path, monkeypatch):
 
 
 def chosen(draft="auto", on_gpu=False, monkeypatch=None, spec=None):
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: on_gpu)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: ["a GPU"] * on_gpu)
     path = draft_path(TARGET, draft, EngineConfig(), spec and configured(spec, draft))
     return path and path.stem
 
@@ -89,7 +89,7 @@ def test_what_is_named_is_taken(disk, monkeypatch):
 def test_capitals_are_no_difference(disk, monkeypatch):
     disk.update({TARGET: 1000, DRAFTS[1]: 200})
     disk[TARGET.upper()] = 1000
-    monkeypatch.setattr("edgespec.backends.llama_cpp.supports_gpu_offload", lambda: False)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: [])
     assert draft_path(TARGET.upper(), "auto", EngineConfig()).stem == DRAFTS[1]
 
 

@@ -1,0 +1,166 @@
+"""The GPUs that llama.cpp can use here, and those on which a model's layers go."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...config import EngineConfig
+from ...device import gpu_driver, seen_gpus
+from ...errors import ConfigError
+from .declarations import OPTIONAL, missing
+from .library import engine, folder_of_processors, lib, load_processor, start
+
+_GPU, _INTEGRATED = 1, 2  # ggml_backend_dev_type
+_OTHER_BUILD = (
+    "pip install 'edgespec[gpu]' uses it without a compiler (Linux, Windows); "
+    "docs/how-to/building.md has CUDA and the others"
+)
+_LOADER = "install the Vulkan loader: libvulkan1 (Debian, Ubuntu), vulkan-loader (Fedora)"
+_DRIVER = (
+    "install the GPU's Vulkan driver: mesa-vulkan-drivers for AMD and Intel; for NVIDIA its own, "
+    "with libegl1, libgl1, libx11-6 and libxext6, without which it finds no device"
+)
+_loading = threading.Lock()
+_NO_GPU = ("base", "cpu", "blas")  # what the files of other processors are called
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device beside the CPU that llama.cpp can use.
+
+    name: llama.cpp's ("Vulkan0", "CUDA0"). description: what it is called in shops. free, total:
+    bytes. is_integrated: it shares the CPU's memory. handle: the native device.
+    """
+
+    name: str
+    description: str
+    free: int
+    total: int
+    is_integrated: bool
+    handle: Any = field(repr=False, compare=False)
+
+
+def all_gpus() -> list[Gpu]:
+    """Return the GPUs that this llama.cpp can use on this machine."""
+    start()
+    if missing(lib, OPTIONAL):  # a build without the registry
+        return []
+    with _loading:
+        reasons()
+    devices = map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))
+    return [_gpu(each) for each in devices if _kind(each) in (_GPU, _INTEGRATED)]
+
+
+@functools.lru_cache(maxsize=1)
+def reasons() -> dict[str, str]:
+    """Load the files that compute on GPUs, once, where the build has such files. Return why those
+    that cannot be used cannot be, in the words of the system, by the kind of GPU ("vulkan").
+    """
+    start()
+    names = {name for file in folder_of_processors() if (name := _of_file(file))}
+    failed = {name: load_processor(name) for name in sorted(names)}
+    return {name: why for name, why in failed.items() if why}
+
+
+def chosen(config: EngineConfig) -> list[Gpu]:
+    """Return the GPUs on which a model with these settings has its layers.
+
+    Those that `device` names, or else all that have memory of their own. An integrated GPU is
+    often slower than the CPU beside it, so Vulkan's are used where `device` or a number of layers
+    asks for them. Raises ConfigError for a name that none has.
+    """
+    if config.n_gpu_layers == 0 or config.device == "none":
+        return []
+    here = all_gpus()
+    if config.device:
+        return [_named(name.strip(), here) for name in config.device.split(",")]
+    if separate := [gpu for gpu in here if not gpu.is_integrated]:
+        return separate
+    asked = config.n_gpu_layers > 0
+    return [gpu for gpu in here if asked or not gpu.name.startswith("Vulkan")]
+
+
+def integrated(config: EngineConfig) -> str:
+    """Return the name of an integrated GPU that such a model does not use only because it may be
+    slower than the CPU; "" where there is none.
+    """
+    if config.device or config.n_gpu_layers >= 0 or chosen(config):
+        return ""
+    return next((gpu.name for gpu in all_gpus()), "")
+
+
+def gpus(config: EngineConfig) -> list[str]:
+    """Return the names of the GPUs that compute a part of a model with these settings, with all
+    that their speed depends on. Raises ConfigError as `chosen`.
+    """
+    return [f"{gpu.name} {gpu.description}, {gpu_driver()}" for gpu in chosen(config)]
+
+
+def unused_gpu() -> tuple[str, str] | None:
+    """Return why no layers go on a GPU although this machine has one, or seems to, and what to do
+    about it; None where there is nothing to say.
+    """
+    seen, here = " and ".join(seen_gpus()), all_gpus()
+    if here:
+        if chosen(EngineConfig()):
+            return None
+        names = ", ".join(f"{gpu.description} ({gpu.name})" for gpu in here)
+        text = f"{names} shares the CPU's memory and is often slower than the CPU: it is not used"
+        return text, f"`edgespec tune` uses it where it is faster; -dev {here[0].name} always does"
+    if not folder_of_processors():
+        text = f"this machine has a GPU ({seen}), and {engine()} computes on the CPU alone"
+        return (text, _OTHER_BUILD) if seen else None
+    failed = "; ".join(reasons().values())
+    if "libvulkan" in failed:
+        return f"no GPU can be used: {failed}", _LOADER
+    text = "no GPU can be used: Vulkan finds no driver"
+    return (f"{text} ({failed})" if failed else text, _DRIVER) if seen or failed else None
+
+
+def ignores_gpu_layers(config: EngineConfig) -> bool:
+    """Return True if `config` asks for layers on a GPU and this build can use none."""
+    return config.n_gpu_layers > 0 and not chosen(config)
+
+
+def native_list(chosen: Sequence[Gpu]) -> Any:
+    """Return the native list of these devices; none keeps a model off all of them."""
+    return (ctypes.c_void_p * (len(chosen) + 1))(*(gpu.handle for gpu in chosen), None)
+
+
+def _of_file(path: Path) -> str:
+    """Return the kind of GPU that a file computes on: libggml-vulkan.so, "vulkan"; else ""."""
+    _, ggml, name = path.name.partition(".")[0].partition("ggml-")
+    return name if ggml and not name.startswith(_NO_GPU) else ""
+
+
+def _kind(device: Any) -> int:
+    return int(lib.ggml_backend_dev_type(device))
+
+
+def _gpu(device: Any) -> Gpu:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    lib.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+    name, description = lib.ggml_backend_dev_name(device), lib.ggml_backend_dev_description(device)
+    is_integrated = _kind(device) == _INTEGRATED
+    return Gpu(_text(name), _text(description), free.value, total.value, is_integrated, device)
+
+
+def _text(native: bytes) -> str:
+    return native.decode("utf-8", "replace")
+
+
+def _named(name: str, here: Sequence[Gpu]) -> Gpu:
+    for gpu in here:
+        if gpu.name.lower() == name.lower():
+            return gpu
+    known = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in here)
+    raise ConfigError(
+        f"no GPU is called {name!r}; "
+        + (f"known: {known}" if known else "llama.cpp sees none here, `edgespec doctor` says why")
+    )
