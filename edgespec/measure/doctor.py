@@ -97,10 +97,13 @@ def _less_certain(finding: Finding) -> Finding:
     if finding.broken or finding.subject not in _TIMED:
         return finding
     if finding.subject == VERDICT:
-        text = f"{finding.text} Other programs are running, so this is not certain."
-    else:
-        text = f"beside other programs: {finding.text}"
-    return replace(finding, level="note", text=text)
+        text = f"Other programs are running, so this is a guess: {finding.text}"
+        return replace(finding, level="note", text=text)
+    text = f"beside other programs: {finding.text}"
+    if finding.subject != "threads":
+        return replace(finding, level="note", text=text)
+    remedy = "nothing: the number follows other programs by itself, unless -t or a setting fixes it"
+    return replace(finding, level="note", text=text, remedy=finding.remedy and remedy)
 
 
 def diagnose_verifier(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import edgespec
 from edgespec import ConfigError, EngineConfig
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
-from edgespec.measure import draft_checks, machine_checks
+from edgespec.measure import doctor, draft_checks, machine_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.engine_checks import libllama_finding
+from edgespec.measure.findings import Finding
 from edgespec.measure.machine_checks import check_gpu, check_memory
 from edgespec.measure.model_checks import check_temperature
 from tests.helpers import libllama
@@ -52,6 +55,14 @@ def test_the_doctor_names_the_library_and_what_compiling_it_gains():
     assert "AVX-512" not in old.remedy
     arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp"}))
     assert "dot products" in arm.remedy
+
+
+def test_beside_other_programs_no_number_of_threads_is_advised():
+    advice = Finding("problem", "threads", "2 threads 400 ms, with 1 60 ms", "give -t 1")
+    found = doctor._less_certain(advice)
+    assert (found.level, "-t 1" in found.remedy) == ("note", False)
+    assert "by itself" in found.remedy
+    assert doctor._less_certain(replace(advice, remedy="")).remedy == ""
 
 
 def test_the_doctor_on_graphics_cards(monkeypatch):
