@@ -200,11 +200,17 @@ def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that the user named, all of it or nothing. Raises ClickException."""
+    """Write a file that the user named, all of it or nothing; others may read it if new files of
+    this user may be. Raises ClickException.
+    """
     from edgespec import kept_files
 
+    target = path.resolve()  # so that a link stays a link
+    umask = os.umask(0o077)
+    os.umask(umask)
     try:
-        kept_files.replace(path.resolve(), [data])  # so that a link stays a link
+        kept_files.replace(target, [data])
+        target.chmod(0o666 & ~umask)
     except OSError as error:
         raise click.ClickException(
             f"{path} cannot be written: {error.strerror or error}; free some space there, or name "

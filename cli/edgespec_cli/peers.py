@@ -15,7 +15,6 @@ from .arguments import engine_arguments, forget_by_default
 from .loading import model_reference, opened
 from .measuring import (
     Progress,
-    beside_others,
     chosen_questions,
     header,
     n_predict_option,
@@ -67,11 +66,7 @@ def peers(ctx: click.Context) -> int:
         modes = list(others.modes(model, draft))
         threads = engine.describe()["model"]["n_threads"]
         weights = others.Weights(model, draft, engine.n_ctx, threads)
-        with (
-            _running(modes, weights, params["peer_python"]) as started,
-            beside_others() as programs,
-            status() as line,
-        ):
+        with _running(modes, weights, params["peer_python"]) as started, status() as line:
             versions = ", ".join(sorted({peer.version for peer in started}))
             progress = Progress(line, "questions")
             running = runner.run(
@@ -82,7 +77,7 @@ def peers(ctx: click.Context) -> int:
                 peers=started,
             )
             answers, code = until_stopped(running, line, progress)
-            about = header(engine) | {"peers": versions} | results(answers, progress) | programs()
+            about = header(engine) | {"peers": versions} | results(answers, progress)
     settings = {mode.name: dict(mode.settings) for mode in modes}
     rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
     say_lines(reports.report(about, rows, params["output"]))

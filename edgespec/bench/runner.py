@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def run(
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
     same prompts at temperature 0. What decoding costs here is measured first if it is not known.
     progress: is told about every second. Of the answer under way it is told the part that is done,
-    as if it became as long as the one in the other mode, or else as the longest so far; the first
+    as if it became as long as the one in the other mode, or else as those so far; the first
     as long as it may be.
     """
     engine.measure()
@@ -92,7 +93,7 @@ class _Runner:
         self._peers = peers
         self._meter = Meter()
         self._part = 0.0, 1.0  # of the question before an answer, and of the answer
-        self._longest = 0  # tokens of an answer so far
+        self._lengths: list[int] = []  # tokens of the answers so far
         self.report: Callable[[float], None] = lambda part: None
 
     def answers(self, question: Question, temperature: float, n_before: int) -> Iterator[Answer]:
@@ -107,7 +108,8 @@ class _Runner:
             except ContextFull as error:
                 logger.warning("question %s ends before turn %d: %s", question.id, i + 1, error)
                 return
-            id, texts, n_expected = f"{question.id}.{i + 1}", {}, self._longest or self._max_tokens
+            id, texts = f"{question.id}.{i + 1}", {}
+            n_expected = statistics.mean(self._lengths or [self._max_tokens])
             modes = self._modes if (n_before + i) % 2 else self._modes[::-1]
             for j, mode in enumerate(modes):
                 self._part = (len(modes) * i + j) / n_answers, 1 / n_answers
@@ -115,7 +117,7 @@ class _Runner:
                 fields = {"id": id, "category": question.category, "mode": mode, "ttft_s": ttft_s}
                 answer = self._answer(prompt, temperature, fields, n_expected)
                 texts[mode], n_expected = answer.text or "", answer.n_tokens
-                self._longest = max(self._longest, answer.n_tokens)
+                self._lengths.append(answer.n_tokens)
                 self.report(sum(self._part))
                 yield answer
             for peer in self._peers if not temperature else ():
@@ -123,7 +125,7 @@ class _Runner:
             messages.append({"role": "assistant", "content": texts["plain"]})
 
     def _answer(
-        self, prompt: Sequence[int], temperature: float, fields: dict[str, Any], n_expected: int
+        self, prompt: Sequence[int], temperature: float, fields: dict[str, Any], n_expected: float
     ) -> Answer:
         """Return one answer, and what was measured; `fields` of it are known. n_expected: tokens
         that it will probably have.

@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import json
+import os
 import re
 import signal
 import sys
@@ -436,6 +437,9 @@ def test_a_picture_that_cannot_be_written_leaves_the_one_before(bench, edgespec_
     monkeypatch.setattr(reports, "plot", lambda *_: b"after")
     assert bench("--plot", "out.png").exit_code == 0
     assert picture.read_bytes() == b"after"
+    if os.name == "posix":
+        (edgespec_cli.folder / "new").touch()
+        assert picture.stat().st_mode == (edgespec_cli.folder / "new").stat().st_mode
 
     def full(handle):
         raise OSError(28, "No space left on device")
