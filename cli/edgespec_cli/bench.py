@@ -10,6 +10,7 @@ import cloup
 from .arguments import forget_by_default, refuse_typed
 from .loading import opened
 from .measuring import (
+    Progress,
     beside_others,
     check_writable,
     chosen_questions,
@@ -17,10 +18,11 @@ from .measuring import (
     n_predict_option,
     need_matplotlib,
     output_option,
-    progress_of,
     question_options,
+    results,
     tell_missing,
     until_stopped,
+    write_whole,
 )
 from .options import model_options, option, pass_params, speculation_options, verifier_options
 from .parameters import NumbersType
@@ -69,8 +71,8 @@ def bench(ctx: click.Context) -> int:
     Each question is answered both ways, one after the other. The prompt is read once and is in
     the cache for both, so that only the answers are timed; whatever a draft model has to read
     counts as its cost. Each speedup comes with its 95% interval, from a bootstrap over at least
-    three answers; that of all categories is in the last line. json, jsonl and csv have every
-    column, the table those that fit 80 characters.
+    three answers; that of all categories is below the table. json, jsonl and csv have every
+    column. With --spec-type none only plain answers are measured.
     """
     if command := ctx.invoked_subcommand:
         why = f"must come after `{command}`, which does not see it there"
@@ -80,25 +82,31 @@ def bench(ctx: click.Context) -> int:
 
     params, picture = ctx.params, ctx.params["plot"]
     if picture:
+        if params["spec_type"] == "none":
+            raise click.UsageError(
+                "--plot draws speedups, and with --spec-type none there are none"
+            )
         check_writable(picture)
         need_matplotlib()
         reports.check_picture(picture)
     tell_missing()
     forget_by_default(params)
     questions = chosen_questions(params)
-    with opened(params, measured=True) as engine, beside_others(), status() as line:
-        about = header(engine.describe())
+    modes = runner.MODES[:1] if params["spec_type"] == "none" else runner.MODES
+    with opened(params, measured=True) as engine, beside_others() as others, status() as line:
+        progress = Progress(line, "questions")
         running = runner.run(
             engine,
             questions,
-            runner.RunOptions(params["temps"], params["n_predict"], params["repeats"]),
-            progress=progress_of(line, "questions"),
+            runner.RunOptions(params["temps"], params["n_predict"], params["repeats"], modes),
+            progress=progress,
         )
-        answers, code = until_stopped(running, line)
+        answers, code = until_stopped(running, line, progress)
+        about = header(engine) | results(answers, progress) | others()
     rows = summary.summary(answers)
     say_lines(reports.report(about, rows, params["output"]))
     if picture:
-        reports.plot(picture, about, rows)
+        write_whole(picture, reports.plot(picture.suffix[1:].lower(), about, rows))
     return code
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import cloup
 
-from .render import say
+from .render import StdoutError, say
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
@@ -64,6 +64,8 @@ def _report(error: BaseException, debug: bool) -> int:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         line("interrupted")
         return INTERRUPTED
+    if isinstance(error, StdoutError):
+        _drop_stdout()
     if isinstance(error, click.ClickException):
         return _report_click(error)
     if debug:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,8 @@ from .options import FILE, option
 from .render import Status, confirm, is_terminal
 
 if TYPE_CHECKING:
+    import edgespec
+    from edgespec.bench.answers import Answer
     from edgespec.bench.workloads import Question
 
 T = TypeVar("T")
@@ -28,15 +31,19 @@ _INSTALL = "pip install 'edgespec[bench]'"
 question_options = (
     option(
         "--questions", type=FILE, metavar="FILE",
-        help="Spec-Bench's question.jsonl or a file like it. Without it the questions are those "
-        "that come with edgespec: file_editing and documents.",
+        help="Questions to ask as well: a JSON object on each line with question_id, category and "
+        "turns (a list of texts), as Spec-Bench's question.jsonl.",
     ),
     option(
         "--per-category", type=click.IntRange(1), metavar="N", show_default="all",
         help="Largest number of questions from each category.",
     ),
     option("--category", multiple=True, help="Only this category; can be given several times."),
-    option("--edge/--no-edge", default=True, help="Use file_editing and documents, or do not."),
+    option(
+        "--edge/--no-edge", default=True,
+        help="Use the questions that come with edgespec (file_editing, documents, chat, prose, "
+        "arithmetic), or do not.",
+    ),
 )  # fmt: skip
 
 output_option = option(
@@ -76,26 +83,34 @@ def chosen_questions(params: dict[str, Any]) -> list[Question]:
     return workloads.sample(found, params["per_category"])
 
 
-def progress_of(
-    line: Status, what: str, clock: Callable[[], float] = time.monotonic
-) -> Callable[..., None]:
-    """Return a function that shows on `line` how many are done and how long the rest will take.
-
-    It may be told parts, such as 0.5 of the first one.
+class Progress:
+    """Shows on a line how many are done and how long the rest will take. so_far: how many are done,
+    in words.
     """
-    began: float | None = None
 
-    def show(done: float, total: int, question: Question | None = None) -> None:
-        nonlocal began
-        began = clock() if began is None else began
-        if done > 0:
-            left = f"about {_duration((clock() - began) / done * (total - done))} left"
-        else:
-            left = "the time left follows"
+    def __init__(
+        self, line: Status, what: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._line, self._what, self._clock = line, what, clock
+        self._began: float | None = None
+        self.so_far = f"no {what}"
+
+    def __call__(
+        self, done: float, total: int, question: Question | None = None, share: float | None = None
+    ) -> None:
+        """Show that `done` of `total` are done; it may be a part, such as 0.5 of the first one.
+
+        share: of all the work, the part that is done; as many as are done by default.
+        """
+        self._began = self._clock() if self._began is None else self._began
+        self.so_far = f"{int(done)} of {total} {self._what}"
+        share = done / max(1, total) if share is None else share
+        left = "reading the first prompt"
+        if share > 0:
+            seconds = (self._clock() - self._began) / share * (1 - share)
+            left = f"{'about' if done >= 1 else 'at most'} {_duration(seconds)} left"
         category = f": {question.category}" if question else ""
-        line.show(f"{int(done)} of {total} {what}, {left}{category}")
-
-    return show
+        self._line.show(f"{self.so_far}, {left}{category}")
 
 
 def _duration(seconds: float) -> str:
@@ -129,11 +144,11 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
+def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tuple[list[T], int]:
     """Collect answers; return them and the exit code.
 
     Ctrl-C, an error, or SIGTERM (after the answer that is running) end the collection, and the
-    answers until then are kept. Raises if there are none, UsageError if no question fits.
+    answers until then are returned. Raises if there are none, UsageError if no question fits.
     """
     answers: list[T] = []
     code, stopped = 0, False
@@ -152,8 +167,12 @@ def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
         if not answers:
             raise
         line.hide()
-        code = errors.report(error, debug=errors.wants_debug())
-        errors.note("the answers until then are kept")
+        if isinstance(error, KeyboardInterrupt):
+            code, how = errors.INTERRUPTED, "interrupted"
+        else:
+            code, how = errors.report(error, debug=errors.wants_debug()), "ended by an error"
+        progress.so_far += f", {how}"
+        errors.note(progress.so_far)
     finally:
         line.hide()
         signal.signal(signal.SIGTERM, before)
@@ -163,33 +182,61 @@ def until_stopped(running: Iterable[T], line: Status) -> tuple[list[T], int]:
 
 
 @contextmanager
-def beside_others() -> Iterator[None]:
-    """Say before and after a measurement if other programs use the CPUs."""
+def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
+    """Say before a measurement if other programs use the CPUs. Give what returns, as a field of a
+    report, how many cores they have used since, None if the system does not tell.
+    """
     from edgespec.device import BUSY, LoadMeter, other_load
 
     if (busy := other_load() or 0.0) > BUSY:
         errors.note(f"other programs use {busy:.1f} cores: what is measured now says little")
     meter = LoadMeter()
-    yield
-    load = meter.look()
-    if load and load.others > BUSY:
-        errors.note(f"other programs used {load.others:.1f} cores while this was measured")
+
+    def used() -> dict[str, float | None]:
+        load = meter.look()
+        return {"other_programs_cores": round(load.others, 2) if load else None}
+
+    yield used
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that the user named, all of it or nothing; others may read it if new files of
+    this user may be. Raises ClickException.
+    """
+    from edgespec import kept_files
+
+    target = path.resolve()  # so that a link stays a link
+    umask = os.umask(0o077)
+    os.umask(umask)
+    try:
+        kept_files.replace(target, [data])
+        target.chmod(0o666 & ~umask)
+    except OSError as error:
+        raise click.ClickException(
+            f"{path} cannot be written: {error.strerror or error}; free some space there, or name "
+            "a file in another folder"
+        ) from None
 
 
 def check_writable(path: Path) -> None:
     """Raise UsageError if a file cannot be written there, before anything is measured."""
+    if path.exists() and not path.is_file():
+        raise click.UsageError(f"{path} is not a file; name one to write to")
     if not os.access(path.absolute().parent, os.W_OK):
         raise click.UsageError(
             f"{path} cannot be written: its folder does not exist, or you may not write there"
         )
 
 
-def header(about: dict[str, Any]) -> dict[str, Any]:
-    """Return what a report says about the engine, the machine and the command."""
+def header(engine: edgespec.Engine) -> dict[str, Any]:
+    """Return what a report says about the engine, the machine, the command and the day."""
+    about = engine.describe()
     draft, model = about.get("draft") or {}, about.get("model") or {}
     remote = about.get("verifier")
     return {
+        "date": time.strftime("%Y-%m-%d %H:%M %z"),
         "model": f"{remote['model']} at {remote['url']}" if remote else model["file"],
+        **_file_of(engine),
         "draft": draft.get("file", "none"),
         "speculation": about["speculation"],
         "threads": model.get("n_threads"),
@@ -197,6 +244,30 @@ def header(about: dict[str, Any]) -> dict[str, Any]:
         "versions": _versions(model, draft),
         "command": " ".join(["edgespec", *map(_without_folder, sys.argv[1:])]),
     }
+
+
+def _file_of(engine: edgespec.Engine) -> dict[str, Any]:
+    """Return the size and the checksum of a model's file; nothing if it is on another machine."""
+    from edgespec.backends.base import FileModel
+    from edgespec.backends.files import size_of
+
+    if not isinstance(engine.target, FileModel):
+        return {}
+    path = engine.target.path
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return {"model_bytes": size_of(path), "model_sha256": digest.hexdigest()}
+
+
+def results(answers: Sequence[Answer], progress: Progress) -> dict[str, Any]:
+    """Return what a report says about the answers: how many, and whether drafts changed a text."""
+    from edgespec.bench import summary
+
+    equal, of = summary.equal_texts(answers)
+    texts = {"equal_texts": f"{equal} of {of} greedy answers, with and without drafts"}
+    return {"questions": progress.so_far, "answers": len(answers)} | (texts if of else {})
 
 
 def _without_folder(argument: str) -> str:

@@ -14,12 +14,13 @@ import cloup
 from .arguments import engine_arguments, forget_by_default
 from .loading import model_reference, opened
 from .measuring import (
+    Progress,
     chosen_questions,
     header,
     n_predict_option,
     output_option,
-    progress_of,
     question_options,
+    results,
     tell_missing,
     until_stopped,
 )
@@ -67,15 +68,16 @@ def peers(ctx: click.Context) -> int:
         weights = others.Weights(model, draft, engine.n_ctx, threads)
         with _running(modes, weights, params["peer_python"]) as started, status() as line:
             versions = ", ".join(sorted({peer.version for peer in started}))
-            about = header(engine.describe()) | {"peers": versions}
+            progress = Progress(line, "questions")
             running = runner.run(
                 engine,
                 questions,
                 runner.RunOptions(max_tokens=params["n_predict"]),
-                progress=progress_of(line, "questions"),
+                progress=progress,
                 peers=started,
             )
-            answers, code = until_stopped(running, line)
+            answers, code = until_stopped(running, line, progress)
+            about = header(engine) | {"peers": versions} | results(answers, progress)
     settings = {mode.name: dict(mode.settings) for mode in modes}
     rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
     say_lines(reports.report(about, rows, params["output"]))

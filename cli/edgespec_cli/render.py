@@ -54,14 +54,33 @@ def names(text: str) -> str:
     return "\n".join(map(name, text.split("\n")))
 
 
+class StdoutError(click.ClickException):
+    """Standard output cannot be written, other than for a reader that went away."""
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Write a line. Raises StdoutError, and BrokenPipeError as it is."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if err:
+            raise
+        raise StdoutError(
+            f"standard output cannot be written: {error.strerror or error}; free some space there, "
+            "or send it to another file"
+        ) from None
+
+
 def say(text: str = "", *, err: bool = False) -> None:
     """Write a line to stdout or stderr, treated as `name` does: any part may be foreign text."""
-    click.echo(name(text), err=err)
+    _echo(name(text), err=err)
 
 
 def say_lines(text: str) -> None:
     """Write lines of ours to stdout, as `say` does each."""
-    click.echo(names(text))
+    _echo(names(text))
 
 
 def say_wrapped(text: str, indent: str = "") -> None:
@@ -75,7 +94,7 @@ def say_wrapped(text: str, indent: str = "") -> None:
 
 def say_json(value: Any, indent: int | None = 2) -> None:
     """Write a value to stdout as JSON in ASCII, in which nothing steers a terminal."""
-    click.echo(json.dumps(value, indent=indent))
+    _echo(json.dumps(value, indent=indent))
 
 
 def say_path(path: Path) -> None:

@@ -10,12 +10,13 @@ import cloup
 
 from .arguments import model_arguments
 from .measuring import (
+    Progress,
     check_writable,
     chosen_questions,
     n_predict_option,
-    progress_of,
     question_options,
     until_stopped,
+    write_whole,
 )
 from .options import FILE, model_options, option, pass_params
 from .parameters import SpecType
@@ -74,7 +75,7 @@ def replay(
     chosen = {name: known[name] for name in profile or known}
     answers = dense(recorded.load(traces)) if traces else replays.shipped_traces()
     with status() as line:
-        progress = progress_of(line, "settings")
+        progress = Progress(line, "settings")
         rows = replays.table(answers, chosen, method=spec_type, fixed=fixed, progress=progress)
         found = list(rows)
     if not as_json:
@@ -89,18 +90,22 @@ def _matrix(rows: list[dict[str, Any]]) -> None:
     from statistics import geometric_mean
 
     categories = list(dict.fromkeys(row["category"] for row in rows))
-    width = max(len(row["profile"]) for row in rows) + 12
+    width = max(len(row["profile"]) + len(row["policy"]) for row in rows) + 2
     say("Times as fast as without speculation; mean is the geometric mean.")
-    say(" " * width + " ".join(f"{c[:12]:>12}" for c in categories) + f"{'mean':>13}")
+    say(" " * width + " ".join([*categories, " mean"]))
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         groups.setdefault((row["profile"], row["policy"]), []).append(row["speedup"])
     for (profile, policy), values in groups.items():
         if policy != "plain":
-            figures = " ".join(f"{value:12.2f}" for value in values)
-            say(
-                f"{profile} {policy:<11}".rjust(width) + figures + f"{geometric_mean(values):13.2f}"
-            )
+            cells = zip([*categories, " mean"], [*values, geometric_mean(values)], strict=True)
+            figures = " ".join(f"{value:{len(title)}.2f}" for title, value in cells)
+            say(f"{profile} {policy}".ljust(width) + figures)
+    for policy in dict.fromkeys(policy for _, policy in groups if policy != "plain"):
+        if all(
+            value == 1 for (_, own), values in groups.items() if own == policy for value in values
+        ):
+            say(f"{policy} never drafted")
 
 
 @cloup.command()
@@ -124,14 +129,14 @@ def record(ctx: click.Context) -> int:
     check_writable(params["output"])
     questions = chosen_questions(params)
     with pair(params["model"], **arguments) as (target, draft), status() as line:
-        progress = progress_of(line, "questions")
+        progress = Progress(line, "questions")
 
         def recording() -> Iterator[Trace]:
             for done, question in enumerate(questions):
                 progress(done, len(questions))
                 yield from traces.record_question(target, draft, question, params["n_predict"])
 
-        found, code = until_stopped(recording(), line)
-    traces.save(params["output"], found)
+        found, code = until_stopped(recording(), line, progress)
+    write_whole(params["output"], traces.packed(found))
     say(f"{len(found)} answers in {params['output']}", err=True)
     return code

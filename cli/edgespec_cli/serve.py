@@ -151,9 +151,10 @@ def serve(ctx: click.Context) -> int:
         sessions, why = _sessions(engine, settings, ctx)
 
         def announce(url: str) -> None:
+            first = " (the model's speed is measured first)" if engine.idle_work.is_urgent else ""
             say(
                 f"serving {settings.model} at {url} · OpenAI's API under {url}/v1 · "
-                f"speculation: {engine.describe()['speculation']}"
+                f"speculation: {engine.describe()['speculation']}{first}"
             )
             say(f"sampling: {engine.sampling.describe(settings.sampling)}")
             if sessions is not None:

@@ -19,7 +19,7 @@ def main() -> None:
     rows = header.pop("rows")
     header.pop("command")
     path = Path(__file__).with_suffix(".svg")
-    plot(path, header, rows)
+    path.write_bytes(plot("svg", header, rows))
     lines = [line.rstrip() for line in path.read_text().splitlines() if "<dc:date>" not in line]
     path.write_text("\n".join(lines) + "\n")
 

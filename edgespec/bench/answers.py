@@ -14,7 +14,7 @@ class Answer:
     seconds: from a prompt that is in the target's cache to the last token, whatever a draft
     model had to read included. ttft_s: to the first token of the prompt when it was new.
     gaps: seconds between one arrival of tokens and the next, a value a token.
-    joules: of the whole device, None where it does not tell.
+    joules: of the whole device, None where it does not tell. text: None where it is not known.
     """
 
     id: str
@@ -27,6 +27,7 @@ class Answer:
     stats: Stats
     gaps: list[float] = field(repr=False)
     joules: float | None = None
+    text: str | None = field(default=None, repr=False)
 
     @property
     def tokens_per_second(self) -> float:

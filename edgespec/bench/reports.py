@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import device
 from ..errors import ConfigError
 
 FORMATS = ("md", "json", "jsonl", "csv")
-_WIDTH = 80  # characters of a table that people read
 _MODES = {"plain": "without", "auto": "speculation"}
-_LEAST_TOLD = (  # columns that are left out first where a table is too wide
-    "J a token", "99% of gaps", "usual gap", "answers", "a step", "first token", "accepted"
-)  # fmt: skip
+_MOST_BARS = 9  # of accepted tokens in a picture: the last is "8 or more"
+_DISTURBED = "other programs used {:.1f} cores while this was measured"
 
 
 def report(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], form: str) -> str:
@@ -41,24 +40,20 @@ def _csv(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = [f"{key}: {_cell(value)}  " for key, value in header.items() if _is_plain(value)]
-    return "\n".join([*lines, "", *_table(rows), "", *conclusions(rows)])
+    """Return a table for people. other_programs_cores of the header is told in the last line if
+    other programs disturbed the measurement.
+    """
+    told = {key: value for key, value in header.items() if key != "other_programs_cores"}
+    lines = [f"{key}: {_cell(value)}  " for key, value in told.items() if _is_plain(value)]
+    parts = [*lines, "", *_table(rows), "", *conclusions(rows), disturbed(header)]
+    return "\n".join(parts).rstrip("\n")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table: every name whole, and as many columns as fit 80 characters."""
+    """Return the lines of a table: always the same columns, and every name whole."""
     several = len({row["temperature"] for row in rows}) > 1
-    groups = list(dict.fromkeys((row["category"], row["temperature"]) for row in rows))
-    ordered = sorted(
-        rows, key=lambda r: (groups.index((r["category"], r["temperature"])), r["mode"] != "plain")
-    )
-    cells = [_cells(row, several) for row in ordered]
-    known = [title for title in cells[0] if any(own[title] != "–" for own in cells)]
-    table = {title: [title, *(own[title] for own in cells)] for title in known}
-    for title in _LEAST_TOLD:
-        if sum(max(map(len, column)) + 3 for column in table.values()) + 1 > _WIDTH:
-            table.pop(title, None)
-    columns = [_justified(*column) for column in table.values()]
+    cells = [_cells(row, several) for row in rows]
+    columns = [_justified(title, *(own[title] for own in cells)) for title in cells[0]]
     first, *rest = zip(*columns, strict=True)
     rule = ["-" * len(column[0]) for column in columns]
     return [f"| {' | '.join(cells)} |" for cells in (first, rule, *rest)]
@@ -79,15 +74,9 @@ def _cells(row: Mapping[str, Any], with_temperature: bool) -> dict[str, str]:
         "category": _cell(row["category"]),
         **temperature,
         "mode": _cell(_MODES.get(row["mode"], row["mode"])),
-        "answers": _cell(row.get("answers")),
         "tokens/s": _number(row.get("tokens_per_second"), ".1f"),
         "times as fast": _interval(row) if row["mode"] != "plain" else "–",
-        "a step": _number(row.get("mean_acceptance_length"), ".2f"),
         "accepted": _number(accepted, ".0%"),
-        "first token": _number(row.get("ttft_ms"), ".0f", " ms"),
-        "usual gap": _number(row.get("itl_p50_ms"), ".1f", " ms"),
-        "99% of gaps": _number(row.get("itl_p99_ms"), ".1f", " ms"),
-        "J a token": _number(row.get("joules_per_token"), ".2f"),
     }
 
 
@@ -110,8 +99,21 @@ def conclusions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in (row for row in found if row.get("speedup")):
         speedup, _, ends = _interval(row).partition(" ")
         where = f"At temperature {row['temperature']:g}: " if several else ""
-        lines.append(f"{where}{' '.join([speedup, 'times as fast', ends]).strip()}")
+        lines.append(f"{where}{' '.join([speedup, 'times as fast', ends]).strip()}{_doubt(row)}")
     return lines
+
+
+def _doubt(row: Mapping[str, Any]) -> str:
+    """Return what to say of a speedup whose interval holds 1."""
+    low, high = row.get("speedup_low"), row.get("speedup_high")
+    holds_one = low is not None and high is not None and low <= 1 <= high
+    return ": no clear difference" if holds_one else ""
+
+
+def disturbed(header: Mapping[str, Any]) -> str:
+    """Return that other programs disturbed a measurement, "" if they did not."""
+    cores = header.get("other_programs_cores") or 0.0
+    return _DISTURBED.format(cores) if cores > device.BUSY else ""
 
 
 def _cell(value: Any) -> str:
@@ -129,37 +131,66 @@ def check_picture(path: Path) -> None:
         raise ConfigError(f"{path} is no kind of picture; known: {', '.join(sorted(kinds))}")
 
 
-def plot(path: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw speedups per category, accepted lengths, and where the time went. Needs matplotlib."""
+def plot(kind: str, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a picture of speedups, accepted lengths, and where the time went. Needs matplotlib.
+
+    kind: "png" or another that `check_picture` takes. Rows without drafts are left out.
+    """
     plt = _pyplot()
     drafted = [r for r in rows if r["mode"] != "plain" and r["speedup"]]
     names = [label_of(row) for row in drafted]
-    figure, (speed, lengths, times) = plt.subplots(1, 3, figsize=(16, 2.5 + 0.35 * len(names)))
+    figure, panels = plt.subplots(1, 3, figsize=(16, max(5.0, 2.5 + 0.4 * len(names))))
+    speed, lengths, times = panels
     speed.barh(names, [r["speedup"] for r in drafted], xerr=_errors(drafted), color="tab:blue")
     speed.axvline(1, color="black", linewidth=0.8)
-    speed.set_title("times as fast as without")
-    for row in (r for r in drafted if r["category"] != "all"):
-        n = sum(row["acceptance_histogram"]) or 1
-        shares = [100 * x / n for x in row["acceptance_histogram"]]
-        lengths.plot(shares, marker=".", label=label_of(row))
-    lengths.set_title("accepted tokens, % of steps")
-    lengths.legend(fontsize="x-small")
+    speed.set(title="speedup, with 95% intervals", xlabel="times as fast as without drafts")
+    _draw_lengths(lengths, [row for row in drafted if row["category"] != "all"])
     left = [0.0] * len(names)
     for key, label in (("verify_share", "target"), ("draft_share", "drafts")):
-        shares = [row.get(key) or 0.0 for row in drafted]
+        shares = [100 * (row.get(key) or 0.0) for row in drafted]
         times.barh(names, shares, left=left, label=label)
         left = [a + b for a, b in zip(left, shares, strict=True)]
-    times.barh(names, [max(0.0, 1 - x) for x in left], left=left, label="rest", color="lightgrey")
-    times.set_title("share of the time")
-    times.set_yticks([])
-    times.legend(fontsize="x-small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    rest = [max(0.0, 100 - x) for x in left]
+    times.barh(names, rest, left=left, label="sampling and text", color="lightgrey")
+    times.set(title="where the time goes", xlabel="% of the time", yticks=[])
+    times.legend(fontsize="x-small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     for axis in (speed, times):
         axis.invert_yaxis()
-    about = ", ".join(str(v) for v in header.values() if isinstance(v, str))
-    figure.suptitle(textwrap.fill(about, 180), fontsize="small")
+    figure.suptitle(textwrap.fill(title_of(header), 180), fontsize="small")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=110, format=kind)
     plt.close(figure)
+    return drawn.getvalue()
+
+
+def _draw_lengths(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw how many drafted tokens the steps accepted: a group of bars for each number."""
+    width = 0.8 / max(1, len(rows))
+    for i, row in enumerate(rows):
+        counts = [*row["acceptance_histogram"], *[0] * _MOST_BARS]
+        counts = [*counts[: _MOST_BARS - 1], sum(counts[_MOST_BARS - 1 :])]
+        shares = [100 * count / (sum(counts) or 1) for count in counts]
+        places = [n + (i + 0.5) * width - 0.4 for n in range(_MOST_BARS)]
+        axis.bar(places, shares, width, label=label_of(row))
+    labels = [*map(str, range(_MOST_BARS - 1)), f"{_MOST_BARS - 1}+"]
+    axis.set_xticks(range(_MOST_BARS), labels)
+    axis.set(title="accepted tokens", xlabel="drafted tokens that a step accepted (8+: 8 or more)")
+    axis.set_ylabel("% of steps")
+    if rows:
+        axis.legend(fontsize="x-small")
+
+
+def title_of(header: Mapping[str, Any]) -> str:
+    """Return the title of a picture: what was measured, on what, and when."""
+    draft = header.get("draft") or "none"
+    parts = [
+        header.get("model"),
+        "no draft model" if draft == "none" else f"draft model {draft}",
+        *(header.get(key) for key in ("speculation", "processor", "versions", "date")),
+        disturbed(header),
+    ]
+    return " · ".join(str(part) for part in parts if part)
 
 
 def label_of(row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from .workloads import Question, prompt_of
 logger = logging.getLogger("edgespec.bench.runner")
 
 MODES = ("plain", "auto")
-Progress = Callable[[float, int, Question], None]  # questions done, all of them, the next one
+# questions done, all of them, the next one, the share of the work that is done
+Progress = Callable[[float, int, Question, float], None]
 _REPORT_S = 1.0  # progress is told so often while an answer is written
 
 
@@ -29,12 +31,13 @@ class RunOptions:
     """The way that questions are asked.
 
     temperatures: above 0 with top-k 40 and top-p 0.95. max_tokens: most tokens of an answer.
-    repeats: rounds over all questions.
+    repeats: rounds over all questions. modes: of MODES.
     """
 
     temperatures: Sequence[float] = (0.0,)
     max_tokens: int = 256
     repeats: int = 1
+    modes: Sequence[str] = MODES
 
 
 def run(
@@ -42,7 +45,7 @@ def run(
     questions: Sequence[Question],
     options: RunOptions | None = None,
     *,
-    progress: Progress = lambda done, total, question: None,
+    progress: Progress = lambda done, total, question, share: None,
     peers: Sequence[Peer] = (),
 ) -> Iterator[Answer]:
     """Answer every turn in both modes, in an order that changes from turn to turn and each round.
@@ -50,23 +53,32 @@ def run(
     The prompt of each turn is read once and is in the cache for both; the next turn continues
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
     same prompts at temperature 0. What decoding costs here is measured first if it is not known.
-    progress: is told about every second, of the question that is being answered the part that is
-    done, as if each answer were as long as it may be.
+    progress: is told about every second. Of the answer under way it is told the part that is done,
+    as if it became as long as the one in the other mode, or else as those so far; the first
+    as long as it may be.
     """
     engine.measure()
     options = options or RunOptions()
-    runner = _Runner(engine, options.max_tokens, peers)
+    runner = _Runner(engine, options, peers)
     repeats, temperatures = range(options.repeats), options.temperatures
     jobs = [(q, t, r) for r in repeats for t in temperatures for q in questions]
+    n_turns, n_before = sum(len(question.turns) for question, *_ in jobs), 0
     for done, (question, temperature, round_) in enumerate(jobs):
-        progress(done, len(jobs), question)
-        runner.report = functools.partial(_report, progress, done, len(jobs), question)
+        progress(done, len(jobs), question, n_before / n_turns)
+        shares = n_before / n_turns, len(question.turns) / n_turns
+        runner.report = functools.partial(_report, progress, done, len(jobs), question, shares)
         yield from runner.answers(question, temperature, done % len(questions) + round_)
-    progress(len(jobs), len(jobs), questions[-1])
+        n_before += len(question.turns)
+    progress(len(jobs), len(jobs), questions[-1], 1.0)
 
 
-def _report(progress: Progress, done: int, total: int, question: Question, part: float) -> None:
-    progress(done + part, total, question)
+def _report(
+    progress: Progress, done: int, total: int, question: Question, shares: tuple[float, float],
+    part: float,
+) -> None:  # fmt: skip
+    """Tell the progress. shares: of all the work, what is done before a question, and its own."""
+    before, own = shares
+    progress(done + part, total, question, before + part * own)
 
 
 class _Runner:
@@ -74,18 +86,20 @@ class _Runner:
     question is done.
     """
 
-    def __init__(self, engine: Engine, max_tokens: int, peers: Sequence[Peer]) -> None:
+    def __init__(self, engine: Engine, options: RunOptions, peers: Sequence[Peer]) -> None:
         self._engine = engine
-        self._max_tokens = max_tokens
+        self._max_tokens = options.max_tokens
+        self._modes = tuple(options.modes)
         self._peers = peers
         self._meter = Meter()
         self._part = 0.0, 1.0  # of the question before an answer, and of the answer
+        self._lengths: list[int] = []  # tokens of the answers so far
         self.report: Callable[[float], None] = lambda part: None
 
     def answers(self, question: Question, temperature: float, n_before: int) -> Iterator[Answer]:
         """Answer all turns of a question. The first mode depends on the parity of `n_before`."""
         messages: list[dict[str, str]] = []
-        n_answers = len(MODES) * len(question.turns)
+        n_answers = len(self._modes) * len(question.turns)
         for i, turn in enumerate(question.turns):
             messages.append({"role": "user", "content": turn})
             prompt = prompt_of(self._engine.tokenizer, messages)
@@ -95,20 +109,27 @@ class _Runner:
                 logger.warning("question %s ends before turn %d: %s", question.id, i + 1, error)
                 return
             id, texts = f"{question.id}.{i + 1}", {}
-            for j, mode in enumerate(MODES if (n_before + i) % 2 else MODES[::-1]):
-                self._part = (2 * i + j) / n_answers, 1 / n_answers
+            n_expected = statistics.mean(self._lengths or [self._max_tokens])
+            modes = self._modes if (n_before + i) % 2 else self._modes[::-1]
+            for j, mode in enumerate(modes):
+                self._part = (len(modes) * i + j) / n_answers, 1 / n_answers
                 ttft_s = read.stats.time_to_first_token_s
                 fields = {"id": id, "category": question.category, "mode": mode, "ttft_s": ttft_s}
-                texts[mode], answer = self._answer(prompt, temperature, fields)
+                answer = self._answer(prompt, temperature, fields, n_expected)
+                texts[mode], n_expected = answer.text or "", answer.n_tokens
+                self._lengths.append(answer.n_tokens)
+                self.report(sum(self._part))
                 yield answer
             for peer in self._peers if not temperature else ():
                 yield peer.answer(prompt, question.category, id, self._max_tokens)
             messages.append({"role": "assistant", "content": texts["plain"]})
 
     def _answer(
-        self, prompt: Sequence[int], temperature: float, fields: dict[str, Any]
-    ) -> tuple[str, Answer]:
-        """Return the text of one answer, and what was measured; `fields` of Answer are known."""
+        self, prompt: Sequence[int], temperature: float, fields: dict[str, Any], n_expected: float
+    ) -> Answer:
+        """Return one answer, and what was measured; `fields` of it are known. n_expected: tokens
+        that it will probably have.
+        """
         params = SamplingParams(
             temperature,
             top_k=40 if temperature else 0,
@@ -127,16 +148,17 @@ class _Runner:
                 last = now
                 if now - reported >= _REPORT_S:
                     reported = now
-                    self.report(before_part + part * len(gaps) / self._max_tokens)
+                    self.report(before_part + part * min(1.0, len(gaps) / max(1, n_expected)))
             completion = event.completion or completion
         seconds, after = time.perf_counter() - began, self._meter.joules()
         assert completion is not None
-        return completion.text, Answer(
+        return Answer(
             temperature=temperature,
             n_tokens=len(completion.token_ids),
             seconds=seconds,
             stats=completion.stats,
             gaps=gaps[1:],
             joules=None if before is None or after is None else after - before,
+            text=completion.text,
             **fields,
         )

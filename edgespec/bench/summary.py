@@ -6,7 +6,7 @@ import logging
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,11 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     to the same questions (a run that was stopped may lack some); of all categories the
     geometric mean. speedup_low and speedup_high: the interval that holds it with 95% by a
     bootstrap over the answers of each category (Efron & Tibshirani 1993, percentiles), None where
-    one has fewer than three, or where scipy is not installed. Times are in milliseconds.
+    one has fewer than three, or where scipy is not installed. Times are in milliseconds. Rows are
+    in the order of the categories, of each the plain one first. joules_per_token is left out where
+    no answer has it.
     """
-    groups: dict[tuple[float, str, str], list[Answer]] = defaultdict(list)
-    for answer in answers:
-        groups[answer.temperature, answer.category, answer.mode].append(answer)
+    groups = _groups(answers)
     interval = _interval_function() if any(mode != "plain" for _, _, mode in groups) else None
     pairs = {
         (temperature, category, mode): _pairs(group, groups.get((temperature, category, "plain")))
@@ -49,7 +49,40 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
         members = [answer for key in own for answer in groups[key]]
         found = _speedups(mode, [pairs[key] for key in own], interval)
         rows.append(_row(temperature, "all", mode, members) | found)
+    if all(row["joules_per_token"] is None for row in rows):
+        for row in rows:
+            del row["joules_per_token"]
     return rows
+
+
+def equal_texts(answers: Iterable[Answer]) -> tuple[int, int]:
+    """Return how many greedy answers have the same text with and without drafts, and of how many
+    that is known.
+    """
+    texts: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for answer in answers:
+        if not answer.temperature and answer.text is not None:
+            texts[answer.id, answer.mode].append(answer.text)
+    pairs = [
+        pair
+        for (id, mode), own in texts.items() if mode == "auto"
+        for pair in zip(own, texts.get((id, "plain"), ()), strict=False)
+    ]  # fmt: skip
+    return sum(drafted == plain for drafted, plain in pairs), len(pairs)
+
+
+def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answer]]:
+    """Return answers by temperature, category and mode, each in the order in which it first came,
+    but "plain" before the other modes and "auto" before those of peers.
+    """
+    groups: dict[tuple[float, str, str], list[Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[answer.temperature, answer.category, answer.mode].append(answer)
+    temperatures = dict.fromkeys(temperature for temperature, _, _ in groups)
+    categories = dict.fromkeys(category for _, category, _ in groups)
+    modes = dict.fromkeys(("plain", "auto", *(mode for _, _, mode in groups)))
+    ordered = [key for key in product(temperatures, categories, modes) if key in groups]
+    return {key: groups[key] for key in ordered}
 
 
 def _pairs(own: Sequence[Answer], plain: Sequence[Answer] | None) -> Pairs:

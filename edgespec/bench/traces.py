@@ -149,15 +149,13 @@ def _rounded(prob: float) -> float:
     return round(prob, max(3, 1 - math.floor(math.log10(rare))))
 
 
-def save(path: str | Path, traces: Iterable[Trace]) -> None:
-    """Write answers as gzipped lines of JSON."""
-    with gzip.GzipFile(path, "wb", mtime=0) as file:
-        for trace in traces:
-            file.write(msgspec.json.encode(trace) + b"\n")
+def packed(traces: Iterable[Trace]) -> bytes:
+    """Return answers as gzipped lines of JSON."""
+    return gzip.compress(b"".join(msgspec.json.encode(t) + b"\n" for t in traces), mtime=0)
 
 
 def load(path: str | Path) -> list[Trace]:
-    """Return what `save` wrote. Raises ConfigError for anything else."""
+    """Return what `packed` made. Raises ConfigError for anything else."""
     try:
         with gzip.open(path) as file:
             lines = iter(lambda: file.readline(_MOST_LINE), b"")

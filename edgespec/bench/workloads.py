@@ -1,4 +1,4 @@
-"""Questions: Spec-Bench's six categories, and two workloads of people's own devices."""
+"""Questions: Spec-Bench's six categories, and those that come with edgespec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ SPEC_BENCH = (
 MT_BENCH = (
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
 )  # fmt: skip
-EDGE = ("file_editing", "documents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,10 @@ class Question:
 
 
 def edge() -> list[Question]:
-    """Return the questions of two workloads of people's own devices.
+    """Return the questions that come with edgespec.
 
-    "Edit this file", which gives the complete file back, and "answer from these documents", in
-    several turns.
+    Texts that repeat what is there: "edit this file", which gives the complete file back, and
+    "answer from these documents", in several turns. Texts that do not: chat, prose, arithmetic.
     """
     return _read(files(__package__).joinpath("data/edge.jsonl").read_text("utf-8").splitlines())
 

@@ -194,6 +194,7 @@ class Copying:
     """Makes the copy of a draft model in a process of its own, which can be ended at any time."""
 
     doing = "making a copy of the draft model that this CPU may evaluate faster, once"
+    urgent = False
 
     def __init__(self, path: Path, config: EngineConfig) -> None:
         self._path = path

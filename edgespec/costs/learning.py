@@ -176,6 +176,11 @@ class Learning:
         self._profile = profile
         self._costs = costs
 
+    @property
+    def urgent(self) -> bool:
+        """True as long as a model's costs are not known at all, so that it does not draft."""
+        return any(getattr(curve, "curve", curve) is None for curve in self._curves)
+
     def run(self, abort: Abort) -> bool:
         """Measure what is missing; False where `abort` has ended it: call it again to go on."""
         for curve in self._curves:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,6 +16,9 @@ logger = logging.getLogger("edgespec.idle")
 
 PAUSE_S = 0.5  # after a request, before work begins: the next one may follow at once
 KEEP_EVERY = 8  # answers
+TURN_EVERY = 2  # answers in a row after which urgent work goes before the next one
+TURN_S = 1.0  # that the next answer may then have to wait
+MOST_TURNS = 10
 AGAIN_S = 5.0  # after which work goes on that could not be done, if no request has ended before
 
 
@@ -22,6 +26,10 @@ class Work(Protocol):
     """Something to be done once. doing: what that is, in words."""
 
     doing: str
+
+    @property
+    def urgent(self) -> bool:
+        """True if something does not draft before it is done."""
 
     def run(self, abort: Abort) -> bool:
         """Do it; False where `abort` has ended it, or it cannot be done now: it is called again.
@@ -40,8 +48,10 @@ class Keeping(Work, Protocol):
 class IdleWork:
     """Does works on a thread of its own, one after the other, some moments after a request.
 
-    It holds the lock of requests meanwhile, and gives way as soon as one comes. A work that fails
-    is logged and left out. In a forked process nothing is done: what it has is the parent's.
+    It holds the lock of requests meanwhile, and gives way as soon as one comes. Where the next one
+    always comes at once, urgent work has the lock for at most TURN_S after every TURN_EVERY
+    answers, MOST_TURNS times, and gives way to a request with a time limit. A work that fails is
+    logged and left out. In a forked process nothing is done: what it has is the parent's.
 
     kept: is done again after every KEEP_EVERY answers.
     busy: returns True while somebody else uses the models, and it gives way to them as well.
@@ -55,6 +65,8 @@ class IdleWork:
         self._works = list(works)
         self._kept = kept
         self._n_answers = 0
+        self._n_since = 0  # answers since work was last done
+        self._n_turns = 0
         self._changed = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -65,6 +77,11 @@ class IdleWork:
         """Works that are left to be done, in words."""
         return tuple(work.doing for work in self._works)
 
+    @property
+    def is_urgent(self) -> bool:
+        """True while a model does not draft because the next work is not done yet."""
+        return bool(self._works) and self._works[0].urgent
+
     def add(self, work: Work) -> None:
         """Do another work as well, after the others."""
         self._works.append(work)
@@ -72,6 +89,7 @@ class IdleWork:
     def start(self, *, answered: bool = False) -> None:
         """Begin or go on in a moment: a request was answered, or none is expected now."""
         self._n_answers += answered
+        self._n_since += answered
         if self._kept and answered and self._n_answers % KEEP_EVERY == 0:
             self._works += [self._kept] if self._kept not in self._works else []
         if not self._works or self._closed or not self._lock.is_open:
@@ -102,17 +120,37 @@ class IdleWork:
     def _run(self) -> None:
         while self._works and not self._closed:
             self._wait_until_quiet()
-            with self._lock.between_requests() as free:
+            is_turn = self._is_due
+            held = self._lock.turn() if is_turn else self._lock.between_requests()
+            with held as free:
                 if free:
-                    self._work(self._abort)
+                    self._n_since = 0
+                    self._n_turns += is_turn
+                    self._work(self._turn_abort() if is_turn else self._abort)
             if self._works and not self._closed:
                 self._changed.wait(AGAIN_S)
 
     def _wait_until_quiet(self) -> None:
-        """Wait until nothing has changed for a while."""
+        """Wait until nothing has changed for a while, or urgent work has waited long enough."""
         self._changed.clear()
-        while not self._closed and self._changed.wait(PAUSE_S):
+        while not self._closed and not self._is_due and self._changed.wait(PAUSE_S):
             self._changed.clear()
+
+    @property
+    def _is_due(self) -> bool:
+        waits = self._n_since >= TURN_EVERY and self._n_turns < MOST_TURNS
+        return waits and self.is_urgent
+
+    def _turn_abort(self) -> Abort:
+        """Return what ends a turn that has just begun."""
+        end = time.monotonic() + TURN_S
+
+        def abort() -> FinishReason | None:
+            over = time.monotonic() >= end or not self.is_urgent
+            wanted = self._closed or self._lock.wanted_soon or self.busy()
+            return "cancelled" if over or wanted else None
+
+        return abort
 
     def _abort(self) -> FinishReason | None:
         wanted = self._closed or self._lock.wanted or self.busy()

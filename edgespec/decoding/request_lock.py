@@ -78,6 +78,11 @@ class RequestLock:
         return bool(self._waiting) or self._closed
 
     @property
+    def wanted_soon(self) -> bool:
+        """True if a request with a time limit waits for the lock, or the models are to be freed."""
+        return self._closed or any(math.isfinite(i.left_s()) for i in tuple(self._waiting))
+
+    @property
     def is_open(self) -> bool:
         """True before `close`, in the process that has loaded."""
         return not self._closed and os.getpid() == self._process
@@ -90,6 +95,20 @@ class RequestLock:
             return
         try:
             yield not self.wanted
+        finally:
+            self._release()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Hold the lock once the running request has ended, though others may wait; give False if
+        the engine is closed.
+        """
+        while not self._lock.acquire(timeout=0.05):
+            if not self.is_open:
+                yield False
+                return
+        try:
+            yield self.is_open
         finally:
             self._release()
 

@@ -54,6 +54,7 @@ class Kept:
     """
 
     doing = "keeping what was learned of drafts"
+    urgent = False
 
     def __init__(self, target: Path, draft: Path | None, *, tokens: bool = True) -> None:
         self._paths = target, draft

@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import json
+import os
 import re
 import signal
 import sys
@@ -19,7 +20,7 @@ from edgespec.bench import peers, reports, runner, traces, workloads
 from edgespec.bench.replay import shipped_traces
 from edgespec.errors import DecodeError
 from edgespec.loading import drafts
-from edgespec_cli import measuring
+from edgespec_cli import measuring, replay
 
 QUESTIONS = [
     {"question_id": 1, "category": "writing", "turns": ["hello", "again"]},
@@ -61,9 +62,13 @@ def test_both_modes_of_every_turn(bench):
 
 
 def test_other_programs_are_told(bench, busy_machine):
-    said = bench("--category", "qa").stderr
-    assert "other programs use 1.5 cores: what is measured now says little" in said
-    assert "other programs used 1.5 cores while this was measured" in said
+    done = bench("--category", "qa")
+    assert "other programs use 1.5 cores: what is measured now says little" in done.stderr
+    said = "other programs used 1.5 cores while this was measured"
+    assert done.stdout.splitlines()[-1] == said
+    assert said in reports.title_of({"model": "m", "other_programs_cores": 1.5})
+    assert said not in reports.title_of({"model": "m", "other_programs_cores": 0.1})
+    assert json.loads(bench("--category", "qa", "-o", "json").stdout)["other_programs_cores"] == 1.5
 
 
 def test_choosing_questions(bench):
@@ -78,7 +83,7 @@ def test_formats(bench):
     header, *table = bench("-o", "md", "--category", "qa").stdout.split("\n\n")
     assert "model: " in header
     assert re.search(r"\| qa +\| speculation \| ", table[0])
-    assert re.fullmatch(r"[\d.]+ times as fast( \([\d.]+–[\d.]+\))?\n", table[1])
+    assert re.match(r"[\d.]+ times as fast( \([\d.]+–[\d.]+\))?", table[1])
     lines = [json.loads(line) for line in bench("-o", "jsonl").stdout.splitlines()]
     assert all("versions" in line and "speedup" in line for line in lines)
     table = list(csv.DictReader(io.StringIO(bench("-o", "csv").stdout)))
@@ -113,7 +118,7 @@ def test_options_before_a_subcommand_are_refused(edgespec_cli, args, said):
 def replay_few(edgespec_cli):
     """Run `bench replay` for a few of the recorded answers."""
     few = [trace for trace in shipped_traces() if trace.category in ("qa", "file_editing")]
-    traces.save(edgespec_cli.folder / "few.gz", few[:2] + few[-2:])
+    (edgespec_cli.folder / "few.gz").write_bytes(traces.packed(few[:2] + few[-2:]))
 
     def run(*args, **options):
         given = ("--no-fixed", "--traces", "few.gz", *args)
@@ -176,7 +181,7 @@ def test_missing_intervals_are_told_before_anything_is_measured(bench, installed
 def test_the_time_left_is_known_from_the_first_answer_on():
     shown, now = [], [0.0]
     line = SimpleNamespace(show=shown.append)
-    show = measuring.progress_of(line, "questions", lambda: now[0])
+    show = measuring.Progress(line, "questions", lambda: now[0])
     question = SimpleNamespace(category="qa")
     now[0] = 100.0  # loading is no part of it
     show(0, 4, question)
@@ -184,8 +189,8 @@ def test_the_time_left_is_known_from_the_first_answer_on():
         now[0] = 100.0 + seconds
         show(done, 4, question)
     assert shown == [
-        "0 of 4 questions, the time left follows: qa",
-        "0 of 4 questions, about 13 min left: qa",
+        "0 of 4 questions, reading the first prompt: qa",
+        "0 of 4 questions, at most 13 min left: qa",
         "1 of 4 questions, about 6 min left: qa",
         "4 of 4 questions, about 0 s left: qa",
     ]
@@ -195,7 +200,12 @@ def test_a_long_answer_tells_how_far_it_is(bench, monkeypatch):
     told = []
     monkeypatch.setattr(runner, "_REPORT_S", 0.0)
     command = importlib.import_module("edgespec_cli.bench")
-    monkeypatch.setattr(command, "progress_of", lambda *_: lambda done, *_: told.append(done))
+
+    class Told(measuring.Progress):
+        def __call__(self, done, *rest):
+            told.append(done)
+
+    monkeypatch.setattr(command, "Progress", Told)
     assert bench("--category", "qa", "-n", "8").exit_code == 0
     assert told == sorted(told)
     assert told[0] == 0
@@ -214,21 +224,25 @@ def bench_row(**fields):
 
 
 @pytest.mark.parametrize("temperatures", [[0.0], [0.0, 0.8]])
-@pytest.mark.parametrize("name", ["qa", "multi_turn_conversation_with_a_robot", "x" * 90])
-def test_the_table_fits_80_columns_and_cuts_no_name(name, temperatures):
+@pytest.mark.parametrize("name", ["qa", "summarization", "x" * 90])
+@pytest.mark.parametrize("missing", [{}, {"draft_acceptance_rate": None, "speedup_low": None}])
+def test_the_table_has_the_same_columns_always_and_cuts_no_name(name, temperatures, missing):
     rows = [
-        bench_row(category=category, temperature=t, mode=mode)
+        bench_row(category=category, temperature=t, mode=mode) | missing
         for t in temperatures for category in (name, "all") for mode in ("plain", "auto")
     ]  # fmt: skip
     report = reports.report({"model": "m"}, rows, "md")
     table = [line for line in report.splitlines() if line.startswith("|")]
+    titles = [title.strip() for title in table[0].strip("|").split("|")]
+    temperature = ["temp."] if len(temperatures) > 1 else []
+    assert titles == [
+        "category", *temperature, "mode", "tokens/s", "times as fast", "accepted"
+    ]  # fmt: skip
     assert len(table) == 2 + len(rows)
     assert len({len(line) for line in table}) == 1
-    assert len(table[0]) <= max(80, len(name) + 60)
+    assert len(table[0]) <= max(80, len(name) + 68)
     assert f"| {name} " in report
-    assert "| 1.23 (1.04–1.44) |" in report
     assert "plain" not in report
-    assert ("temp." in table[0]) == (len(temperatures) > 1)
 
 
 def test_a_report_ends_with_what_speculation_gained():
@@ -236,6 +250,8 @@ def test_a_report_ends_with_what_speculation_gained():
     assert reports.report({}, rows, "md").splitlines()[-1] == "1.23 times as fast (1.04–1.44)"
     rows[0]["speedup_low"] = None
     assert reports.conclusions(rows) == ["1.23 times as fast"]
+    rows[0]["speedup_low"] = 0.9
+    assert reports.conclusions(rows) == ["1.23 times as fast (0.90–1.44): no clear difference"]
     both = [bench_row(category="all"), bench_row(category="all", temperature=0.8)]
     assert reports.conclusions(both)[1] == "At temperature 0.8: 1.23 times as fast (1.04–1.44)"
     assert reports.conclusions([]) == []
@@ -284,7 +300,7 @@ def test_a_turn_that_does_not_fit_is_said(bench, edgespec_cli):
     assert "no question fits" in done.stderr
 
 
-@pytest.mark.parametrize("n_answers", [0, 3])
+@pytest.mark.parametrize("n_answers", [0, 5])
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -304,10 +320,14 @@ def test_what_was_measured_is_kept(bench, monkeypatch, n_answers, error, code, s
     done = bench("-o", "json")
     assert done.exit_code == code
     assert said in done.stderr
+    assert "kept" not in done.stderr
     assert bool(done.stdout) == bool(n_answers)
     if n_answers:
+        how = "interrupted" if code == 130 else "ended by an error"
+        assert f"1 of 3 questions, {how}" in done.stderr
+        assert json.loads(done.stdout)["questions"] == f"1 of 3 questions, {how}"
         rows = json.loads(done.stdout)["rows"]
-        assert sum(row["answers"] for row in rows if row["category"] == "all") == 3
+        assert sum(row["answers"] for row in rows if row["category"] == "all") == n_answers
 
 
 def test_sigterm_keeps_what_was_measured(bench, monkeypatch):
@@ -326,16 +346,21 @@ def test_sigterm_keeps_what_was_measured(bench, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_the_picture(tmp_path):
-    pytest.importorskip("matplotlib")
+def test_the_picture():
+    matplotlib = pytest.importorskip("matplotlib")
     row = {
         "category": "qa", "temperature": 0.0, "mode": "auto", "speedup": 1.2,
         "acceptance_histogram": [3, 2, 1], "draft_share": 0.2, "verify_share": 0.7,
     }  # fmt: skip
     known = row | {"category": "rag", "speedup_low": 1.1, "speedup_high": 1.4}
     interrupted = row | {"category": "math_reasoning", "speedup": None}
-    reports.plot(tmp_path / "out.png", {"model": "toy"}, [row, known, interrupted])
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    long = row | {"category": "qa", "temperature": 0.8, "acceptance_histogram": [1] * 32}
+    rows = [row, known, interrupted, long]
+    assert reports.plot("png", {"model": "toy"}, rows).startswith(b"\x89PNG")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        drawn = reports.plot("svg", {"model": "toy", "draft": "none"}, rows).decode()
+    for text in ("toy · no draft model", "8 or more", "% of steps", "times as fast as without"):
+        assert text in drawn
 
 
 def test_replay(edgespec_cli, replay_few):
@@ -380,3 +405,61 @@ def test_a_peer_that_is_not_there_says_so(tmp_path):
     mode = peers.Mode("other", "no-such-runtime")
     with pytest.raises(edgespec.EngineMissing, match=r"other does not run here; .*KeyError"):
         peers.Peer(mode, peers.Weights(tmp_path, None, 64, 1), sys.executable)
+
+
+def test_a_report_says_what_was_measured_and_when(bench, edgespec_cli, monkeypatch):
+    about = json.loads(bench("-o", "json").stdout)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d [+-]\d{4}", about["date"])
+    assert (about["questions"], about["answers"]) == ("3 of 3 questions", 8)
+    assert about["equal_texts"] == "4 of 4 greedy answers, with and without drafts"
+    assert "joules_per_token" not in about["rows"][0]
+    assert [(row["category"], row["mode"]) for row in about["rows"]] == [
+        (category, mode) for category in ("mt_bench", "qa", "all") for mode in ("plain", "auto")
+    ]  # fmt: skip
+    assert "4 of 4 greedy answers" in bench().stdout
+
+
+def test_without_speculation_only_plain_answers_are_measured(bench):
+    assert {mode for _, mode in rows_of(bench("-o", "json", "--spec-type", "none"))} == {"plain"}
+    said = bench("--spec-type", "none").stdout
+    assert "| speculation" not in said
+    assert "times as fast as" not in said
+    done = bench("--spec-type", "none", "--plot", "out.png")
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(bench, edgespec_cli, monkeypatch):
+    picture = edgespec_cli.folder / "out.png"
+    picture.write_bytes(b"before")
+    command = importlib.import_module("edgespec_cli.bench")
+    monkeypatch.setattr(command, "need_matplotlib", lambda: None)
+    monkeypatch.setattr(reports, "check_picture", lambda path: None)
+    monkeypatch.setattr(reports, "plot", lambda *_: b"after")
+    assert bench("--plot", "out.png").exit_code == 0
+    assert picture.read_bytes() == b"after"
+    if os.name == "posix":
+        (edgespec_cli.folder / "new").touch()
+        assert picture.stat().st_mode == (edgespec_cli.folder / "new").stat().st_mode
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    picture.write_bytes(b"before")
+    monkeypatch.setattr("os.fsync", full)
+    done = bench("--plot", "out.png")
+    assert done.exit_code == 1
+    assert "out.png cannot be written: No space left on device; free some space" in done.stderr
+    assert "| speculation" in done.stdout
+    assert [path.name for path in edgespec_cli.folder.glob("*out.png*")] == ["out.png"]
+    assert picture.read_bytes() == b"before"
+
+
+def test_a_drafter_that_never_drafts_is_named(capsys):
+    rows = [{"profile": "gpu-flat", "category": category, "policy": policy, "speedup": 1.0}
+            for category in ("summarization", "qa") for policy in ("plain", "mine")]  # fmt: skip
+    replay._matrix(rows)
+    said = capsys.readouterr().out
+    assert "mine never drafted" in said
+    assert "summarization" in said
+    replay._matrix([row | {"speedup": 1.1} for row in rows])
+    assert "never" not in capsys.readouterr().out

@@ -64,3 +64,4 @@ def test_every_result_has_its_command():
 if __name__ == "__main__":
     kept = PAGE.read_text(encoding="utf-8").split(BEGIN)[0]
     PAGE.write_text(kept + BEGIN + reference(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")

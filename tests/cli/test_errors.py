@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -109,6 +110,18 @@ def test_no_command_shows_the_help_and_is_a_usage_error(edgespec_cli):
 def test_codes(error, code, monkeypatch):
     monkeypatch.setattr(errors, "_drop_stdout", lambda: None)
     assert errors.report(error) == code
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_under_stdout_is_said_with_what_to_do():
+    command = [sys.executable, "-m", "edgespec_cli", "models", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "edgespec: error: standard output cannot be written: No space left on device; free some "
+        "space there, or send it to another file\n"
+    )
 
 
 def test_messages_cannot_move_the_cursor(edgespec_cli):

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 import edgespec
+from edgespec.decoding.idle_work import IdleWork
 from edgespec.server import app
 
 PATIENCE_S = 60
@@ -43,6 +44,12 @@ def started(monkeypatch):
 
     monkeypatch.setattr(app, "serve", serve)
     return given
+
+
+def test_the_first_line_says_that_costs_are_measured_first(edgespec_cli, started, monkeypatch):
+    monkeypatch.setattr(IdleWork, "is_urgent", True)
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0", "--spec-type", "suffix")
+    assert "prompt lookup (the model's speed is measured first)\n" in result.stdout
 
 
 def test_one_line_says_where_and_what(edgespec_cli, started):

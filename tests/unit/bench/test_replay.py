@@ -125,12 +125,12 @@ def numbered(*arguments, **options):
 
 def test_saved_and_loaded(tmp_path):
     made = [traced(), traced(0.9, 20, "ä", "rag")]
-    traces.save(tmp_path / "t.gz", made)
+    (tmp_path / "t.gz").write_bytes(traces.packed(made))
     first = (tmp_path / "t.gz").read_bytes()
     loaded = traces.load(tmp_path / "t.gz")
     assert loaded == made
     assert dense(loaded) == dense(made)
-    traces.save(tmp_path / "t.gz", loaded)
+    (tmp_path / "t.gz").write_bytes(traces.packed(loaded))
     assert (tmp_path / "t.gz").read_bytes() == first
 
 

@@ -10,7 +10,13 @@ from edgespec.bench.workloads import Question, edge, sample, spec_bench
 
 def test_edge_questions():
     questions = edge()
-    assert {q.category for q in questions} == {"file_editing", "documents"}
+    assert {q.category for q in questions} == {
+        "file_editing",
+        "documents",
+        "chat",
+        "prose",
+        "arithmetic",
+    }
     assert len({q.id for q in questions}) == len(questions)
     assert all(q.turns and all(q.turns) for q in questions)
     assert all(len(q.turns) > 1 for q in questions if q.category == "documents")

@@ -222,6 +222,38 @@ def test_a_request_waits_for_one_evaluation_and_measuring_goes_on_after_it(on_bu
     assert stored(model.fingerprint())
 
 
+@pytest.mark.parametrize(("turn_s", "drafts"), [(30.0, True), (0.0, False)])
+def test_an_engine_that_is_never_idle_measures_between_answers(monkeypatch, turn_s, drafts):
+    monkeypatch.setattr(idle_work, "PAUSE_S", 60.0)
+    monkeypatch.setattr(idle_work, "TURN_S", turn_s)
+    with engine(FileToy()) as made:
+        drafted = [
+            made.generate(PROMPT, max_tokens=60).stats.num_draft_steps > 0 for _ in range(40)
+        ]
+        assert not any(drafted[: idle_work.TURN_EVERY])
+        assert any(drafted) == drafts
+        assert made.idle_work.is_urgent != drafts
+
+
+def test_a_turn_gives_way_to_a_time_limit(monkeypatch):
+    monkeypatch.setattr(idle_work, "PAUSE_S", 60.0)
+    monkeypatch.setattr(idle_work, "TURN_S", 60.0)
+    monkeypatch.setattr(idle_work, "TURN_EVERY", 1)
+    model = FileToy()
+    with measuring(model) as made:
+        done = []
+        request = threading.Thread(
+            target=lambda: done.append(made.generate(PROMPT, max_tokens=4, time_limit_s=60))
+        )
+        request.start()
+        while not made._lock.wanted_soon:
+            pass
+        model.go.set()
+        request.join(20)
+        assert done[0].stats.speculation == NOT_YET  # measuring was not over before it
+        assert made.idle_work.is_urgent
+
+
 def test_close_ends_measuring_at_once():
     model = FileToy()
     with measuring(model) as made:
