@@ -70,6 +70,14 @@ def others_of(meter: LoadMeter) -> float:
     return load.others if load else 0.0
 
 
+def cannot_keep_costs() -> str:
+    """Return why no measured times can be kept on this disk, and what to do; "" if they can."""
+    from edgespec import kept_files
+    from edgespec.device import cache_folder
+
+    return kept_files.refusal(cache_folder("profiles"), "EDGESPEC_PROFILES")
+
+
 def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
     """Return a line that names a head or draft model to fetch, the first time for a model on this
     device; "" else.
@@ -279,6 +287,8 @@ def progress_bar() -> Iterator[Progress]:
         def show(description: str, done: int, total: int | None) -> None:
             if description not in tasks:
                 tasks[description] = bar.add_task(name(description), total=total)
+            for other, task in tasks.items():
+                bar.update(task, visible=other == description)
             bar.update(tasks[description], completed=done, total=total)
 
         yield show

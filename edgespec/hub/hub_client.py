@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import logging
 import os
@@ -387,14 +386,21 @@ def _not_reached(error: Exception) -> str:
             "it is not in the hub's cache and HF_HUB_OFFLINE is set. Unset it and pull the model "
             f"once with a network, or copy the file into {models_dir()}"
         )
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "the disk is full; free some space or set HF_HOME to a folder elsewhere"
+    if isinstance(error, OSError) and error.errno in kept_files.NOT_WRITTEN:
+        return unwritten(error)
     endpoint = os.environ.get("HF_ENDPOINT")
     where = f" ({endpoint})" if endpoint else ""
     return (
         f"the hub did not answer as it should ({_root(error)}). Check the network, the proxy and "
         f"HF_ENDPOINT{where}, and pull again; a file that is here already can be named by its path"
     )
+
+
+def unwritten(error: OSError) -> str:
+    """Return what to do where a file could not be written to the hub's cache."""
+    from huggingface_hub import constants
+
+    return kept_files.unwritten(error, Path(constants.HF_HUB_CACHE), "HF_HOME")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -40,15 +40,17 @@ def has_size(path: Path, size: int | None) -> bool:
     return True
 
 
-def need_space(folder: Path, needed: int) -> None:
-    """Raise DownloadError if the disk of `folder` has not `needed` bytes free."""
+def need_space(folder: Path, needed: int, why: str = "") -> None:
+    """Raise DownloadError if the disk of `folder` has not `needed` bytes free. why: more than the
+    file's own size is needed.
+    """
     import shutil
 
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DownloadError(
-            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free; free "
-            "some space or set EDGESPEC_MODELS to a folder on another disk"
+            f"{needed / 1e6:.0f} MB are needed in {folder}{why}, {free / 1e6:.0f} MB are free; "
+            "free some space or set EDGESPEC_MODELS to a folder on another disk"
         )
 
 

