@@ -285,25 +285,27 @@ def progress_bar() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
 
         def show(description: str, done: int, total: int | None) -> None:
-            if description not in tasks:
-                tasks[description] = bar.add_task(name(description), total=total)
-            for other, task in tasks.items():
-                bar.update(task, visible=other == description)
-            bar.update(tasks[description], completed=done, total=total)
+            what = description.partition(" (")[0]
+            if what not in tasks:
+                tasks[what] = bar.add_task("", total=total)
+            bar.update(tasks[what], description=name(description), completed=done, total=total)
 
         yield show
 
 
 def plain_progress(every_s: float = 10.0) -> Progress:
-    """Return what prints a line when a download begins, then at most one in `every_s` seconds."""
+    """Return what prints a line when a download begins, then at most one in `every_s` seconds.
+
+    What is in brackets after a description may change; it is no other download.
+    """
     last: dict[str, float] = {}
 
     def show(description: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if description in last and now - last[description] < every_s:
+        what, now = description.partition(" (")[0], time.monotonic()
+        if what in last and now - last[what] < every_s:
             return
-        last[description] = now
-        so_far = f"{size(done)} of {size(total)}" if total else size(done)
-        say(f"{description}: {so_far}", err=True)
+        last[what] = now
+        so_far = f"{size(done)} of {size(total)}" if total else size(done) if done else ""
+        say(f"{description}: {so_far}" if so_far else description, err=True)
 
     return show

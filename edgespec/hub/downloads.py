@@ -117,8 +117,11 @@ def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
     """Return the exception for a file that no source gave, with the reason of each."""
     if len(failures) == 1:
         source, error = failures[0]
-        hint = f"; or {_otherwise(file)}" if file.has_folder else ""
-        return type(error)(f"{file.filename} from {source}: {error}{hint}")
+        is_hub = isinstance(source, HubSource)
+        may_copy = is_hub and file.quantisation and isinstance(error, DownloadError)
+        hint = f"; or {_otherwise(file)}" if file.has_folder or may_copy else ""
+        what = str(source) if is_hub else f"{file.filename} from {source}"
+        return type(error)(f"{what}: {error}{hint}")
     lines = "".join(f"\n  {source}: {error}" for source, error in failures)
     message = (
         f"{file.filename} could not be fetched; tried {len(failures)} sources:{lines}"

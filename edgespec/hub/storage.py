@@ -16,7 +16,9 @@ from .catalogue import ModelFile
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, the bytes done and, where known, the bytes in all."""
+"""Called with what is being done, the bytes done and, where known, the bytes in all. What is being
+done may end in brackets: with how it goes now, such as " (try 2)".
+"""
 
 _CHUNK = 1 << 20
 
