@@ -26,6 +26,11 @@ logger = logging.getLogger("edgespec.kept")
 _MOST_JSON = 16 << 20  # bytes
 NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's process follows
 _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
+NOT_WRITTEN = {  # what a system says where something cannot be written
+    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.ENOSPC, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+}  # fmt: skip
+_PROBE = 4096  # bytes: a full disk still takes empty files
 _CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
 _swept: set[Path] = set()  # folders in which this process has cleaned up
 _left_out: set[Path] = set()  # what this process has said that it leaves out
@@ -133,6 +138,34 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def unwritten(error: OSError, folder: Path, variable: str = "") -> str:
+    """Return in words why something could not be written to a folder, and what to do.
+
+    variable: the one of the environment that names another folder, "" for none.
+    """
+    reason = one_line(error.strerror or error)
+    if error.errno not in NOT_WRITTEN:
+        return f"{error.filename or folder}: {reason}"
+    elsewhere = f", or set {variable} to a folder that you may write to" if variable else ""
+    return (
+        f"{error.filename or folder} cannot be written ({reason}); free some space there, or "
+        f"change who may write to it{elsewhere}"
+    )
+
+
+def refusal(folder: Path, variable: str = "") -> str:
+    """Return why nothing can be written to a folder, as `unwritten` does; "" if it can be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PROBE))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return unwritten(error, folder, variable)
+    return ""
 
 
 def remove(path: Path) -> str:

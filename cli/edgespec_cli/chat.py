@@ -194,7 +194,7 @@ def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
 
 def _on_terminal(talk: Conversation) -> int:
     talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
-    for line in _typed(line_reader(COMMANDS), talk.screen):
+    for line in _typed(line_reader(COMMANDS), talk):
         if line.strip().lower() in ("exit", "quit"):
             break
         try:
@@ -207,13 +207,13 @@ def _on_terminal(talk: Conversation) -> int:
     return 0
 
 
-def _typed(read: Callable[[], str], screen: Screen) -> Iterator[str]:
-    """Yield what the user types, until Ctrl-D."""
+def _typed(read: Callable[[str], str], talk: Conversation) -> Iterator[str]:
+    """Yield what the user types, until Ctrl-D; a message without an answer is in the line again."""
     while True:
         try:
-            yield read()
+            yield read(talk.unanswered)
         except KeyboardInterrupt:
-            screen.remark(HINT)
+            talk.screen.remark(HINT)
         except EOFError:
             return
 
@@ -259,9 +259,16 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 
 def answer(talk: Conversation, text: str) -> bool:
-    """Send a message and show the answer; return whether Ctrl-C ended it."""
+    """Send a message and show the answer; return whether Ctrl-C ended it.
+
+    The message is kept before it is answered, so that a killed program does not lose it.
+    """
+    talk.unanswered = text
+    if talk.keeper:
+        talk.keeper.keep(talk)
     events = talk.chat.stream(text, **talk.settings())
-    return _turn(talk, events, "your message is not part of the chat")
+    again = "is in the input line again" if talk.screen.terminal else "is not part of the chat"
+    return _turn(talk, events, f"your message {again}")
 
 
 def go_on(talk: Conversation) -> bool:
@@ -277,9 +284,12 @@ def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bo
 
     lost: what becomes of what was sent, if the answer does not begin.
     """
+    n_messages = len(talk.chat.messages)
     try:
         return _answered(talk, events, lost)
     finally:
+        if len(talk.chat.messages) > n_messages:
+            talk.unanswered = ""
         if talk.keeper:
             talk.keeper.keep(talk)
 
@@ -319,7 +329,8 @@ def _shown(
     meter = LoadMeter()
     with TextSink(talk.screen) as sink:
         completion, interrupted = play(talk.engine, events, sink)
-    if completion:
+    has_begun = completion and (completion.token_ids or completion.finish_reason != "cancelled")
+    if completion and has_begun:
         talk.count(completion)
         if sink.n_calls > len(completion.tool_calls):
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
@@ -336,6 +347,6 @@ def _shown(
                 talk.screen.remark(said)
             if told := talk.suggestion():
                 talk.screen.remark(told)
-        if not completion.token_ids:
-            talk.screen.remark(f"the answer had not begun: {otherwise}")
+    if completion and not completion.token_ids:
+        talk.screen.remark(f"the answer had not begun: {otherwise}")
     return completion, interrupted

@@ -117,6 +117,7 @@ def _tools(talk: Conversation, rest: str) -> None:
 
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
+    talk.unanswered = ""
     talk.has_said_why = False
     if talk.keeper:
         talk.keeper.renew()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +30,10 @@ class Conversation:
     model: the model's name as the user gave it. sampling: fields of SamplingParams. reasoning: how
     answers may reason. repetition: the field that ends an answer which repeats itself, where
     `sampling` has no max_tokens. suggestion: returns a line to show after an answer, "" for none.
-    last: the last answer. totals: sums over the answers of this session. has_said_why: whether the
-    figures said why nothing was drafted, which they do once a conversation. keeper: keeps the
-    conversation on this disk, if it is kept. change_model: goes on with the model of a name.
-    functions: what the model may call.
+    last: the last answer. unanswered: a message that was sent and has no answer yet. totals: sums
+    over the answers of this session. has_said_why: whether the figures said why nothing was
+    drafted, which they do once a conversation. keeper: keeps the conversation on this disk, if it
+    is kept. change_model: goes on with the model of a name. functions: what the model may call.
     """
 
     engine: edgespec.Engine
@@ -46,6 +47,7 @@ class Conversation:
     reasoning: dict[str, Any] = field(default_factory=dict)
     suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
+    unanswered: str = ""
     totals: dict[str, float] = field(default_factory=dict)
     has_said_why: bool = False
     keeper: Keeper | None = None
@@ -129,10 +131,11 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
         ) from None
 
 
-def encoded(talk: Conversation, model: str) -> bytes:
-    """Return a conversation with a model as the JSON of its file."""
+def encoded(talk: Conversation, model: str, unanswered: str = "") -> bytes:
+    """Return a conversation with a model, and an unanswered message, as the JSON of its file."""
     data = {"format": FORMAT, "version": VERSION, "model": model, "sampling": talk.sampling}
-    return (json.dumps(data | talk.chat.to_dict(), indent=2, default=list) + "\n").encode()
+    data |= talk.chat.to_dict() | ({"unanswered": unanswered} if unanswered else {})
+    return (json.dumps(data, indent=2, default=list) + "\n").encode()
 
 
 def load(talk: Conversation, path: Path) -> list[str]:
@@ -151,7 +154,11 @@ def load(talk: Conversation, path: Path) -> list[str]:
         talk.chat.load_dict({key: data.get(key) for key in ("system", "messages")})
     except ValueError as error:
         raise click.UsageError(f"{path}: {error}") from error
+    talk.unanswered = unanswered(data)
     remarks = [f"{len(talk.chat.messages)} messages from {path}"]
+    if talk.unanswered:
+        begin = textwrap.shorten(shown(talk.unanswered), 200, placeholder=" …")
+        remarks.append(f"its last message was not answered; send it again: {begin}")
     if data.get("model") != talk.model:
         saved_with = shown(str(data.get("model")))
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
@@ -160,6 +167,12 @@ def load(talk: Conversation, path: Path) -> list[str]:
         remarks.append(f"sampling as saved: {sampling or talk.sampled()}")
     talk.last, talk.has_said_why = None, False
     return remarks
+
+
+def unanswered(data: Mapping[str, Any]) -> str:
+    """Return the message of a saved chat that has no answer, "" for none."""
+    text = data.get("unanswered")
+    return text if isinstance(text, str) else ""
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -43,6 +43,12 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
     from edgespec.loading import corpora
 
     corpora.located(paths)  # what is wrong with them is said before a model is fetched
+    if model is None and hub.resolve(hub.vocabulary_model) is None:
+        say(
+            f"texts are kept as tokens, and no model was named whose vocabulary is used: "
+            f"{hub.vocabulary_model} is fetched for its own; -m NAME takes that of a model on disk",
+            err=True,
+        )
     path = fetched(model or hub.vocabulary_model, offline=offline)
     with status("reading") as line:
         made = corpora.add(

@@ -43,8 +43,19 @@ def default_model(*, offline: bool) -> str:
         if not reference:
             return _last_resort(why)
     if not kept:
-        hub.choose(reference)
+        try:
+            hub.choose(reference)
+        except OSError as error:
+            say(f"the choice is not kept: {_not_kept(error)}", err=True)
     return reference
+
+
+def _not_kept(error: OSError) -> str:
+    from edgespec import kept_files
+    from edgespec.device import state_folder
+
+    why = kept_files.unwritten(error, state_folder())
+    return f"{why}. Until then -m NAME, or EDGESPEC_MODEL=NAME in the environment, names a model"
 
 
 def _is_here(reference: str) -> bool:
@@ -130,12 +141,17 @@ def default(reference: str | None, offline: bool) -> None:
     """
     from edgespec import hub, named_files
 
-    if reference == _AUTO:
-        hub.forget_choice()
-    elif reference is not None:
+    if reference is not None and reference != _AUTO:
         path = fetched(reference, offline=offline)
         is_file = not entry_of(reference) and os.path.exists(named_files.expanded(reference))
-        hub.choose(str(path.absolute()) if is_file else reference)
+        reference = str(path.absolute()) if is_file else reference
+    try:
+        if reference == _AUTO:
+            hub.forget_choice()
+        elif reference is not None:
+            hub.choose(reference)
+    except OSError as error:
+        raise click.ClickException(f"the choice is not kept: {_not_kept(error)}") from error
     if kept := hub.chosen():
         say(kept)
     else:

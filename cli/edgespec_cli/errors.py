@@ -41,6 +41,8 @@ class ErrorGroup(cloup.Group):
                 sys.stdout and sys.stdout.flush()
         except Exception as error:  # before a command was found, or in the last flush
             code = report(error)
+            if isinstance(error, OSError):
+                _drop_stdout()  # else Python fails on it once more, and with another exit code
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -62,7 +64,7 @@ def report(error: BaseException, debug: bool = False) -> int:
 
 def _report(error: BaseException, debug: bool) -> int:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        line("interrupted")
+        line(": ".join(["interrupted", *map(str, error.args)]))
         return INTERRUPTED
     if isinstance(error, StdoutError):
         _drop_stdout()
@@ -114,9 +116,24 @@ def describe(error: BaseException) -> str:
         return f"out of memory{f': {text}' if text else ''}; try a smaller model or context"
     import edgespec
 
+    if isinstance(error, OSError) and error.strerror:
+        return _of_system(error)
     if text and isinstance(error, (edgespec.EdgeSpecError, OSError)):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _of_system(error: OSError) -> str:
+    """Return an error of the system in words: what it is about, what is wrong and what to do."""
+    from edgespec import kept_files
+
+    if error.errno not in kept_files.NOT_WRITTEN:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    what = error.filename or "what stdout goes to, or a file,"
+    return (
+        f"{what} cannot be read or written ({error.strerror}); free some space there, change who "
+        "may use it, or name a place elsewhere"
+    )
 
 
 def line(message: str) -> None:

@@ -1,6 +1,7 @@
 """Conversations that are kept on this disk: `edgespec chat --continue`, `--list` and `--delete`.
 
-Each is a file of the folder `chats` in the user's folder for state, written anew after each answer.
+Each is a file of the folder `chats` in the user's folder for state, written anew with each message
+and after each answer.
 Files that are named otherwise, links and pipes are left alone.
 """
 
@@ -43,7 +44,7 @@ def stored() -> list[Path]:
 
     files = kept_files.matching(folder(), "*.json")
     stamps = [(_stamp(path), path) for path in files if _NAME.fullmatch(path.stem)]
-    latest_first = sorted(((stamp, path) for stamp, path in stamps if stamp), reverse=True)
+    latest_first = sorted(((stamp[0], path) for stamp, path in stamps if stamp), reverse=True)
     return [path for _, path in latest_first]
 
 
@@ -91,7 +92,8 @@ def rows() -> list[tuple[str, str, str, str]]:
     for path in stored():
         if data := read(path):
             said = data["messages"]
-            begins = " ".join(said[0]["content"].split()) if said else ""
+            first = said[0]["content"] if said else conversation.unanswered(data)
+            begins = " ".join(first.split())
             begins = begins if len(begins) <= 40 else f"{begins[:39]}…"
             found.append((path.stem, Path(str(data.get("model"))).name, str(len(said)), begins))
     return found
@@ -131,7 +133,7 @@ class Keeper:
 
     def keep(self, talk: Conversation) -> None:
         """Write the conversation; what goes wrong is said once, and the chat goes on."""
-        if self._is_off or not talk.chat.messages:
+        if self._is_off or not (talk.chat.messages or talk.unanswered):
             return
         try:
             self._write(talk)
@@ -146,7 +148,7 @@ class Keeper:
     def _write(self, talk: Conversation) -> None:
         from edgespec import kept_files
 
-        data = conversation.encoded(talk, _lasting(talk.model))
+        data = conversation.encoded(talk, _lasting(talk.model), talk.unanswered)
         if len(data) > _LARGEST:
             raise OSError(0, f"it has {len(data)} bytes, at most {_LARGEST} are kept")
         if self._path and _stamp(self._path) is None:

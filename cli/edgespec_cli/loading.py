@@ -70,6 +70,14 @@ def others_of(meter: LoadMeter) -> float:
     return load.others if load else 0.0
 
 
+def cannot_keep_costs() -> str:
+    """Return why no measured times can be kept on this disk, and what to do; "" if they can."""
+    from edgespec import kept_files
+    from edgespec.device import cache_folder
+
+    return kept_files.refusal(cache_folder("profiles"), "EDGESPEC_PROFILES")
+
+
 def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
     """Return a line that names a head or draft model to fetch, the first time for a model on this
     device; "" else.
@@ -277,23 +285,27 @@ def progress_bar() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
 
         def show(description: str, done: int, total: int | None) -> None:
-            if description not in tasks:
-                tasks[description] = bar.add_task(name(description), total=total)
-            bar.update(tasks[description], completed=done, total=total)
+            what = description.partition(" (")[0]
+            if what not in tasks:
+                tasks[what] = bar.add_task("", total=total)
+            bar.update(tasks[what], description=name(description), completed=done, total=total)
 
         yield show
 
 
 def plain_progress(every_s: float = 10.0) -> Progress:
-    """Return what prints a line when a download begins, then at most one in `every_s` seconds."""
+    """Return what prints a line when a download begins, then at most one in `every_s` seconds.
+
+    What is in brackets after a description may change; it is no other download.
+    """
     last: dict[str, float] = {}
 
     def show(description: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if description in last and now - last[description] < every_s:
+        what, now = description.partition(" (")[0], time.monotonic()
+        if what in last and now - last[what] < every_s:
             return
-        last[description] = now
-        so_far = f"{size(done)} of {size(total)}" if total else size(done)
-        say(f"{description}: {so_far}", err=True)
+        last[what] = now
+        so_far = f"{size(done)} of {size(total)}" if total else size(done) if done else ""
+        say(f"{description}: {so_far}" if so_far else description, err=True)
 
     return show

@@ -92,8 +92,9 @@ def history_file() -> Path:
     return state_folder() / "history"
 
 
-def line_reader(commands: Iterable[str]) -> Callable[[], str]:
-    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line.
+def line_reader(commands: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line. It is given
+    the text that is in the line already.
 
     The function raises EOFError for Ctrl-D. Ctrl-C clears what was typed, and raises
     KeyboardInterrupt if nothing was.
@@ -122,13 +123,14 @@ def line_reader(commands: Iterable[str]) -> Callable[[], str]:
         reserve_space_for_menu=0,
     )
 
-    def read() -> str:
+    def read(text: str) -> str:
         while True:
             try:
-                return session.prompt("> ")
+                return session.prompt("> ", default=text)
             except KeyboardInterrupt:
                 if not session.default_buffer.text:
                     raise
+                text = ""
 
     return read
 

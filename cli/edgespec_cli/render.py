@@ -74,8 +74,13 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Write a line to stdout or stderr, treated as `name` does: any part may be foreign text."""
-    _echo(name(text), err=err)
+    """Write a line to stdout or stderr, treated as `name` does: any part may be foreign text.
+
+    A terminal gets it wrapped at words.
+    """
+    text, stream = name(text), sys.stderr if err else sys.stdout
+    width = _columns(stream) if is_terminal(stream) else len(text)
+    _echo(text if len(text) <= width else _wrapped(text, width, 0), err=err)
 
 
 def say_lines(text: str) -> None:
@@ -216,7 +221,8 @@ def _wrapped(text: str, width: int, indent: int) -> str:
 def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool = True) -> str:
     """Return the line of figures that follows an answer.
 
-    others: cores that other programs used meanwhile. why: say why nothing was drafted.
+    others: cores that other programs used meanwhile. why: say why nothing was drafted, and not only
+    that it was not.
     """
     stats = completion.stats
     reason: str = completion.finish_reason
@@ -232,7 +238,8 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
             f"of {stats.num_draft_tokens} drafted tokens accepted"
         )
     if stats.num_emitted_tokens:
-        parts.append(_speculation(stats, others) if why and not stats.num_draft_tokens else "")
+        if not stats.num_draft_tokens:
+            parts.append(_speculation(stats, others) if why else "nothing drafted")
         parts.append(f"first token after {stats.time_to_first_token_s:.2f} s")
     parts.append(_ENDINGS.get(reason, ""))
     return " · ".join(part for part in parts if part)
@@ -252,14 +259,20 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
     """Return why nothing was drafted."""
     from edgespec.device import BUSY
 
-    if "costs are not measured yet" in stats.speculation and others > BUSY:
-        return (
-            f"speculation off: its costs cannot be measured while other programs use {others:.1f} "
-            "cores; stop them, or run `edgespec tune --busy` once if they never stop"
-        )
+    if "costs are not measured yet" in stats.speculation:
+        from .loading import cannot_keep_costs
+
+        if others > BUSY:
+            return (
+                "speculation off: its costs cannot be measured while other programs use "
+                f"{others:.1f} cores; stop them, or run `edgespec tune --busy` once if they never "
+                "stop"
+            )
+        if refusal := cannot_keep_costs():
+            return f"speculation off: its costs are not known and cannot be kept: {refusal}"
     if stats.speculation.startswith("off"):
         return f"speculation {stats.speculation}"
-    return f"nothing drafted ({stats.speculation})" if stats.speculation else ""
+    return f"nothing drafted ({stats.speculation})" if stats.speculation else "nothing drafted"
 
 
 def size(n: int | None) -> str:

@@ -9,7 +9,7 @@ import cloup
 
 from .arguments import model_arguments, refuse_typed
 from .errors import FAILURE
-from .loading import fetch_all, model_reference, verifier_arguments
+from .loading import cannot_keep_costs, fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
 from .render import counted, name, say, say_json, show, status, table
 
@@ -55,6 +55,8 @@ def tune(ctx: click.Context) -> int:
     import edgespec
 
     params = ctx.params
+    if refusal := cannot_keep_costs():
+        raise click.ClickException(f"nothing could be kept: {refusal}")
     arguments, model = model_arguments(params), model_reference(params)
     if params["reset"]:
         n = edgespec.forget(model)
@@ -70,7 +72,7 @@ def tune(ctx: click.Context) -> int:
         say_json(found.to_dict())
     else:
         _show(found)
-    return FAILURE if found.busy else 0
+    return FAILURE if found.path is None else 0
 
 
 def _show(found: edgespec.Tuning) -> None:
@@ -188,9 +190,9 @@ def _kept(found: edgespec.Tuning) -> str:
         return "as before: nothing was kept, because other programs were running"
     chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())
     used = chosen or "the defaults"
-    return (
-        f"{used}; kept in {found.path.parent}" if found.path else f"{used}; nothing could be kept"
-    )
+    if found.path:
+        return f"{used}; kept in {found.path.parent}"
+    return f"as before: {used} could not be kept. {cannot_keep_costs()}".rstrip()
 
 
 @cloup.command()

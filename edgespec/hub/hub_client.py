@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
+import itertools
 import logging
 import os
 import queue
@@ -282,10 +282,12 @@ def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
 
     It prints them otherwise, and may go on for half a minute.
     """
+    tries = itertools.count(2)
 
     def hand_on(record: logging.LogRecord) -> bool:
         log.info("%s", record.getMessage())
-        progress(f"the hub does not answer; trying again to fetch {filename}", 0, None)
+        again = f"the hub does not answer; fetching {filename} again (try {next(tries)})"
+        progress(again, 0, None)
         return False
 
     handlers = list(logging.getLogger("huggingface_hub").handlers)
@@ -369,7 +371,11 @@ def _hub_error(error: Exception, source: HubSource) -> Exception:
             f"{source.repo} has no file {source.file!r} at {source.revision!r}; look at the "
             "repository's list of files"
         )
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    answers = (getattr(cause, "response", None) for cause in _causes(error))
+    status = next((answer.status_code for answer in answers if answer is not None), None)
+    if status == 404:  # of a mirror that does not say what it lacks
+        file = f" with a file {source.file}" if source.file else ""
+        return ModelNotFound(f"the hub has no repository {source.repo}{file}; check the spelling")
     if status in (401, 403):
         return DownloadError(
             f"the hub refused with {status}: the token is missing, wrong or may not read "
@@ -387,14 +393,32 @@ def _not_reached(error: Exception) -> str:
             "it is not in the hub's cache and HF_HUB_OFFLINE is set. Unset it and pull the model "
             f"once with a network, or copy the file into {models_dir()}"
         )
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "the disk is full; free some space or set HF_HOME to a folder elsewhere"
+    if isinstance(error, OSError) and error.errno in kept_files.NOT_WRITTEN:
+        return unwritten(error)
     endpoint = os.environ.get("HF_ENDPOINT")
     where = f" ({endpoint})" if endpoint else ""
     return (
-        f"the hub did not answer as it should ({_root(error)}). Check the network, the proxy and "
-        f"HF_ENDPOINT{where}, and pull again; a file that is here already can be named by its path"
+        f"{_silence(error)}. Check the network, the proxy and HF_ENDPOINT{where}, and pull again; "
+        "a file that is here already can be named by its path"
     )
+
+
+def _silence(error: Exception) -> str:
+    """Return in words how the hub failed to answer."""
+    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    if kinds & {"TimeoutException", "Timeout", "TimeoutError"}:
+        return "the hub did not answer in time"
+    if kinds & {"ConnectError", "ConnectionError", "gaierror"}:
+        log.info("the hub cannot be reached: %s", _root(error))
+        return "the hub cannot be reached"
+    return f"the hub did not answer as it should ({_root(error)})"
+
+
+def unwritten(error: OSError) -> str:
+    """Return what to do where a file could not be written to the hub's cache."""
+    from huggingface_hub import constants
+
+    return kept_files.unwritten(error, Path(constants.HF_HUB_CACHE), "HF_HOME")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

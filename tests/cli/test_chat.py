@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import edgespec
+from edgespec_cli import chat
 from edgespec_cli.arguments import SETTINGS
 from edgespec_cli.main import cli
 
@@ -314,3 +316,27 @@ def test_a_bad_file_is_refused_and_nothing_is_lost(edgespec_cli, content, says):
     assert says in result.stderr
     assert result.stdout == "Hi, what can I do?\n2\n"
     assert result.exit_code == 1 or result.exit_code == 2
+
+
+def test_an_answer_that_had_not_begun_leaves_its_message_in_the_input_line(
+    edgespec_cli, monkeypatch
+):
+    talks = []
+
+    def play(engine, events, sink):
+        events.close()
+        return edgespec.Completion("", (), "cancelled", None, edgespec.Stats(), None), True
+
+    def take(talk, line):
+        talks.append(talk)
+        return chat.answer(talk, line), False
+
+    monkeypatch.setattr(chat, "play", play)
+    monkeypatch.setattr(chat, "take", take)
+    said = edgespec_cli.chat("hello").stderr
+    assert said == "the answer had not begun: your message is not part of the chat\n"
+    (talk,) = talks
+    lines = chat._typed(lambda text: f"{text}, you", talk)
+    assert next(lines) == "hello, you"
+    talk.unanswered = ""
+    assert next(lines) == ", you"

@@ -59,7 +59,22 @@ def test_what_was_said_before_the_program_was_killed_is_there(edgespec_cli, prog
     process.wait()
     for pipe in (process.stdin, process.stdout):
         pipe.close()
-    assert edgespec_cli("chat", "--continue", input="count\n").stdout == "2\n"
+    listed = edgespec_cli("chat", "--list").stdout.splitlines()
+    assert listed[1].split()[1:] == ["toy.gguf", "2", "hello"]
+    went_on = edgespec_cli("chat", "--continue", input="count\n")
+    assert "its last message was not answered; send it again: slow\n" in went_on.stderr
+    assert went_on.stdout == "2\n"
+    assert "send it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
+
+
+def test_a_first_message_is_kept_before_it_is_answered(edgespec_cli, monkeypatch):
+    def kill(*given: object) -> None:
+        raise SystemExit(137)
+
+    monkeypatch.setattr("edgespec_cli.chat._answered", kill)
+    assert edgespec_cli.chat("how are you", args=["--save"]).exit_code == 137
+    row = edgespec_cli("chat", "--list").stdout.splitlines()[1]
+    assert row.split()[1:] == ["toy.gguf", "0", "how", "are", "you"]
 
 
 def test_what_is_typed_wins_over_what_was_saved(edgespec_cli):
@@ -204,7 +219,7 @@ class Talk:
 
     def __init__(self):
         self.model, self.sampling, self.screen, self.chat = "toy.gguf", {}, self, self
-        self.messages, self.remarks = [], []
+        self.messages, self.remarks, self.unanswered = [], [], ""
 
     def to_dict(self):
         return {"system": None, "messages": self.messages}

@@ -6,7 +6,8 @@ import edgespec
 from edgespec.costs.online import Costs
 from edgespec.policies.adaptive import Adaptive
 from edgespec.types import Budget
-from edgespec_cli.render import _wrapped, figures
+from edgespec_cli import render
+from edgespec_cli.render import _wrapped, figures, say
 
 
 def completion(reason):
@@ -22,6 +23,33 @@ def test_beside_other_programs_it_says_what_to_do_instead_of_going_in_a_circle()
     assert "cannot be measured while other programs use 1.5 cores" in busy
     assert "`edgespec tune --busy`" in busy
     assert "off: no match" in figures(completion("no match"), 1.5)
+
+
+def test_where_nothing_can_be_kept_the_figures_say_that(tmp_path, monkeypatch):
+    (tmp_path / "profiles").touch()  # where a folder has to be
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    line = figures(completion("costs are not measured yet; `edgespec tune` measures them now"))
+    assert f"cannot be kept: {tmp_path / 'profiles'} cannot be written (" in line
+    assert "`edgespec tune`" not in line
+
+
+def test_every_answer_says_what_became_of_drafts():
+    assert " · nothing drafted · " in figures(completion("no match"), why=False)
+    stats = edgespec.Stats(num_emitted_tokens=1)
+    bare = edgespec.Completion("a", (1,), "cancelled", None, stats, None)
+    assert figures(bare) == "1 token · nothing drafted · first token after 0.00 s · cancelled"
+
+
+def test_notices_are_wrapped_at_words_on_a_terminal(capsys, monkeypatch):
+    text = "no model was named: a small one answers, which is only for trying out"
+    say(text)
+    monkeypatch.setattr(render, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    say(text, err=True)
+    said = capsys.readouterr()
+    assert said.out == f"{text}\n"
+    assert all(len(line) <= 40 for line in said.err.splitlines())
+    assert said.err.split() == text.split()
 
 
 def drafted(ending):

