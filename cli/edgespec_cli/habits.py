@@ -214,6 +214,11 @@ HINTS = {
 }
 """Options of others that are not ours: what to do."""
 
+_OF_COMMANDS = {
+    ("convert", "-o"): "what is made is the second argument: `edgespec convert SOURCE OUT`",
+}
+"""The same for an option that means something else to one command."""
+
 _SWITCHES = {"-fa": "on", "--flash-attn": "on"}  # options of ours that are bare with others
 
 VARIABLES = {
@@ -311,7 +316,8 @@ def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> li
             found += [before + value] if equals else []
             prefix = "" if equals else before
         elif name in HINTS:
-            raise click.UsageError(f"`edgespec {command.name}` has no {name}: {HINTS[name]}")
+            hint = _OF_COMMANDS.get((command.name, name), HINTS[name])
+            raise click.UsageError(f"`edgespec {command.name}` has no {name}: {hint}")
         else:
             found.append(word)
     return found

@@ -63,7 +63,8 @@ def models(reference: str | None, as_json: bool) -> None:
         drop=("drafts", "licence", "for", "memory", "on disk"),
     )
     say(
-        f"memory: weights and {hub.N_CTX} tokens of context; -c changes the context · tokens/s: "
+        f"memory: weights and {hub.N_CTX} tokens of context; above, also 0.3 GB of work space and "
+        "the draft model that is named there · -c changes the context · tokens/s: "
         "expected on this device without drafts · `edgespec models NAME` shows one model",
         err=True,
     )
@@ -144,12 +145,20 @@ def _show_entry(entry: Entry, as_json: bool) -> None:
         known = licence(head) if head.licence else "see its card"
         say(f"{'head':<12}{head.kind}, {head.reference}{to_do}; licence: {known}")
     table(
-        ("quantisation", "size", "memory", "on disk"),
+        ("quantisation", "size", "memory", "file", "on disk"),
         [
-            (f["quantisation"], size(f["size"]), size(f["memory"]), f["path"] or "no")
+            (
+                f["quantisation"],
+                size(f["size"]),
+                size(f["memory"]),
+                f["filename"],
+                f["path"] or "no",
+            )
             for f in row["files"]
         ],
+        drop=("memory", "size"),
     )
+    say(f"a file copied into {hub.models_dir()} under such a name is used as it is", err=True)
 
 
 def _text(path: Path | None) -> str | None:

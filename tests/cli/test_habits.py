@@ -147,3 +147,10 @@ def test_np_says_on_a_terminal_what_it_counts(edgespec_cli, monkeypatch):
 def test_completion_knows_nothing_of_them():
     with click.Context(cli, resilient_parsing=True) as ctx:
         assert cli.resolve_command(ctx, ["ps"])[1] is None
+
+
+def test_an_option_that_means_something_else_to_one_command(edgespec_cli):
+    result = edgespec_cli("convert", "source", "-o", "out")
+    assert result.exit_code == 2
+    assert "the second argument: `edgespec convert SOURCE OUT`" in result.stderr
+    assert "--temp" in edgespec_cli("run", "-o", "x").stderr

@@ -81,6 +81,8 @@ def test_models_shows_one_with_what_drafts_for_it(edgespec_cli, monkeypatch):
     assert "head        eagle3, hf:org/toy_eagle3, a checkpoint to convert; licence: MIT\n" in told
     assert "dflash, hf:org/toy/dflash-toy-Q8_0.gguf@v2; licence: see its card\n" in told
     assert "Q8_0" in told
+    assert all(file.filename in told for file in hub.entry("toy-1b").files)
+    assert f"copied into {hub.models_dir()} under" in edgespec_cli("models", "toy-1b").stderr
     row = json.loads(edgespec_cli("models", "toy-1b:Q8_0", "--json").stdout)
     assert row["heads"][0] == {
         "kind": "eagle3", "reference": "hf:org/toy_eagle3", "licence": "MIT",
