@@ -166,7 +166,8 @@ class SamplingParams:
     to what is added to their logits (-inf forbids). seed None: a fresh one every time.
 
     max_tokens None: until the context is full. time_limit_s: seconds, counted from the call;
-    what is there by then is returned. stop: strings that end the text and are not part of it.
+    what is there by then is returned, and 0 or less means that no time is left. stop: strings that
+    end the text and are not part of it.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
     disable_spec_decode and num_draft_tokens switch or bound speculation for this request.
     repetition_detection: when an answer that repeats itself ends, a RepetitionDetection or a
@@ -214,7 +215,9 @@ class SamplingParams:
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
         _require("seed", self.seed, 0, 2**64 - 1, whole=True)
         _require("max_tokens", self.max_tokens, 1, whole=True)
-        _require("time_limit_s", self.time_limit_s, 0)
+        _require("time_limit_s", self.time_limit_s, -math.inf)
+        if self.time_limit_s is not None:  # a deadline that has passed: no time is left
+            object.__setattr__(self, "time_limit_s", max(self.time_limit_s, 0))
         _require("logprobs", self.logprobs, 0, 100, whole=True)
         _require("num_draft_tokens", self.num_draft_tokens, 0, whole=True)
         if self.temperature == math.inf:

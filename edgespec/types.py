@@ -308,7 +308,8 @@ class Stats:
     tokens_per_second: emitted tokens after the first over the time since the first.
     speedup: what plain decoding would have taken for these tokens, by what it was measured to
     take on this device (plain_s), over the time since the first; None where it was not measured,
-    and for an answer that was ended because it repeated itself: drafting that is no gain.
+    where nothing was drafted, and for an answer that was ended because it repeated itself:
+    drafting that is no gain.
     num_repeated_tokens: at the end of such an answer.
     num_accepted_prediction_tokens, num_rejected_prediction_tokens: of the drafted tokens, those
     that the request's prediction has after the same two tokens.
@@ -382,7 +383,9 @@ class Stats:
     @property
     def speedup(self) -> float | None:
         """Seconds of plain decoding / seconds since the first token; None if there is no such."""
-        if not self.plain_s or self.decode_s <= 0 or self.num_repeated_tokens:
+        if not self.num_draft_tokens or self.num_repeated_tokens:
+            return None
+        if not self.plain_s or self.decode_s <= 0:
             return None
         return self.plain_s / self.decode_s
 

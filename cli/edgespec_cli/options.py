@@ -186,7 +186,10 @@ sampling_options = cloup.option_group(
         help="End the answer before this text; can be given several times.",
     ),
     option("--ignore-eos", is_flag=True, help="Go on where the model would end its answer."),
-    option("--time-limit", type=float, metavar="SECONDS", help="End the answer after this time."),
+    option(
+        "--time-limit", type=click.FloatRange(min=0), metavar="SECONDS",
+        help="End the answer after this time.",
+    ),
 )  # fmt: skip
 
 answer_options = cloup.option_group(

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
+from types import TracebackType
 
 from ..types import Event
 from .request_lock import Interrupt
@@ -44,6 +45,17 @@ class AsyncStream:
         if isinstance(item, BaseException):
             raise item
         return item
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Cancel the request and wait for its end; what it still had to say is dropped."""

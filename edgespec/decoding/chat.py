@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
@@ -15,6 +15,7 @@ from .context import Context, Fitted
 from .messages import Message
 from .reading import Reading
 from .request_lock import Interrupt
+from .stream import Stream
 
 if TYPE_CHECKING:
     from .answers.options import AnswerOptions
@@ -107,7 +108,7 @@ class Chat:
         """Say something and return the whole answer; arguments and errors as for `stream`."""
         return _last(self.stream(text, **settings))
 
-    def stream(self, text: str, **settings: Any) -> Iterator[Event]:
+    def stream(self, text: str, **settings: Any) -> Stream:
         """Say something and yield the answer as it comes.
 
         settings: fields of SamplingParams, in place of the engine's own, of AnswerOptions for this
@@ -121,7 +122,7 @@ class Chat:
         none = forms.results(calls, dict.fromkeys(calls, forms.NO_RESULT)) if calls else []
         return self._stream([*none, {"role": "user", "content": text}], settings)
 
-    def stream_continued(self, **settings: Any) -> Iterator[Event]:
+    def stream_continued(self, **settings: Any) -> Stream:
         """Go on with the last answer where it was cut, and yield what is added as it comes.
 
         The message becomes the whole answer; the completion has what was added. No form and no
@@ -139,7 +140,7 @@ class Chat:
         """
         return _last(self.stream_results(results, **settings))
 
-    def stream_results(self, results: Any, **settings: Any) -> Iterator[Event]:
+    def stream_results(self, results: Any, **settings: Any) -> Stream:
         """Give the model results as `send_results` does, and yield the answer as it comes."""
         given = forms.results(forms.open_calls(self.messages), results)
         return self._stream(given, settings)
@@ -213,7 +214,7 @@ class Chat:
 
     def _stream(
         self, added: list[Message], settings: Mapping[str, Any], begun: str | None = None
-    ) -> Iterator[Event]:
+    ) -> Stream:
         """Answer the messages that are added; begun: or go on with this answer, the last one."""
         if "tools" in settings:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
@@ -248,11 +249,11 @@ class Chat:
         if options:
             form = self._engine.answer_format
             reader = form.reader(options, fitted.opened, has_form=params.is_constrained)
-        return self._answer(added, fitted, Reading(reader, params, begun), events)
+        return Stream(self._answer(added, fitted, Reading(reader, params, begun), events))
 
     def _answer(
         self, added: list[Message], fitted: Fitted, reading: Reading, events: Iterator[Event]
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         if fitted.n_dropped > self.n_dropped:
             yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
         try:

@@ -23,6 +23,7 @@ from .prompts import Prompt, prediction_ids, prompt_ids
 from .request_lock import Interrupt, RequestLock
 from .session import Session
 from .stack import in_thread
+from .stream import Stream
 
 if TYPE_CHECKING:
     from .answers.format import AnswerFormat
@@ -93,7 +94,7 @@ class Engine:
         constraint: Constraint | None = None,
         prediction: Prompt = "",
         **sampling: Any,
-    ) -> Iterator[Event]:
+    ) -> Stream:
         """Yield the answer as it comes: "prefill", "token" and one last "done" event.
 
         owner: whose request it is; nothing of it is reused or drafted from for another owner.
@@ -101,7 +102,7 @@ class Engine:
         that much of the answer may be, such as a file that it edits. They are drafts for this
         request alone and change no text, whatever they are.
         Arguments are checked and time counts at once, the engine is taken with the first `next`.
-        Closing the iterator ends the request.
+        Closing the stream, or leaving its `with` block, ends the request.
         """
         params = self.sampling.params(sampling)
         interrupt = Interrupt(params.time_limit_s)  # reading the prompt counts
@@ -196,7 +197,7 @@ class Engine:
         owner: str = "",
         constraint: Constraint | None = None,
         prediction: Prompt = "",
-    ) -> Iterator[Event]:
+    ) -> Stream:
         """Run one request on token ids, as `stream` does, with these settings as they are.
 
         earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
@@ -211,7 +212,7 @@ class Engine:
             prompt, params, randomness, earlier, interrupt, owner, constraint, interrupt.left_s,
             predicted,
         )  # fmt: skip
-        return self._run(request, interrupt)
+        return Stream(self._run(request, interrupt))
 
     def constraint(
         self,
@@ -256,7 +257,7 @@ class Engine:
 
         return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
 
-    def _run(self, request: Request, interrupt: Interrupt) -> Iterator[Event]:
+    def _run(self, request: Request, interrupt: Interrupt) -> Generator[Event, None, None]:
         try:
             completion, rest = yield from self._held(request, interrupt)
         finally:

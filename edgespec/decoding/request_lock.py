@@ -56,8 +56,8 @@ class RequestLock:
 
     @contextlib.contextmanager
     def held(self, interrupt: Interrupt) -> Iterator[bool]:
-        """Hold the lock for one request; give False if it was cancelled before its turn, or its
-        time was over before work between requests had given way.
+        """Hold the lock for one request; give False if it was cancelled, or its time was over,
+        before its turn came.
 
         Raises EngineBusy; EdgeSpecError as `check_open`.
         """
@@ -151,11 +151,8 @@ class RequestLock:
                 self._refuse(me)
                 while not self._lock.acquire(timeout=0.05):
                     self._refuse(me)
-                    reason = interrupt()
-                    if reason == "cancelled" or (reason and self._holder is None):
+                    if interrupt():
                         return False
-                    if reason:
-                        raise EngineBusy(f"gave up waiting for the running request: {reason}")
             self._holder = me
         finally:
             self._waiting.discard(interrupt)

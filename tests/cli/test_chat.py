@@ -88,6 +88,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
         ("/xyzzy", "known: /help, /stats, /continue, /set, /model, /spec, /think, /system, "),
         ("/spec maybe", "/spec takes on or off"),
         ("/set temp warm", "/set temp: 'warm' is not a valid float"),
+        ("/set time-limit -1", "/set time-limit: -1.0 is not in the range x>=0"),
         ("/set temp -1", "temperature must be"),
         ("/set tempp 1", "there is no setting 'tempp'; did you mean 'temp'?"),
         ("/set xyzzy 1", "known: temp, top-k, top-p"),

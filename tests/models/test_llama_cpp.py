@@ -483,6 +483,20 @@ def test_out_of_memory(smollm2):
         edgespec.load(smollm2, None, n_ctx=2_000_000_000)
 
 
+def test_a_context_beyond_the_trained_one_leaves_memory_to_others(smollm2, monkeypatch):
+    """One of 999,999 tokens took 20 GB and left 1.2 GB."""
+    monkeypatch.setattr(llama_cpp.context, "available_memory", lambda: 5 << 29)
+    each = 30 * 3 * 64 * 4  # bytes a token: layers, heads, width, two f16 values
+    most = (3 << 29) // each
+    for n_ctx in (most + 1, (5 << 29) // each):
+        with pytest.raises(OutOfMemory, match=rf"at most {most}; the model was trained for 8192\)"):
+            edgespec.load(smollm2, None, n_ctx=n_ctx)
+    monkeypatch.setattr(llama_cpp.context, "available_memory", lambda: 1 << 28)
+    edgespec.load(smollm2, None, n_ctx=8192).close()  # what it was trained for may take all
+    with pytest.raises(OutOfMemory, match="at most 8192"):
+        edgespec.load(smollm2, None, n_ctx=8193)
+
+
 def test_a_cache_for_devices_that_does_not_fit(smollm2):
     """It took 22 GB, and then the kernel ended the process."""
     refused = pytest.raises(OutOfMemory, match="a KV cache of 2000000000 tokens")

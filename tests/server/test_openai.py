@@ -129,6 +129,7 @@ def test_stop_and_length(client, say, events):
     assert full["edgespec"]["finish_reason"] == "context_full"
     late = choice(time_limit_s=0)
     assert late["finish_reason"] == "length"
+    assert client.post(CHAT, json=say("hello", time_limit_s=-1)).status_code == 400
 
 
 def test_seeds(client):

@@ -40,8 +40,8 @@ def test_aliases_and_unknown_keys():
 @pytest.mark.parametrize("options", [
     {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")},
     {"top_k": -1}, {"top_p": 0}, {"top_p": 2}, {"min_p": 1.1}, {"repetition_penalty": 0},
-    {"seed": -1}, {"max_tokens": 0}, {"time_limit_s": -1}, {"stop": [""]}, {"logprobs": 101},
-    {"num_draft_tokens": -1}, {"temperature": "warm"},
+    {"seed": -1}, {"max_tokens": 0}, {"stop": [""]}, {"logprobs": 101},
+    {"time_limit_s": float("nan")}, {"num_draft_tokens": -1}, {"temperature": "warm"},
 ])  # fmt: skip
 def test_impossible_sampling(options):
     with pytest.raises(ConfigError):

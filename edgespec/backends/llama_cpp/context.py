@@ -150,20 +150,23 @@ def copy_text(source: Any, target: Any) -> None:
 
 def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None:
     """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than what is free: operating systems
-    promise memory that they do not have, and fail when the cache is written to.
+    promise memory that they do not have, and fail when the cache is written to. A context that is
+    longer than what the model was trained for also has to leave room for everything else.
     """
     available = available_memory()
     if available is None or not can_truncate(model):  # a recurrent state is small
         return
     head = lib.llama_model_n_embd(model) // lib.llama_model_n_head(model)
     width = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
-    bytes_of_32 = _KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]
-    needed = n_ctx * width * bytes_of_32 // 32
-    if needed > available:
+    each = (_KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]) * width / 32
+    trained = lib.llama_model_n_ctx_train(model)
+    margin = max(available // 8, 2**30)
+    most = max(int((available - margin) / each), min(trained, int(available / each)))
+    if n_ctx > most:
         raise OutOfMemory(
-            f"{path.name}: a KV cache of {n_ctx} tokens needs {needed / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are free; take a smaller n_ctx or a quantised KV cache "
-            "(type_k, type_v)"
+            f"{path.name}: a KV cache of {n_ctx} tokens needs {n_ctx * each / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are free; take a smaller n_ctx (at most {most}; the "
+            f"model was trained for {trained}) or a quantised KV cache (type_k, type_v)"
         )
 
 

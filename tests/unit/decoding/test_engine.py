@@ -287,22 +287,79 @@ def test_a_second_caller(on_busy):
         thread.join()
 
 
-def test_waiting_respects_the_time_limit():
-    with engine(SlowToy) as made:
-        started, release = threading.Event(), threading.Event()
+def _of(stream):
+    return list(stream)[-1].completion
 
-        def holder():
-            for _ in made.stream("abc", max_tokens=5):
-                started.set()
-                release.wait(5)
 
-        thread = threading.Thread(target=holder)
-        thread.start()
-        started.wait()
-        with pytest.raises(EngineBusy, match="time_limit"):
-            made.generate("abc", time_limit_s=0.1)
+async def _of_async(stream):
+    return [event async for event in stream][-1].completion
+
+
+ASKED = {
+    "generate": lambda made, **given: made.generate("abc", **given),
+    "stream": lambda made, **given: _of(made.stream("abc", **given)),
+    "send": lambda made, **given: made.chat().send("abc", **given),
+    "chat stream": lambda made, **given: _of(made.chat().stream("abc", **given)),
+    "agenerate": lambda made, **given: asyncio.run(made.agenerate("abc", **given)),
+    "astream": lambda made, **given: asyncio.run(_of_async(made.astream("abc", **given))),
+}
+
+
+@pytest.fixture
+def chatting():
+    tokenizer = ToyTokenizer(VOCAB, [8], "{{ messages[-1].content }}")
+    with edgespec.assemble(cycle(n_ctx=400), tokenizer) as made:
+        yield made
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize("left_s", [-0.05, -float("inf"), 0])
+def test_a_deadline_that_has_passed_leaves_no_time(chatting, ask, left_s):
+    done = ASKED[ask](chatting, time_limit_s=left_s)
+    assert (done.text, done.token_ids, done.finish_reason) == ("", (), "time_limit")
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_a_request_whose_time_ends_before_its_turn_ends_as_every_other(chatting, ask):
+    started, release = threading.Event(), threading.Event()
+
+    def holder():
+        for _ in chatting.stream("abc", max_tokens=5):
+            started.set()
+            release.wait(20)
+
+    thread = threading.Thread(target=holder)
+    thread.start()
+    started.wait()
+    try:
+        done = ASKED[ask](chatting, time_limit_s=0.1)
+        assert thread.is_alive()
+    finally:
         release.set()
         thread.join()
+    assert (done.text, done.token_ids, done.finish_reason) == ("", (), "time_limit")
+    assert ASKED[ask](chatting, max_tokens=2).text == "de"
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_leaving_a_with_block_ends_the_request(chatting, chat):
+    ask = chatting.chat().stream if chat else chatting.stream
+    with ask("abc", ignore_eos=True) as events:
+        while next(events).type != "token":
+            pass
+    assert list(events) == []
+    assert chatting.generate("abc", max_tokens=1).text == "d"  # it would wait for itself
+    with pytest.raises(LookupError), ask("abc", ignore_eos=True):
+        raise LookupError
+    assert chatting.generate("abc", max_tokens=1).text == "d"
+
+    async def main():
+        async with chatting.astream("abc", ignore_eos=True) as stream:
+            await anext(stream)
+        assert [event async for event in stream] == []
+        assert (await chatting.agenerate("abc", max_tokens=1)).text == "d"
+
+    asyncio.run(main())
 
 
 def test_closing():

@@ -326,6 +326,15 @@ def test_a_gain_is_told_once_plain_steps_were_timed():
         assert made.generate(PROMPT, max_tokens=80).stats.speedup > 0
 
 
+def test_an_answer_without_drafts_has_no_gain():
+    with engine(FileToy()) as made:
+        made.measure()
+        stats = made.generate(PROMPT, max_tokens=80, disable_spec_decode=True).stats
+        assert (stats.num_draft_tokens, stats.to_dict()["speedup"]) == (0, None)
+        stats.plain_s = stats.decode_s = 1.0  # whatever was timed
+        assert stats.speedup is None
+
+
 def test_the_gain_counts_every_token_since_the_first():
     with engine(FileToy()) as made:
         made.measure()

@@ -1,0 +1,39 @@
+"""The events of one request, for `for` and for `with`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from ..types import Event
+
+
+class Stream(Generator[Event, None, None]):
+    """Yields the events of one request; leaving a `with` block ends the request."""
+
+    def __init__(self, events: Generator[Event, None, None]) -> None:
+        self._events = events
+
+    def send(self, value: None, /) -> Event:
+        """Return the next event."""
+        return self._events.send(value)
+
+    def throw(self, *error: Any) -> Event:
+        """Raise an error where the request is now, which ends it."""
+        return self._events.throw(*error)
+
+    def close(self) -> None:
+        """End the request."""
+        self._events.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
