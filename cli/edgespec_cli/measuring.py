@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import signal
@@ -230,13 +229,15 @@ def check_writable(path: Path) -> None:
 
 def header(engine: edgespec.Engine) -> dict[str, Any]:
     """Return what a report says about the engine, the machine, the command and the day."""
+    from edgespec.bench.model_file import file_of
+
     about = engine.describe()
     draft, model = about.get("draft") or {}, about.get("model") or {}
     remote = about.get("verifier")
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %z"),
         "model": f"{remote['model']} at {remote['url']}" if remote else model["file"],
-        **_file_of(engine),
+        **file_of(engine),
         "draft": draft.get("file", "none"),
         "speculation": about["speculation"],
         "threads": model.get("n_threads"),
@@ -244,21 +245,6 @@ def header(engine: edgespec.Engine) -> dict[str, Any]:
         "versions": _versions(model, draft),
         "command": " ".join(["edgespec", *map(_without_folder, sys.argv[1:])]),
     }
-
-
-def _file_of(engine: edgespec.Engine) -> dict[str, Any]:
-    """Return the size and the checksum of a model's file; nothing if it is on another machine."""
-    from edgespec.backends.base import FileModel
-    from edgespec.backends.files import size_of
-
-    if not isinstance(engine.target, FileModel):
-        return {}
-    path = engine.target.path
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"model_bytes": size_of(path), "model_sha256": digest.hexdigest()}
 
 
 def results(answers: Sequence[Answer], progress: Progress) -> dict[str, Any]:
