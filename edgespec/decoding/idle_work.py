@@ -16,7 +16,7 @@ logger = logging.getLogger("edgespec.idle")
 
 PAUSE_S = 0.5  # after a request, before work begins: the next one may follow at once
 KEEP_EVERY = 8  # answers
-TURN_EVERY = 2  # answers in a row after which urgent work goes before the next one
+TURN_EVERY = 8  # answers in a row after which urgent work goes before the next one
 TURN_S = 1.0  # that the next answer may then have to wait
 MOST_TURNS = 10
 AGAIN_S = 5.0  # after which work goes on that could not be done, if no request has ended before
