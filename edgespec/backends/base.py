@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -156,9 +157,8 @@ class FileModel(Model, Protocol):
 
 def share_on_gpu(placement: Mapping[str, str]) -> float:
     """Return the share of a model's layers that GPUs evaluate, from 0 to 1, by its placement."""
-    if layers := placement.get("layers"):  # such as "offloaded 20/29 layers to GPU"
-        some, _, every = layers.split()[1].partition("/")
-        return int(some) / int(every)
+    if layers := re.match(r"offloaded (\d+)/([1-9]\d*) layers", placement.get("layers", "")):
+        return int(layers[1]) / int(layers[2])
     return float(placement.get("provider", "CPU") != "CPU")
 
 

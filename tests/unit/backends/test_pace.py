@@ -31,6 +31,7 @@ def test_they_become_short_again_and_short_ones_say_nothing():
     ({}, 0), ({"layers": "offloaded 0/29 layers to GPU"}, 0),
     ({"layers": "offloaded 29/29 layers to GPU"}, 1),
     ({"layers": "offloaded 7/28 layers to GPU"}, 0.25),
+    ({"layers": "spoiled"}, 0), ({"layers": "offloaded 0/0 layers to GPU"}, 0),
     ({"provider": "CPU"}, 0), ({"provider": "CUDA"}, 1),
 ])  # fmt: skip
 def test_the_share_of_a_model_on_gpus(placement, share):
