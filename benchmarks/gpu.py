@@ -53,7 +53,7 @@ def curve(name: str, options: dict) -> dict:
         after.append(timed(opened, 1))
     steady = median([timed(opened, 1) for _ in range(ROUNDS)])
     opened.close()
-    in_ms = {str(n): round(1e3 * median(found), 2) for n, found in times.items()}
+    in_ms = {str(n): round(1e3 * median(of_n), 2) for n, of_n in times.items()}
     one = {"after one": round(1e3 * steady, 2), "after several": round(1e3 * median(after), 2)}
     return {"load_s": round(loading_s, 2), "t_ms": in_ms, "one_token_ms": one}
 
@@ -71,13 +71,13 @@ def speeds(name: str, options: dict) -> dict:
     for engine in engines.values():
         engine.measure()
     for kind, prompt in PROMPTS.items():
-        found = defaultdict(list)
+        measured = defaultdict(list)
         for _ in range(ANSWERS):
             for which, engine in engines.items():
                 done = engine.chat().send(prompt, max_tokens=N_TOKENS, ignore_eos=True)
-                found[which].append(done.stats.tokens_per_second)
-        factors = [b / a for a, b in zip(found["plain"], found["default"], strict=True)]
-        rows[kind] = {which: round(median(each), 1) for which, each in found.items()}
+                measured[which].append(done.stats.tokens_per_second)
+        factors = [b / a for a, b in zip(measured["plain"], measured["default"], strict=True)]
+        rows[kind] = {which: round(median(each), 1) for which, each in measured.items()}
         rows[kind]["factor"], rows[kind]["first factor"] = (
             round(x, 3) for x in (median(factors), factors[0])
         )
@@ -88,14 +88,14 @@ def speeds(name: str, options: dict) -> dict:
 
 def late(name: str) -> dict:
     """Return how late requests with a time limit return, in prompts and in answers."""
-    rng, found = random.Random(1), []
+    rng, late_s = random.Random(1), []
     with edgespec.load(model(name), None, n_ctx=8192, sampling=GREEDY) as engine:
         for i in range(60):
             prompt = [rng.randrange(300, 8000) for _ in range(7000 if i % 2 else 20)]
             limit_s, began = (0.02, 0.1, 0.5)[i % 3], time.perf_counter()
             engine.generate(prompt, max_tokens=4000, ignore_eos=True, time_limit_s=limit_s)
-            found.append(time.perf_counter() - began - limit_s)
-    return {"requests": len(found), "latest_s": round(max(found), 4), "early": min(found) < 0}
+            late_s.append(time.perf_counter() - began - limit_s)
+    return {"requests": len(late_s), "latest_s": round(max(late_s), 4), "early": min(late_s) < 0}
 
 
 def main() -> None:

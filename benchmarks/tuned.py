@@ -2,9 +2,9 @@
 
     python -m benchmarks.tuned NAME [NAME…] [--loops 0 1 2 4] [--rounds 15]
 
-NAME: models in $EDGESPEC_TEST_MODELS. For each number of endless loops, and beside them: `tune` and
-`tune --busy` each keep what they find in a folder of their own, then `edgespec run` answers the
-same question with each of the three folders in turn, in a new process every time. Reported are
+NAME: models in $EDGESPEC_TEST_MODELS. While so many endless loops run, `tune` and `tune --busy` each
+keep what they choose in a folder of their own; then `edgespec run` answers the same question with
+each of the three folders in turn, in a new process every time. Reported are
 tokens/s, and the medians of the pairwise factors against nothing tuned with their 95% intervals
 (bootstrap). The control begins with two threads fixed for the default, and looks at whether
 `tune --busy` keeps fewer where fewer are many times faster.
@@ -35,7 +35,7 @@ def edgespec(folder: Path, *args: str) -> str:
     command = [sys.executable, "-m", "edgespec_cli", *args]
     variables = os.environ | {"EDGESPEC_PROFILES": str(folder)}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-    if done.returncode and "tune" not in args:  # which measures nothing beside others by itself
+    if done.returncode and "tune" not in args:  # it ends with 1 where it keeps nothing
         sys.exit(f"{' '.join(args)}: {done.stderr}")
     return done.stdout
 
@@ -67,7 +67,7 @@ def interval(factors: list[float]) -> list[float]:
 
 
 def compared(path: Path, rounds: int) -> dict[str, dict]:
-    """Return what was seen of one model, beside what runs now."""
+    """Return tokens/s and factors of one model, by what was tuned."""
     with tempfile.TemporaryDirectory() as place:
         folders, speeds = {kind: Path(place, kind) for kind in KINDS}, defaultdict(list)
         kept = {}
@@ -79,10 +79,10 @@ def compared(path: Path, rounds: int) -> dict[str, dict]:
             for kind, folder in folders.items():
                 speeds[kind].append(speed(folder, path))
     rows = {}
-    for kind, found in speeds.items():
-        factors = [b / a for a, b in zip(speeds["nothing tuned"], found, strict=True)]
+    for kind, measured in speeds.items():
+        factors = [b / a for a, b in zip(speeds["nothing tuned"], measured, strict=True)]
         rows[kind] = {
-            "tokens_per_second": round(median(found), 2),
+            "tokens_per_second": round(median(measured), 2),
             "factor": round(median(factors), 3),
             "interval": interval(factors),
             "options": kept.get(kind, {}).get("options"),

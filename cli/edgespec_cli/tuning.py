@@ -182,7 +182,7 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
 def _later(found: edgespec.Tuning) -> str:
     now = ", ".join(f"{name} {value}" for name, value in found.passing.items())
     kept = _kept(found)
-    return f"{kept}; beside other programs as now {now}, by itself" if now else kept
+    return f"{kept}; while other programs run as now, {now} automatically" if now else kept
 
 
 def _kept(found: edgespec.Tuning) -> str:
