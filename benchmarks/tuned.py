@@ -3,8 +3,8 @@
     python -m benchmarks.tuned NAME [NAME…] [--loops 0 1 2 4] [--rounds 15]
 
 NAME: models in $EDGESPEC_TEST_MODELS. While so many endless loops run, `tune` and `tune --busy`
-each keep what they choose in a folder of their own; then `edgespec run` answers the same question with
-each of the three folders in turn, in a new process every time. Reported are
+each keep what they choose in a folder of their own; then `edgespec run` answers the same
+question with each of the three folders in turn, in a new process every time. Reported are
 tokens/s, and the medians of the pairwise factors against nothing tuned with their 95% intervals
 (bootstrap). The control begins with two threads fixed for the default, and looks at whether
 `tune --busy` keeps fewer where fewer are many times faster.
