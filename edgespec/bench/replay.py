@@ -240,50 +240,46 @@ def table(
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
-    with _ctrl_c_ends_workers(), ProcessPoolExecutor(initializer=_begin_worker) as pool:
-        waiting = [
-            pool.submit(rates, traces, [profiles[name] for name in names], setting)
-            for setting, names in jobs
-        ]
-        try:
-            for done, ((setting, names), job) in enumerate(zip(jobs, waiting, strict=True), 1):
-                for name, rate in zip(names, job.result(), strict=True):
-                    speed[name][setting] = rate
-                progress(done, len(jobs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    others = {*multiprocessing.active_children()}
+    pool = ProcessPoolExecutor(initializer=_begin_worker)
+    try:
+        with _no_ctrl_c_while_processes_begin():
+            waiting = [
+                pool.submit(rates, traces, [profiles[name] for name in names], setting)
+                for setting, names in jobs
+            ]
+        for done, ((setting, names), job) in enumerate(zip(jobs, waiting, strict=True), 1):
+            for name, rate in zip(names, job.result(), strict=True):
+                speed[name][setting] = rate
+            progress(done, len(jobs))
+    except BaseException:
+        for worker in {*multiprocessing.active_children()} - others:
+            worker.kill()  # its job may take minutes
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     for name, by_setting in speed.items():
         yield from _rows(name, by_setting, method, fixed)
 
 
 @contextlib.contextmanager
-def _ctrl_c_ends_workers() -> Iterator[None]:
-    """Kill the processes that are begun here at Ctrl-C: a pool waits for their jobs, which may take
-    minutes, and another Ctrl-C may come at any moment of that.
+def _no_ctrl_c_while_processes_begin() -> Iterator[None]:
+    """Hold Ctrl-C back from this thread and, for good, from the processes that begin here: one that
+    has only just been forked would go on with what its parent does at Ctrl-C.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where nothing is forked
         yield
         return
-    others, before = {*multiprocessing.active_children()}, signal.getsignal(signal.SIGINT)
-
-    def pressed(number: int, frame: Any) -> None:
-        for worker in {*multiprocessing.active_children()} - others:
-            worker.kill()
-        if not callable(before):
-            raise KeyboardInterrupt
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, pressed)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_worker() -> None:
-    """Let Ctrl-C end this process of a pool without a word, and the end of its parent as well."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Let this process of a pool end with its parent, which alone hears Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

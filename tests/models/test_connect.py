@@ -77,7 +77,7 @@ def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_dra
         assert profile.target(2) > verifier.costs[2]  # there and back as well
         assert profile.target(1) == verifier.costs[1]
         assert profile.draft
-        assert there.generate(PROMPTS[0], **GREEDY).stats.speedup
+        assert there.generate(PROMPTS[0], **GREEDY).stats.plain_s
 
 
 @pytest.mark.long("measures real weights")
