@@ -113,14 +113,16 @@ def unused_gpu() -> tuple[str, str] | None:
         names = ", ".join(f"{gpu.description} ({gpu.name})" for gpu in here)
         text = f"{names} shares the CPU's memory and is often slower than the CPU: it is not used"
         return text, f"`edgespec tune` uses it where it is faster; -dev {here[0].name} always does"
+    if not seen:  # boards have GPUs too, which are slower than their CPU
+        return None
     if not folder_of_processors():
         text = f"this machine has a GPU ({seen}), and {engine()} computes on the CPU alone"
-        return (text, _OTHER_BUILD) if seen else None
+        return text, _OTHER_BUILD
     failed = "; ".join(reasons().values())
     if "libvulkan" in failed:
         return f"no GPU can be used: {failed}", _LOADER
     text = "no GPU can be used: Vulkan finds no driver"
-    return (f"{text} ({failed})" if failed else text, _DRIVER) if seen or failed else None
+    return f"{text} ({failed})" if failed else text, _DRIVER
 
 
 def ignores_gpu_layers(config: EngineConfig) -> bool:

@@ -41,6 +41,7 @@ INSTALL = (
     "processors), xllamacpp==2026.10.11549 (ready-made, for processors) or 'edgespec[gguf]' "
     "(llama-cpp-python, compiled for this machine)"
 )
+_NEEDS_CPP = "; if Microsoft's C++ library is missing: winget install Microsoft.VCRedist.2015+.x64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ def _open(candidate: Candidate) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(candidate.path)
     except OSError as error:
-        raise EngineMissing(f"{candidate} cannot be loaded ({error})") from error
+        advice = _NEEDS_CPP if sys.platform == "win32" else ""
+        raise EngineMissing(f"{candidate} cannot be loaded ({error}{advice})") from error
     if is_in_parts:
         _in_parts.append(candidate)
     if sys.platform == "win32":

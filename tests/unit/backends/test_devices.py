@@ -76,13 +76,17 @@ def test_a_gpu_that_is_not_there(machine, here, words):
         devices.chosen(EngineConfig(device="CUDA0"))
 
 
+LOADER = "libvulkan.so.1: cannot open"
+
+
 @pytest.mark.parametrize(("facts", "text", "remedy"), [
     ({"here": [RTX]}, None, None),
     ({"seen": ()}, None, None),
     ({"files": ()}, None, None),
     ({"seen": ["AMD"], "files": ()}, "has a GPU (AMD), and", "edgespec[gpu]"),
     ({"seen": ["NVIDIA"]}, "Vulkan finds no driver", "libegl1"),
-    ({"failed": {"vulkan": "libvulkan.so.1: cannot open"}}, "so.1: cannot open", "libvulkan1"),
+    ({"seen": ["Intel"], "failed": {"vulkan": LOADER}}, "so.1: cannot open", "libvulkan1"),
+    ({"failed": {"vulkan": LOADER}}, None, None),  # a board, or no GPU at all
     ({"here": [UHD]}, "own name (Vulkan1) shares the CPU's memory", "-dev Vulkan1 always"),
 ])  # fmt: skip
 def test_what_is_said_of_a_gpu_that_is_not_used(machine, facts, text, remedy):
