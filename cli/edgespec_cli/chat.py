@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import edgespec
 
 HINT = "Ctrl-D or /exit leaves, /help lists the commands"
+_RETRY = "/retry sends your message again"
 _KEPT = "the model reads the results with your next message"
 
 
@@ -194,24 +195,29 @@ def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
 
 def _on_terminal(talk: Conversation) -> int:
     talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
-    for line in _typed(line_reader(COMMANDS), talk):
+    read, is_interrupted = line_reader(COMMANDS)
+    for line in _typed(read, talk):
         if line.strip().lower() in ("exit", "quit"):
             break
         try:
             with no_echo():
+                if is_interrupted():
+                    talk.unanswered = _message(line) or talk.unanswered
+                    raise KeyboardInterrupt
                 take(talk, line)
         except Leave:
             break
-        except KeyboardInterrupt:  # the second one: the answer did not end by itself
-            talk.screen.remark("interrupted")
+        except KeyboardInterrupt:  # before the answer, or the second one: it did not end by itself
+            again = f": {_RETRY}" if talk.unanswered else ""
+            talk.screen.remark(f"interrupted{again}")
     return 0
 
 
-def _typed(read: Callable[[str], str], talk: Conversation) -> Iterator[str]:
-    """Yield what the user types, until Ctrl-D; a message without an answer is in the line again."""
+def _typed(read: Callable[[], str], talk: Conversation) -> Iterator[str]:
+    """Yield what the user types, until Ctrl-D."""
     while True:
         try:
-            yield read(talk.unanswered)
+            yield read()
         except KeyboardInterrupt:
             talk.screen.remark(HINT)
         except EOFError:
@@ -241,12 +247,11 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
     Errors are shown, and the conversation goes on.
     """
-    text = line.strip()
     try:
-        if text.startswith("/") and not text.startswith("//"):
-            return 0, perform(talk, text)
-        if text:
-            return 0, answer(talk, text[1:] if text.startswith("//") else line.strip("\n"))
+        if message := _message(line):
+            return 0, answer(talk, message)
+        if line.strip():
+            return 0, perform(talk, line.strip())
     except (BrokenPipeError, Leave):
         raise
     except Exception as error:
@@ -258,6 +263,14 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
     return 0, False
 
 
+def _message(line: str) -> str:
+    """Return the message of a line, "" for a command or an empty line."""
+    text = line.strip()
+    if text.startswith("//"):
+        return text[1:]
+    return line.strip("\n") if text and not text.startswith("/") else ""
+
+
 def answer(talk: Conversation, text: str) -> bool:
     """Send a message and show the answer; return whether Ctrl-C ended it.
 
@@ -267,8 +280,16 @@ def answer(talk: Conversation, text: str) -> bool:
     if talk.keeper:
         talk.keeper.keep(talk)
     events = talk.chat.stream(text, **talk.settings())
-    again = "is in the input line again" if talk.screen.terminal else "is not part of the chat"
-    return _turn(talk, events, f"your message {again}")
+    return _turn(
+        talk, events, _RETRY if talk.screen.terminal else "your message is not part of the chat"
+    )
+
+
+def retry(talk: Conversation) -> bool:
+    """Send the message again that has no answer; return whether Ctrl-C ended the answer."""
+    if not talk.unanswered:
+        raise click.UsageError("there is no message without an answer; type one")
+    return answer(talk, talk.unanswered)
 
 
 def go_on(talk: Conversation) -> bool:

@@ -165,6 +165,12 @@ def _continue(talk: Conversation, rest: str) -> bool:
     return go_on(talk)
 
 
+def _retry(talk: Conversation, rest: str) -> bool:
+    from .chat import retry
+
+    return retry(talk)
+
+
 def _exit(talk: Conversation, rest: str) -> None:
     raise Leave
 
@@ -185,6 +191,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
     "/continue": (_continue, "", "go on with an answer that was cut"),
+    "/retry": (_retry, "", "send a message again that was not answered"),
     "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
     "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
     "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),

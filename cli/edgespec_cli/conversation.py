@@ -158,7 +158,7 @@ def load(talk: Conversation, path: Path) -> list[str]:
     remarks = [f"{len(talk.chat.messages)} messages from {path}"]
     if talk.unanswered:
         begin = textwrap.shorten(shown(talk.unanswered), 200, placeholder=" …")
-        remarks.append(f"its last message was not answered; send it again: {begin}")
+        remarks.append(f"its last message was not answered; /retry sends it again: {begin}")
     if data.get("model") != talk.model:
         saved_with = shown(str(data.get("model")))
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")

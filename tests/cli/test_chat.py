@@ -85,7 +85,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
     ("line", "says"),
     [
         ("/stat", "unknown command /stat; did you mean '/stats'?"),
-        ("/xyzzy", "known: /help, /stats, /continue, /set, /model, /spec, /think, /system, "),
+        ("/xyzzy", "known: /help, /stats, /continue, /retry, /set, /model, /spec, /think, "),
         ("/spec maybe", "/spec takes on or off"),
         ("/set temp warm", "/set temp: 'warm' is not a valid float"),
         ("/set time-limit -1", "/set time-limit: -1.0 is not in the range x>=0"),
@@ -319,25 +319,14 @@ def test_a_bad_file_is_refused_and_nothing_is_lost(edgespec_cli, content, says):
     assert result.exit_code == 1 or result.exit_code == 2
 
 
-def test_an_answer_that_had_not_begun_leaves_its_message_in_the_input_line(
-    edgespec_cli, monkeypatch
-):
-    talks = []
-
-    def play(engine, events, sink):
+def test_a_message_whose_answer_had_not_begun_is_sent_again_on_request(edgespec_cli, monkeypatch):
+    def ended(engine, events, sink):
         events.close()
-        return edgespec.Completion("", (), "cancelled", None, edgespec.Stats(), None), True
+        return edgespec.Completion("", (), "cancelled", None, edgespec.Stats(), None), False
 
-    def take(talk, line):
-        talks.append(talk)
-        return chat.answer(talk, line), False
-
-    monkeypatch.setattr(chat, "play", play)
-    monkeypatch.setattr(chat, "take", take)
-    said = edgespec_cli.chat("hello").stderr
-    assert said == "the answer had not begun: your message is not part of the chat\n"
-    (talk,) = talks
-    lines = chat._typed(lambda text: f"{text}, you", talk)
-    assert next(lines) == "hello, you"
-    talk.unanswered = ""
-    assert next(lines) == ", you"
+    plays = iter([ended, chat.play])
+    monkeypatch.setattr(chat, "play", lambda *given: next(plays)(*given))
+    said = edgespec_cli.chat("/retry", "hello", "/retry", "/retry")
+    assert said.stdout == "Hi, what can I do?\n"
+    assert said.stderr.count("there is no message without an answer") == 2
+    assert "the answer had not begun: your message is not part of the chat\n" in said.stderr

@@ -62,9 +62,9 @@ def test_what_was_said_before_the_program_was_killed_is_there(edgespec_cli, prog
     listed = edgespec_cli("chat", "--list").stdout.splitlines()
     assert listed[1].split()[1:] == ["toy.gguf", "2", "hello"]
     went_on = edgespec_cli("chat", "--continue", input="count\n")
-    assert "its last message was not answered; send it again: slow\n" in went_on.stderr
+    assert "its last message was not answered; /retry sends it again: slow\n" in went_on.stderr
     assert went_on.stdout == "2\n"
-    assert "send it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
+    assert "sends it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
 
 
 def test_a_first_message_is_kept_before_it_is_answered(edgespec_cli, monkeypatch):

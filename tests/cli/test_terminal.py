@@ -186,6 +186,19 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
     assert "Traceback" not in chat.seen
 
 
+def test_ctrl_c_right_after_enter_ends_the_question(terminal):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect(PROMPT)
+    chat.type("slow\r\x03")
+    chat.expect("interrupted: /retry sends your message again")
+    assert "slow" not in chat.expect(PROMPT)  # the line is empty
+    chat.type("/retry\r")
+    chat.expect("tick tick")
+    chat.type("\x03")
+    chat.expect("cancelled")
+    chat.leave()
+
+
 def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
     chat = terminal("run", "toy.gguf", "-n", "120")  # without a prompt it is a chat
     chat.say("slow")
@@ -231,9 +244,7 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.close()
     chat = terminal("chat", "--continue")
     chat.expect("2 messages from")
-    chat.expect("not answered; send it again: slow")
-    chat.expect(PROMPT)
-    chat.type("\x03")  # it is in the input line again, and goes
+    chat.expect("not answered; /retry sends it again: slow")
     chat.say("count")
     chat.expect("2\r\n")
     chat.say("slow")
