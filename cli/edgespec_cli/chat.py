@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from . import errors, kept_chats, options, tools
 from .answer import TextSink, play
 from .arguments import endless_repetition, is_typed, reasoning_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
-from .conversation import Conversation, load
+from .conversation import Conversation, load, show_last
 from .loading import (
     fetch_all,
     measure_afterwards,
@@ -122,14 +123,19 @@ def converse(ctx: click.Context) -> int:
             suggestion=functools.partial(suggestion, engine, params),
         )
         talk.change_model = functools.partial(_change_model, talk, loaded)
+        remarks = load(talk, saved) if saved else []
         if saved:
-            for remark in load(talk, saved):
-                talk.screen.remark(remark)
             talk.sampling |= sampling  # what is given now replaces what was saved
             talk.chat.system = params["system"] or talk.chat.system
         save = params.get("save")  # which `run` does not have
         if save or (save is None and (interactive or continued)):
             talk.keeper = kept_chats.Keeper(saved if continued else None)
+        if interactive:
+            talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
+            _say_if_not_kept(talk)
+            show_last(talk)
+        for remark in remarks:
+            talk.screen.remark(remark)
         return _on_terminal(talk) if interactive else _piped(talk)
 
 
@@ -193,8 +199,14 @@ def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
     return model_reference(params)
 
 
+def _say_if_not_kept(talk: Conversation) -> None:
+    if talk.keeper is None:
+        talk.screen.remark("this conversation is not kept: --no-save says so")
+    elif refusal := talk.keeper.refusal():
+        talk.screen.remark(refusal)
+
+
 def _on_terminal(talk: Conversation) -> int:
-    talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
     read, is_interrupted = line_reader(COMMANDS)
     for line in _typed(read, talk):
         if line.strip().lower() in ("exit", "quit"):
@@ -210,6 +222,8 @@ def _on_terminal(talk: Conversation) -> int:
         except KeyboardInterrupt:  # before the answer, or the second one: it did not end by itself
             again = f": {_RETRY}" if talk.unanswered else ""
             talk.screen.remark(f"interrupted{again}")
+    if talk.keeper and talk.keeper.has_kept:
+        talk.screen.remark("`edgespec chat --continue` goes on with this conversation")
     return 0
 
 
@@ -277,8 +291,7 @@ def answer(talk: Conversation, text: str) -> bool:
     The message is kept before it is answered, so that a killed program does not lose it.
     """
     talk.unanswered = text
-    if talk.keeper:
-        talk.keeper.keep(talk)
+    _keep(talk)
     events = talk.chat.stream(text, **talk.settings())
     return _turn(
         talk, events, _RETRY if talk.screen.terminal else "your message is not part of the chat"
@@ -305,14 +318,28 @@ def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bo
 
     lost: what becomes of what was sent, if the answer does not begin.
     """
-    n_messages = len(talk.chat.messages)
     try:
         return _answered(talk, events, lost)
     finally:
-        if len(talk.chat.messages) > n_messages:
-            talk.unanswered = ""
-        if talk.keeper:
-            talk.keeper.keep(talk)
+        _keep(talk)
+
+
+def _keep(talk: Conversation, *, is_answering: bool = False) -> None:
+    if talk.keeper:
+        talk.keeper.keep(talk, is_answering=is_answering)
+
+
+def _kept(talk: Conversation, events: Iterator[edgespec.Event]) -> Iterator[edgespec.Event]:
+    """Yield the events of an answer, and keep it every few seconds: the program may be killed."""
+    with contextlib.closing(events):  # type: ignore[type-var]
+        kept_at = time.monotonic()
+        for event in events:
+            if event.type == "token":
+                talk.unanswered = ""  # however the answer ends, the chat has its beginning
+            yield event
+            if event.type == "token" and time.monotonic() - kept_at >= kept_chats.EVERY_S:
+                _keep(talk, is_answering=True)
+                kept_at = time.monotonic()
 
 
 def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
@@ -349,7 +376,7 @@ def _shown(
 
     meter = LoadMeter()
     with TextSink(talk.screen) as sink:
-        completion, interrupted = play(talk.engine, events, sink)
+        completion, interrupted = play(talk.engine, _kept(talk, events), sink)
     has_begun = completion and (completion.token_ids or completion.finish_reason != "cancelled")
     if completion and has_begun:
         talk.count(completion)

@@ -135,7 +135,10 @@ def _save_over(talk: Conversation, rest: str) -> None:
 
 
 def _load(talk: Conversation, rest: str) -> None:
-    for remark in conversation.load(talk, _path("/load", rest)):
+    remarks = conversation.load(talk, _path("/load", rest))
+    if talk.screen.terminal:
+        conversation.show_last(talk)
+    for remark in remarks:
         talk.screen.remark(remark)
     if talk.keeper:
         talk.keeper.renew()

@@ -67,6 +67,31 @@ def test_what_was_said_before_the_program_was_killed_is_there(edgespec_cli, prog
     assert "sends it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
 
 
+def test_what_was_shown_of_an_answer_is_kept_before_its_end(edgespec_cli, chats, monkeypatch):
+    kept = []
+
+    def copy(sink, event):
+        kept.extend(path.read_bytes() for path in chats.iterdir())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_chats, "EVERY_S", 0)
+        patch.setattr("edgespec_cli.answer.TextSink.token", copy)
+        keep(edgespec_cli, "hello")
+    (path,) = chats.iterdir()
+    asked, said = json.loads(kept[0]), [m["content"] for m in json.loads(kept[5])["messages"]]
+    assert (asked["unanswered"], asked["messages"]) == ("hello", [])
+    assert said == ["hello", "Hi, w"]
+    assert "is_answering" not in json.loads(path.read_bytes())
+    path.write_bytes(kept[5])  # as if the program had been killed then
+    row = edgespec_cli("chat", "--list").stdout.splitlines()[1]
+    assert row.split()[1:] == ["toy.gguf", "2", "hello"]
+    went_on = edgespec_cli("chat", "--continue", input="/continue\n/retry\n")
+    assert "its last answer was not complete when the program ended; /continue" in went_on.stderr
+    assert "there is no message without an answer" in went_on.stderr
+    said = json.loads(path.read_bytes())["messages"]
+    assert [each["content"] for each in said] == ["hello", "Hi, what can I do?"]
+
+
 def test_a_first_message_is_kept_before_it_is_answered(edgespec_cli, monkeypatch):
     def kill(*given: object) -> None:
         raise SystemExit(137)

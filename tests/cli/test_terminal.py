@@ -16,6 +16,7 @@ import time
 
 import pytest
 
+from edgespec_cli import kept_chats
 from edgespec_cli.answer import CtrlC
 from edgespec_cli.render import Status
 from tests.helpers.selection import first
@@ -241,12 +242,16 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.goes_on()
     chat.say("slow")
     chat.expect("tick tick")
+    (path,) = kept_chats.stored()
+    while b"tick" not in path.read_bytes():
+        chat.expect("tick")
     chat.close()
     chat = terminal("chat", "--continue")
-    chat.expect("2 messages from")
-    chat.expect("not answered; /retry sends it again: slow")
+    chat.expect("> slow.*\r\ntick.*\r\n")
+    chat.expect("4 messages from")
+    chat.expect("not complete when the program ended; /continue goes on with it")
     chat.say("count")
-    chat.expect("2\r\n")
+    chat.expect("3\r\n")
     chat.say("slow")
     chat.expect("tick tick")
     chat.type("\x03")
@@ -254,8 +259,23 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.expect("tick tick")
     chat.type("\x03")
     chat.leave()
+    assert "`edgespec chat --continue` goes on with this conversation" in chat.seen
     listed = edgespec_cli("chat", "--list").stdout.splitlines()
-    assert listed[1].split()[1:] == ["toy.gguf", "6", "hello"]
+    assert listed[1].split()[1:] == ["toy.gguf", "8", "hello"]
+
+
+def test_where_nothing_is_kept_the_chat_says_so_first(terminal, edgespec_cli):
+    chat = terminal("chat", "-m", "toy.gguf", "--no-save")
+    chat.expect("this conversation is not kept: --no-save says so")
+    chat.leave()
+    assert "goes on with this conversation" not in chat.seen
+    (edgespec_cli.folder / "state").write_text("a file where a folder should be")
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect("this conversation is not kept: [^;]*;[^;]*; /save FILE takes another place")
+    chat.goes_on()
+    chat.leave()
+    assert "not kept" not in chat.seen
+    assert "goes on with this conversation" not in chat.seen
 
 
 def test_ctrl_c_in_run_ends_with_130(terminal):
