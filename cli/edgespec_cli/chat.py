@@ -92,7 +92,8 @@ def chat(ctx: click.Context) -> int:
 
 def _list() -> int:
     if rows := kept_chats.rows():
-        table(("name", "model", "messages", "begins with"), rows)
+        titles = ("name", "model", "messages", "begins with")
+        table(titles, rows, drop=("messages", "model"), wrap=("begins with",))
     else:
         say("no conversation is kept yet; `edgespec chat` begins one", err=True)
     return 0

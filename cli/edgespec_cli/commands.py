@@ -88,6 +88,8 @@ def _spec(talk: Conversation, rest: str) -> None:
 def _think(talk: Conversation, rest: str) -> None:
     if rest not in ("", "on", "off"):
         raise click.UsageError(f"/think takes on or off, got {rest!r}")
+    if not talk.engine.answer_format.reasoning:
+        raise click.UsageError("this model answers without thinking, so /think changes nothing")
     if rest == "off" and not talk.chat.may_skip_reasoning:
         raise click.UsageError("this model has no switch for thinking, so it cannot be turned off")
     talk.reasoning = {"reasoning_budget": 0} if rest == "off" else {}

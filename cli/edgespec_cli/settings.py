@@ -9,6 +9,13 @@ import click
 from .arguments import SETTINGS, sampling_arguments
 from .habits import SPELLINGS
 
+_KINDS = {  # of values, by their types: in words, and an example
+    "float": ("a number", "0.7"),
+    "float range": ("a number of seconds", "30"),
+    "integer": ("a whole number", "40"),
+    "boolean": ("on or off", "on"),
+}
+
 
 def listed(sampling: dict[str, Any]) -> list[str]:
     """Return a line for each setting: its name and its value."""
@@ -45,6 +52,13 @@ def _value(param: click.Option, text: str) -> Any:
     try:
         return param.type_cast_value(click.get_current_context(), given)
     except click.BadParameter as error:
+        words = getattr(param.type, "name", "")
+        if words in _KINDS and "is not a valid" in error.message:
+            kind, example = _KINDS[words]
+            raise click.UsageError(
+                f"/set {_name(param)} takes {kind}, got {text!r}; type for example "
+                f"/set {_name(param)} {example}, or /set {_name(param)} default"
+            ) from None
         raise click.UsageError(f"/set {_name(param)}: {error.message}") from None
 
 

@@ -87,7 +87,7 @@ def test_exit_leaves_and_a_double_slash_is_text(edgespec_cli):
         ("/stat", "unknown command /stat; did you mean '/stats'?"),
         ("/xyzzy", "known: /help, /stats, /continue, /retry, /set, /model, /spec, /think, "),
         ("/spec maybe", "/spec takes on or off"),
-        ("/set temp warm", "/set temp: 'warm' is not a valid float"),
+        ("/set temp warm", "/set temp takes a number, got 'warm'; type for example /set temp 0.7"),
         ("/set time-limit -1", "/set time-limit: -1.0 is not in the range x>=0"),
         ("/set temp -1", "temperature must be"),
         ("/set tempp 1", "there is no setting 'tempp'; did you mean 'temp'?"),
@@ -195,7 +195,7 @@ def test_save_and_load_carry_everything(edgespec_cli):
     loaded = edgespec_cli.chat("/load c.json", "count", "system?")
     assert loaded.stdout == "2\nHm.\n"
     assert "2 messages from c.json" in loaded.stderr
-    assert "sampling as saved: {'temperature': 0.5" in loaded.stderr
+    assert "sampling as saved: temp 0.5" in loaded.stderr
     assert [p.name for p in edgespec_cli.folder.glob(".c.json*")] == []
 
 

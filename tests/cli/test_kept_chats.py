@@ -8,6 +8,7 @@ import stat
 import subprocess
 
 import pytest
+from rich.console import Console
 
 from edgespec_cli import kept_chats
 
@@ -304,3 +305,13 @@ def test_results_without_an_answer_are_kept_too(robot_cli):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"messages": messages[:3]}))
     assert messages[2]["role"] == "tool"
     assert "3 messages from" in robot_cli("chat", "--continue", input="hello\n").stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_names_stay_whole_in_a_narrow_list(edgespec_cli, chats, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    keep(edgespec_cli, "a long question of many words, so that the last column has to be broken")
+    monkeypatch.setattr("edgespec_cli.render.console", lambda: Console(force_terminal=True))
+    listed = edgespec_cli("chat", "--list").stdout
+    assert names(chats)[0] in listed
+    assert max(map(len, listed.splitlines())) <= columns
