@@ -150,11 +150,12 @@ def _set(talk: Conversation, rest: str) -> None:
     from . import settings
 
     rest = rest.removeprefix("parameter ").strip()  # as Ollama has it
+    defaults = talk.engine.sampling.params({})
     if not rest:
-        for line in settings.listed(talk.sampling):
+        for line in settings.listed(talk.sampling, defaults):
             talk.screen.remark(line, indent=19)
         return
-    talk.sampling, line = settings.change(talk.sampling, rest)
+    talk.sampling, line = settings.change(talk.sampling, rest, defaults)
     talk.screen.remark(line, indent=19)
 
 

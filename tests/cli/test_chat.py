@@ -117,10 +117,7 @@ def test_every_sampling_setting_can_be_set(edgespec_cli):
     listed = edgespec_cli.chat("/set", args=["-q"]).stderr.splitlines()
     assert {f"--{line.split()[0]}" for line in listed} <= options
     assert len(listed) == len(SETTINGS)
-    assert (
-        listed[0]
-        == "temp               the default, the model's own, as with top-k to frequency-penalty"
-    )
+    assert listed[0] == "temp               0, the default"
     values = {
         "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",
         "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "n-predict": "5",

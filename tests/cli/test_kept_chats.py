@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -311,7 +312,9 @@ def test_results_without_an_answer_are_kept_too(robot_cli):
 def test_names_stay_whole_in_a_narrow_list(edgespec_cli, chats, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     keep(edgespec_cli, "a long question of many words, so that the last column has to be broken")
-    monkeypatch.setattr("edgespec_cli.render.console", lambda: Console(force_terminal=True))
-    listed = edgespec_cli("chat", "--list").stdout
+    console = Console(force_terminal=True, color_system=None, file=io.StringIO())
+    monkeypatch.setattr("edgespec_cli.render.console", lambda: console)
+    edgespec_cli("chat", "--list")
+    listed = console.file.getvalue()
     assert names(chats)[0] in listed
     assert max(map(len, listed.splitlines())) <= columns
