@@ -311,6 +311,7 @@ def test_results_without_an_answer_are_kept_too(robot_cli):
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_names_stay_whole_in_a_narrow_list(edgespec_cli, chats, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
+    edgespec_cli.model = edgespec_cli.model.rename("Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf")
     keep(edgespec_cli, "a long question of many words, so that the last column has to be broken")
     console = Console(force_terminal=True, color_system=None, file=io.StringIO())
     monkeypatch.setattr("edgespec_cli.render.console", lambda: console)
