@@ -318,4 +318,5 @@ def test_names_stay_whole_in_a_narrow_list(edgespec_cli, chats, monkeypatch, col
     edgespec_cli("chat", "--list")
     listed = console.file.getvalue()
     assert names(chats)[0] in listed
+    assert ("Qwen2" in listed) == (edgespec_cli.model.name in listed) == (columns > 80)
     assert max(map(len, listed.splitlines())) <= columns
