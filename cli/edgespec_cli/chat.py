@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from . import errors, kept_chats, options, tools
 from .answer import TextSink, play
 from .arguments import endless_repetition, is_typed, reasoning_arguments, sampling_arguments
 from .commands import COMMANDS, Leave, perform
-from .conversation import Conversation, load
+from .conversation import Conversation, load, show_last
 from .loading import (
     fetch_all,
     measure_afterwards,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import edgespec
 
 HINT = "Ctrl-D or /exit leaves, /help lists the commands"
+_RETRY = "/retry sends your message again"
 _KEPT = "the model reads the results with your next message"
 
 
@@ -90,7 +92,8 @@ def chat(ctx: click.Context) -> int:
 
 def _list() -> int:
     if rows := kept_chats.rows():
-        table(("name", "model", "messages", "begins with"), rows)
+        titles = ("name", "model", "messages", "begins with")
+        table(titles, rows, drop=("messages", "model"), wrap=("begins with",))
     else:
         say("no conversation is kept yet; `edgespec chat` begins one", err=True)
     return 0
@@ -121,14 +124,19 @@ def converse(ctx: click.Context) -> int:
             suggestion=functools.partial(suggestion, engine, params),
         )
         talk.change_model = functools.partial(_change_model, talk, loaded)
+        remarks = load(talk, saved) if saved else []
         if saved:
-            for remark in load(talk, saved):
-                talk.screen.remark(remark)
             talk.sampling |= sampling  # what is given now replaces what was saved
             talk.chat.system = params["system"] or talk.chat.system
         save = params.get("save")  # which `run` does not have
         if save or (save is None and (interactive or continued)):
             talk.keeper = kept_chats.Keeper(saved if continued else None)
+        if interactive:
+            talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
+            _say_if_not_kept(talk)
+            show_last(talk)
+        for remark in remarks:
+            talk.screen.remark(remark)
         return _on_terminal(talk) if interactive else _piped(talk)
 
 
@@ -192,26 +200,39 @@ def _model_name(params: dict[str, Any], engine: edgespec.Engine) -> str:
     return model_reference(params)
 
 
+def _say_if_not_kept(talk: Conversation) -> None:
+    if talk.keeper is None:
+        talk.screen.remark("this conversation is not kept: --no-save says so")
+    elif refusal := talk.keeper.refusal():
+        talk.screen.remark(refusal)
+
+
 def _on_terminal(talk: Conversation) -> int:
-    talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")
-    for line in _typed(line_reader(COMMANDS), talk):
+    read, is_interrupted = line_reader(COMMANDS)
+    for line in _typed(read, talk):
         if line.strip().lower() in ("exit", "quit"):
             break
         try:
             with no_echo():
+                if is_interrupted():
+                    talk.unanswered = _message(line) or talk.unanswered
+                    raise KeyboardInterrupt
                 take(talk, line)
         except Leave:
             break
-        except KeyboardInterrupt:  # the second one: the answer did not end by itself
-            talk.screen.remark("interrupted")
+        except KeyboardInterrupt:  # before the answer, or the second one: it did not end by itself
+            again = f": {_RETRY}" if talk.unanswered else ""
+            talk.screen.remark(f"interrupted{again}")
+    if talk.keeper and talk.keeper.has_kept:
+        talk.screen.remark("`edgespec chat --continue` goes on with this conversation")
     return 0
 
 
-def _typed(read: Callable[[str], str], talk: Conversation) -> Iterator[str]:
-    """Yield what the user types, until Ctrl-D; a message without an answer is in the line again."""
+def _typed(read: Callable[[], str], talk: Conversation) -> Iterator[str]:
+    """Yield what the user types, until Ctrl-D."""
     while True:
         try:
-            yield read(talk.unanswered)
+            yield read()
         except KeyboardInterrupt:
             talk.screen.remark(HINT)
         except EOFError:
@@ -241,12 +262,11 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
     Errors are shown, and the conversation goes on.
     """
-    text = line.strip()
     try:
-        if text.startswith("/") and not text.startswith("//"):
-            return 0, perform(talk, text)
-        if text:
-            return 0, answer(talk, text[1:] if text.startswith("//") else line.strip("\n"))
+        if message := _message(line):
+            return 0, answer(talk, message)
+        if line.strip():
+            return 0, perform(talk, line.strip())
     except (BrokenPipeError, Leave):
         raise
     except Exception as error:
@@ -258,17 +278,32 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
     return 0, False
 
 
+def _message(line: str) -> str:
+    """Return the message of a line, "" for a command or an empty line."""
+    text = line.strip()
+    if text.startswith("//"):
+        return text[1:]
+    return line.strip("\n") if text and not text.startswith("/") else ""
+
+
 def answer(talk: Conversation, text: str) -> bool:
     """Send a message and show the answer; return whether Ctrl-C ended it.
 
     The message is kept before it is answered, so that a killed program does not lose it.
     """
     talk.unanswered = text
-    if talk.keeper:
-        talk.keeper.keep(talk)
+    _keep(talk)
     events = talk.chat.stream(text, **talk.settings())
-    again = "is in the input line again" if talk.screen.terminal else "is not part of the chat"
-    return _turn(talk, events, f"your message {again}")
+    return _turn(
+        talk, events, _RETRY if talk.screen.terminal else "your message is not part of the chat"
+    )
+
+
+def retry(talk: Conversation) -> bool:
+    """Send the message again that has no answer; return whether Ctrl-C ended the answer."""
+    if not talk.unanswered:
+        raise click.UsageError("there is no message without an answer; type one")
+    return answer(talk, talk.unanswered)
 
 
 def go_on(talk: Conversation) -> bool:
@@ -284,14 +319,28 @@ def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bo
 
     lost: what becomes of what was sent, if the answer does not begin.
     """
-    n_messages = len(talk.chat.messages)
     try:
         return _answered(talk, events, lost)
     finally:
-        if len(talk.chat.messages) > n_messages:
-            talk.unanswered = ""
-        if talk.keeper:
-            talk.keeper.keep(talk)
+        _keep(talk)
+
+
+def _keep(talk: Conversation, *, is_answering: bool = False) -> None:
+    if talk.keeper:
+        talk.keeper.keep(talk, is_answering=is_answering)
+
+
+def _kept(talk: Conversation, events: Iterator[edgespec.Event]) -> Iterator[edgespec.Event]:
+    """Yield the events of an answer, and keep it every few seconds: the program may be killed."""
+    with contextlib.closing(events):  # type: ignore[type-var]
+        kept_at = time.monotonic()
+        for event in events:
+            if event.type == "token":
+                talk.unanswered = ""  # however the answer ends, the chat has its beginning
+            yield event
+            if event.type == "token" and time.monotonic() - kept_at >= kept_chats.EVERY_S:
+                _keep(talk, is_answering=True)
+                kept_at = time.monotonic()
 
 
 def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
@@ -328,7 +377,7 @@ def _shown(
 
     meter = LoadMeter()
     with TextSink(talk.screen) as sink:
-        completion, interrupted = play(talk.engine, events, sink)
+        completion, interrupted = play(talk.engine, _kept(talk, events), sink)
     has_begun = completion and (completion.token_ids or completion.finish_reason != "cancelled")
     if completion and has_begun:
         talk.count(completion)

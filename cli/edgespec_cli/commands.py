@@ -88,6 +88,8 @@ def _spec(talk: Conversation, rest: str) -> None:
 def _think(talk: Conversation, rest: str) -> None:
     if rest not in ("", "on", "off"):
         raise click.UsageError(f"/think takes on or off, got {rest!r}")
+    if not talk.engine.answer_format.reasoning:
+        raise click.UsageError("this model answers without thinking, so /think changes nothing")
     if rest == "off" and not talk.chat.may_skip_reasoning:
         raise click.UsageError("this model has no switch for thinking, so it cannot be turned off")
     talk.reasoning = {"reasoning_budget": 0} if rest == "off" else {}
@@ -135,7 +137,10 @@ def _save_over(talk: Conversation, rest: str) -> None:
 
 
 def _load(talk: Conversation, rest: str) -> None:
-    for remark in conversation.load(talk, _path("/load", rest)):
+    remarks = conversation.load(talk, _path("/load", rest))
+    if talk.screen.terminal:
+        conversation.show_last(talk)
+    for remark in remarks:
         talk.screen.remark(remark)
     if talk.keeper:
         talk.keeper.renew()
@@ -145,11 +150,12 @@ def _set(talk: Conversation, rest: str) -> None:
     from . import settings
 
     rest = rest.removeprefix("parameter ").strip()  # as Ollama has it
+    defaults = talk.engine.sampling.params({})
     if not rest:
-        for line in settings.listed(talk.sampling):
+        for line in settings.listed(talk.sampling, defaults):
             talk.screen.remark(line, indent=19)
         return
-    talk.sampling, line = settings.change(talk.sampling, rest)
+    talk.sampling, line = settings.change(talk.sampling, rest, defaults)
     talk.screen.remark(line, indent=19)
 
 
@@ -163,6 +169,12 @@ def _continue(talk: Conversation, rest: str) -> bool:
     from .chat import go_on  # which imports this module
 
     return go_on(talk)
+
+
+def _retry(talk: Conversation, rest: str) -> bool:
+    from .chat import retry
+
+    return retry(talk)
 
 
 def _exit(talk: Conversation, rest: str) -> None:
@@ -185,6 +197,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
     "/continue": (_continue, "", "go on with an answer that was cut"),
+    "/retry": (_retry, "", "send a message again that was not answered"),
     "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
     "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
     "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .arguments import SETTINGS
 from .render import Screen, counted
 from .render import name as shown
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .kept_chats import Keeper
 
 FORMAT, VERSION = "edgespec-chat", 1
+_MOST_SHOWN = 2000  # characters of an answer of earlier
 _MOST_BYTES = 256 << 20  # of a saved chat
 
 
@@ -131,10 +133,16 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
         ) from None
 
 
-def encoded(talk: Conversation, model: str, unanswered: str = "") -> bytes:
-    """Return a conversation with a model, and an unanswered message, as the JSON of its file."""
+def encoded(
+    talk: Conversation, model: str, unanswered: str = "", *, is_answering: bool = False
+) -> bytes:
+    """Return a conversation with a model, and an unanswered message, as the JSON of its file.
+
+    is_answering: its last answer is not complete yet.
+    """
     data = {"format": FORMAT, "version": VERSION, "model": model, "sampling": talk.sampling}
     data |= talk.chat.to_dict() | ({"unanswered": unanswered} if unanswered else {})
+    data |= {"is_answering": True} if is_answering else {}
     return (json.dumps(data, indent=2, default=list) + "\n").encode()
 
 
@@ -157,16 +165,44 @@ def load(talk: Conversation, path: Path) -> list[str]:
     talk.unanswered = unanswered(data)
     remarks = [f"{len(talk.chat.messages)} messages from {path}"]
     if talk.unanswered:
-        begin = textwrap.shorten(shown(talk.unanswered), 200, placeholder=" …")
-        remarks.append(f"its last message was not answered; send it again: {begin}")
+        begin = _beginning(talk.unanswered)
+        remarks.append(f"its last message was not answered; /retry sends it again: {begin}")
+    if data.get("is_answering") is True:
+        remarks.append(f"its last answer was not complete when the program ended; {_rest(talk)}")
     if data.get("model") != talk.model:
         saved_with = shown(str(data.get("model")))
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
     if sampling != talk.sampling:
         talk.sampling = sampling
-        remarks.append(f"sampling as saved: {sampling or talk.sampled()}")
+        names = {name.replace("_", "-"): field for name, field in SETTINGS.items()}
+        own = [f"{name} {sampling[each]}" for name, each in names.items() if each in sampling]
+        remarks.append(f"sampling as saved: {', '.join(own) or talk.sampled()}")
     talk.last, talk.has_said_why = None, False
     return remarks
+
+
+def _rest(talk: Conversation) -> str:
+    """Return how to get the rest of the last answer."""
+    if talk.chat.messages and talk.chat.messages[-1].get("reasoning_content"):
+        return "ask for the rest, or ask again"  # an answer with reasoning cannot be gone on with
+    return "/continue goes on with it"
+
+
+def show_last(talk: Conversation) -> None:
+    """Show the last message of the user, and what was answered to it."""
+    said = talk.chat.messages
+    begin = max((i for i, each in enumerate(said) if each["role"] == "user"), default=len(said))
+    for each in said[begin:]:
+        if each["role"] == "user":
+            talk.screen.remark(f"> {_beginning(each['content'])}")
+        elif each["role"] == "assistant" and each["content"]:
+            is_long = len(each["content"]) > _MOST_SHOWN
+            talk.screen.text("… " * is_long + each["content"][-_MOST_SHOWN:])
+            talk.screen.end_line()
+
+
+def _beginning(text: str) -> str:
+    return textwrap.shorten(shown(text), 200, placeholder=" …")
 
 
 def unanswered(data: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Conversations that are kept on this disk: `edgespec chat --continue`, `--list` and `--delete`.
 
-Each is a file of the folder `chats` in the user's folder for state, written anew with each message
-and after each answer.
+Each is a file of the folder `chats` in the user's folder for state, written anew with each message,
+every few seconds while it is answered, and after the answer.
 Files that are named otherwise, links and pipes are left alone.
 """
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST, MOST_BYTES = 100, 64 << 20  # the oldest go first
+EVERY_S = 3.0  # seconds between two writes while an answer comes
 _LARGEST = 16 << 20  # bytes of one
+_ELSEWHERE = "/save FILE takes another place"
 _NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -131,24 +133,42 @@ class Keeper:
         """Leave the file as it is: what is kept from now on is another conversation."""
         self._path, self._is_off = None, False
 
-    def keep(self, talk: Conversation) -> None:
-        """Write the conversation; what goes wrong is said once, and the chat goes on."""
-        if self._is_off or not (talk.chat.messages or talk.unanswered):
+    @property
+    def has_kept(self) -> bool:
+        """Whether the conversation is on the disk now."""
+        return bool(self._path and _stamp(self._path))
+
+    def refusal(self) -> str:
+        """Return why nothing can be kept, and what to do, "" if it can be; it is said once."""
+        from edgespec import kept_files
+
+        refusal = kept_files.refusal(folder())
+        self._has_failed = bool(refusal)
+        return f"this conversation is not kept: {refusal}; {_ELSEWHERE}" if refusal else ""
+
+    def keep(self, talk: Conversation, *, is_answering: bool = False) -> None:
+        """Write the conversation; what goes wrong is said once, and the chat goes on.
+
+        is_answering: its last answer is not complete yet.
+        """
+        if self._is_off or not (talk.chat.to_dict()["messages"] or talk.unanswered):
             return
         try:
-            self._write(talk)
+            self._write(talk, is_answering)
         except OSError as error:
             if not self._has_failed:
                 talk.screen.remark(
                     f"this conversation is not kept: {folder()} cannot be written "
-                    f"({error.strerror or error}); /save FILE takes another place"
+                    f"({error.strerror or error}); {_ELSEWHERE}"
                 )
             self._has_failed = True
 
-    def _write(self, talk: Conversation) -> None:
+    def _write(self, talk: Conversation, is_answering: bool) -> None:
         from edgespec import kept_files
 
-        data = conversation.encoded(talk, _lasting(talk.model), talk.unanswered)
+        data = conversation.encoded(
+            talk, _lasting(talk.model), talk.unanswered, is_answering=is_answering
+        )
         if len(data) > _LARGEST:
             raise OSError(0, f"it has {len(data)} bytes, at most {_LARGEST} are kept")
         if self._path and _stamp(self._path) is None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 import cloup
+from click.core import ParameterSource
 
 from .parameters import (
     KeyValueType,
@@ -28,7 +29,17 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
     """Declare an option that EDGESPEC_<LONG NAME> sets as well, which --help says."""
     flag = next(name for name in names if name.startswith("--")).partition("/")[0]
     variable = "EDGESPEC_" + flag[2:].upper().replace("-", "_")
-    return cloup.option(*names, envvar=variable, show_envvar=True, **settings)
+    return cloup.option(*names, cls=_Option, envvar=variable, show_envvar=True, **settings)
+
+
+class _Option(cloup.Option):
+    """An option whose errors name its environment variable where the value came from there."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the names of the option, and the variable if that is what is wrong."""
+        hint = super().get_error_hint(ctx)  # type: ignore[arg-type]
+        is_set = ctx and ctx.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT
+        return hint if is_set else hint.partition(" (env var")[0]
 
 
 def pass_params(command: F) -> F:

@@ -92,16 +92,18 @@ def history_file() -> Path:
     return state_folder() / "history"
 
 
-def line_reader(commands: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line. It is given
-    the text that is in the line already.
+def line_reader(commands: Iterable[str]) -> tuple[Callable[[], str], Callable[[], bool]]:
+    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line; and one that
+    returns whether Ctrl-C was pressed after that Enter, while the terminal took it for a letter.
 
-    The function raises EOFError for Ctrl-D. Ctrl-C clears what was typed, and raises
+    The first raises EOFError for Ctrl-D. Ctrl-C clears what was typed, and raises
     KeyboardInterrupt if nothing was.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.keys import Keys
 
     keys = KeyBindings()
 
@@ -123,16 +125,23 @@ def line_reader(commands: Iterable[str]) -> Callable[[str], str]:
         reserve_space_for_menu=0,
     )
 
-    def read(text: str) -> str:
+    def read() -> str:
         while True:
             try:
-                return session.prompt("> ", default=text)
+                return session.prompt("> ")
             except KeyboardInterrupt:
                 if not session.default_buffer.text:
                     raise
-                text = ""
 
-    return read
+    def is_interrupted() -> bool:
+        typed = get_typeahead(session.input)
+        if sys.platform != "win32":
+            typed += session.input.read_keys()
+        rest = [press for press in typed if press.key != Keys.ControlC]
+        store_typeahead(session.input, rest)  # the next line begins with it
+        return len(rest) < len(typed)
+
+    return read, is_interrupted
 
 
 def _checked(path: Path) -> bytes:

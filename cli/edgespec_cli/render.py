@@ -225,14 +225,15 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
     that it was not.
     """
     stats = completion.stats
+    if not completion.token_ids and completion.finish_reason == "cancelled":
+        return "cancelled before its first token"
     reason: str = completion.finish_reason
-    counts = stats.num_draft_tokens and reason != "repetition"  # which is drafted all too easily
     parts = [counted(stats.num_emitted_tokens, "token")]
     if stats.tokens_per_second > 0:
-        gain = stats.speedup if counts else None
+        gain = stats.speedup if reason != "repetition" else None  # it is drafted all too easily
         times = f", {gain:.2f} times as fast as without speculation" if gain else ""
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s{times}")
-    if counts:
+    if stats.num_draft_tokens:
         parts.append(
             f"{stats.mean_acceptance_length:.2f} tokens a step, {stats.draft_acceptance_rate:.0%} "
             f"of {stats.num_draft_tokens} drafted tokens accepted"

@@ -166,7 +166,9 @@ def _text(ctx: click.Context, screen: Screen) -> int:
             screen.remark(f"note: {told}", stderr=True)
         if completion and not ctx.params["quiet"]:
             screen.remark(figures(completion, others_of(meter)), stderr=True)
-            screen.remark(f"sampling: {engine.sampling.describe(sampling)}", stderr=True)
+            if completion.token_ids:
+                told = engine.sampling.describe(sampling)
+                screen.remark(f"sampling: {told}", stderr=True)
             if said := advice(completion):
                 screen.remark(said, stderr=True)
             if told := suggestion(engine, ctx.params):

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .arguments import SETTINGS, sampling_arguments
 from .habits import SPELLINGS
 
+if TYPE_CHECKING:
+    import edgespec
 
-def listed(sampling: dict[str, Any]) -> list[str]:
+_KINDS = {  # of values, by their types: in words, and an example
+    "float": ("a number", "0.7"),
+    "float range": ("a number of seconds", "30"),
+    "integer": ("a whole number", "40"),
+    "boolean": ("on or off", "on"),
+}
+
+
+def listed(sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> list[str]:
     """Return a line for each setting: its name and its value."""
-    return [line(param, sampling) for param in _options()]
+    return [line(param, sampling, defaults) for param in _options()]
 
 
-def line(param: click.Option, sampling: dict[str, Any]) -> str:
-    """Return a setting's name and its value."""
-    value = sampling.get(SETTINGS[str(param.name)])
-    if value is None:
+def line(param: click.Option, sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> str:
+    """Return a setting's name and its value. defaults: of requests that name nothing."""
+    value = sampling.get(field := SETTINGS[str(param.name)])
+    default = getattr(defaults, field)
+    if value is None and isinstance(default, float | int) and not isinstance(default, bool):
+        value = f"{default:g}, the default"
+    elif value is None:
         default = param.show_default if isinstance(param.show_default, str) else ""
         value = "the default" + (f", {default}" if default else "")
     return f"{_name(param):<18} {value}"
 
 
-def change(sampling: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
+def change(
+    sampling: dict[str, Any], text: str, defaults: edgespec.SamplingParams
+) -> tuple[dict[str, Any], str]:
     """Return settings with the change that `text` asks for, and the line of what was changed.
 
     text: a name and a value, "default" for none of one's own. Raises UsageError.
@@ -32,12 +47,12 @@ def change(sampling: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
     name, _, value = text.partition(" ")
     param, value = _option(name), value.strip()
     if not value:
-        return sampling, line(param, sampling)
+        return sampling, line(param, sampling, defaults)
     field = SETTINGS[str(param.name)]
     changed = {key: each for key, each in sampling.items() if key != field}
     if value != "default":
         changed |= sampling_arguments({str(param.name): _value(param, value)})
-    return changed, line(param, changed)
+    return changed, line(param, changed, defaults)
 
 
 def _value(param: click.Option, text: str) -> Any:
@@ -45,6 +60,13 @@ def _value(param: click.Option, text: str) -> Any:
     try:
         return param.type_cast_value(click.get_current_context(), given)
     except click.BadParameter as error:
+        words = getattr(param.type, "name", "")
+        if words in _KINDS and "is not a valid" in error.message:
+            kind, example = _KINDS[words]
+            raise click.UsageError(
+                f"/set {_name(param)} takes {kind}, got {text!r}; type for example "
+                f"/set {_name(param)} {example}, or /set {_name(param)} default"
+            ) from None
         raise click.UsageError(f"/set {_name(param)}: {error.message}") from None
 
 

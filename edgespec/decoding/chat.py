@@ -62,6 +62,7 @@ class Chat:
         self.tools = tools
         self.messages: list[Message] = []
         self._answered: tuple[Message, str] | None = None  # the last answer, and its whole text
+        self._running: tuple[list[Message], Reading] | None = None  # what was sent, and its answer
 
     @property
     def system(self) -> str | None:
@@ -167,8 +168,8 @@ class Chat:
         self._context.reset()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the conversation, for JSON."""
-        return {"system": self._system, "messages": [dict(m) for m in self.messages]}
+        """Return the conversation, for JSON; of an answer that is running, what was shown of it."""
+        return {"system": self._system, "messages": [dict(m) for m in self._said()]}
 
     def load_dict(self, saved: dict[str, Any]) -> None:
         """Take over a conversation from `to_dict`.
@@ -184,6 +185,14 @@ class Chat:
         self.reset()
         self._system = system
         self.messages = messages
+
+    def _said(self) -> list[Message]:
+        """Return the messages, with an answer that is running as far as it was shown."""
+        if self._running is None or not self._running[1].ids:
+            return self.messages
+        added, reading = self._running
+        before = self.messages if reading.begun is None else self.messages[:-1]
+        return [*before, *added, reading.so_far()]
 
     def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
         """Return what the chat and one answer ask for; None if all of an answer is text.
@@ -256,6 +265,7 @@ class Chat:
     ) -> Generator[Event, None, None]:
         if fitted.n_dropped > self.n_dropped:
             yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
+        self._running = (added, reading)
         try:
             for event in events:
                 shown = reading.take(event)
@@ -267,6 +277,7 @@ class Chat:
                 self._remember(added, fitted, reading)
 
     def _remember(self, added: list[Message], fitted: Fitted, reading: Reading) -> None:
+        self._running = None
         if not reading.ids:
             return
         message, said = reading.message(), (reading.begun or "") + reading.said

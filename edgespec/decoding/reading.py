@@ -52,6 +52,12 @@ class Reading:
         shown = event._replace(text=content, parts=tuple(parts))
         return shown._replace(completion=self._completed(whole, self._reader)) if whole else shown
 
+    def so_far(self) -> messages.Message:
+        """Return what has been read as a message, without calls; the answer goes on."""
+        if self._reader is None:
+            return self.message()
+        return messages.answer(self._reader.content, self._reader.reasoning)
+
     def message(self) -> messages.Message:
         """Return the answer as a message of the conversation."""
         reader = self._reader

@@ -24,6 +24,7 @@ from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
 
+_READ_BY_CPU = 128  # tokens
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
 
@@ -139,9 +140,12 @@ class LocalVerifier:
 
     @property
     def _step(self) -> int:
-        """Tokens of a prompt that are evaluated together, with room for a draft."""
+        """Tokens of a prompt that are evaluated together, with room for a draft. A CPU reads few at
+        a time as fast as many, and there the user sees sooner how far it is.
+        """
         can = self._model.capabilities
-        return max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+        most = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+        return most if self._is_on_gpu else min(most, _READ_BY_CPU)
 
     def _n_tapped(self) -> int:
         """Return how many of a prompt's last tokens have to have hidden states, 0 if all may.

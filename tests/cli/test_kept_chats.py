@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import subprocess
 
 import pytest
+from rich.console import Console
 
 from edgespec_cli import kept_chats
 
@@ -62,9 +64,34 @@ def test_what_was_said_before_the_program_was_killed_is_there(edgespec_cli, prog
     listed = edgespec_cli("chat", "--list").stdout.splitlines()
     assert listed[1].split()[1:] == ["toy.gguf", "2", "hello"]
     went_on = edgespec_cli("chat", "--continue", input="count\n")
-    assert "its last message was not answered; send it again: slow\n" in went_on.stderr
+    assert "its last message was not answered; /retry sends it again: slow\n" in went_on.stderr
     assert went_on.stdout == "2\n"
-    assert "send it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
+    assert "sends it again" not in edgespec_cli("chat", "--continue", input="count\n").stderr
+
+
+def test_what_was_shown_of_an_answer_is_kept_before_its_end(edgespec_cli, chats, monkeypatch):
+    kept = []
+
+    def copy(sink, event):
+        kept.extend(path.read_bytes() for path in chats.iterdir())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_chats, "EVERY_S", 0)
+        patch.setattr("edgespec_cli.answer.TextSink.token", copy)
+        keep(edgespec_cli, "hello")
+    (path,) = chats.iterdir()
+    asked, said = json.loads(kept[0]), [m["content"] for m in json.loads(kept[5])["messages"]]
+    assert (asked["unanswered"], asked["messages"]) == ("hello", [])
+    assert said == ["hello", "Hi, w"]
+    assert "is_answering" not in json.loads(path.read_bytes())
+    path.write_bytes(kept[5])  # as if the program had been killed then
+    row = edgespec_cli("chat", "--list").stdout.splitlines()[1]
+    assert row.split()[1:] == ["toy.gguf", "2", "hello"]
+    went_on = edgespec_cli("chat", "--continue", input="/continue\n/retry\n")
+    assert "its last answer was not complete when the program ended; /continue" in went_on.stderr
+    assert "there is no message without an answer" in went_on.stderr
+    said = json.loads(path.read_bytes())["messages"]
+    assert [each["content"] for each in said] == ["hello", "Hi, what can I do?"]
 
 
 def test_a_first_message_is_kept_before_it_is_answered(edgespec_cli, monkeypatch):
@@ -279,3 +306,17 @@ def test_results_without_an_answer_are_kept_too(robot_cli):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"messages": messages[:3]}))
     assert messages[2]["role"] == "tool"
     assert "3 messages from" in robot_cli("chat", "--continue", input="hello\n").stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_names_stay_whole_in_a_narrow_list(edgespec_cli, chats, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    edgespec_cli.model = edgespec_cli.model.rename("Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf")
+    keep(edgespec_cli, "a long question of many words, so that the last column has to be broken")
+    console = Console(force_terminal=True, color_system=None, file=io.StringIO())
+    monkeypatch.setattr("edgespec_cli.render.console", lambda: console)
+    edgespec_cli("chat", "--list")
+    listed = console.file.getvalue()
+    assert names(chats)[0] in listed
+    assert ("Qwen2" in listed) == (edgespec_cli.model.name in listed) == (columns > 80)
+    assert max(map(len, listed.splitlines())) <= columns

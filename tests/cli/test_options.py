@@ -195,3 +195,10 @@ def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
 def test_acceptance_rules_are_those_of_the_library():
     option = next(p for p in cli.commands["run"].params if p.name == "acceptance")
     assert tuple(option.type.choices) == get_args(Acceptance)
+
+
+def test_an_error_names_the_variable_only_where_the_value_came_from_it(edgespec_cli):
+    typed = edgespec_cli.run("--temp", "warm", "hello")
+    assert (typed.exit_code, "env var" in typed.stderr) == (2, False)
+    assert "'--temp': 'warm'" in typed.stderr
+    assert "EDGESPEC_TEMP" in edgespec_cli.run("hello", env={"EDGESPEC_TEMP": "warm"}).stderr

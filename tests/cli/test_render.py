@@ -69,9 +69,13 @@ def test_the_gain_is_said_in_plain_words():
 
 def test_an_answer_that_repeats_itself_is_not_praised():
     line = figures(drafted("repetition"))
-    assert line.startswith("40 tokens · 19.5 tokens/s · first token after 0.20 s")
+    assert line.startswith("40 tokens · 19.5 tokens/s · 2.00 tokens a step, 67% of 30 drafted")
     assert "times" not in line
-    assert "accepted" not in line
+
+
+def test_an_answer_that_never_began_has_no_figures():
+    nothing = edgespec.Completion("", (), "cancelled", None, edgespec.Stats(), None)
+    assert figures(nothing) == "cancelled before its first token"
 
 
 def test_lines_are_wrapped_at_words_and_names_stay_whole():

@@ -16,6 +16,7 @@ import time
 
 import pytest
 
+from edgespec_cli import kept_chats
 from edgespec_cli.answer import CtrlC
 from edgespec_cli.render import Status
 from tests.helpers.selection import first
@@ -186,6 +187,19 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal):
     assert "Traceback" not in chat.seen
 
 
+def test_ctrl_c_right_after_enter_ends_the_question(terminal):
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect(PROMPT)
+    chat.type("slow\r\x03")
+    chat.expect("interrupted: /retry sends your message again")
+    assert "slow" not in chat.expect(PROMPT)  # the line is empty
+    chat.type("/retry\r")
+    chat.expect("tick tick")
+    chat.type("\x03")
+    chat.expect("cancelled")
+    chat.leave()
+
+
 def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(terminal):
     chat = terminal("run", "toy.gguf", "-n", "120")  # without a prompt it is a chat
     chat.say("slow")
@@ -228,14 +242,16 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.goes_on()
     chat.say("slow")
     chat.expect("tick tick")
+    (path,) = kept_chats.stored()
+    while b"tick" not in path.read_bytes():
+        chat.expect("tick")
     chat.close()
     chat = terminal("chat", "--continue")
-    chat.expect("2 messages from")
-    chat.expect("not answered; send it again: slow")
-    chat.expect(PROMPT)
-    chat.type("\x03")  # it is in the input line again, and goes
+    chat.expect("> slow.*\r\ntick.*\r\n")
+    chat.expect("4 messages from")
+    chat.expect("not complete when the program ended; /continue goes on with it")
     chat.say("count")
-    chat.expect("2\r\n")
+    chat.expect("3\r\n")
     chat.say("slow")
     chat.expect("tick tick")
     chat.type("\x03")
@@ -243,8 +259,23 @@ def test_what_was_said_before_the_program_was_killed_goes_on(terminal, edgespec_
     chat.expect("tick tick")
     chat.type("\x03")
     chat.leave()
+    assert "`edgespec chat --continue` goes on with this conversation" in chat.seen
     listed = edgespec_cli("chat", "--list").stdout.splitlines()
-    assert listed[1].split()[1:] == ["toy.gguf", "6", "hello"]
+    assert listed[1].split()[1:] == ["toy.gguf", "8", "hello"]
+
+
+def test_where_nothing_is_kept_the_chat_says_so_first(terminal, edgespec_cli):
+    chat = terminal("chat", "-m", "toy.gguf", "--no-save")
+    chat.expect("this conversation is not kept: --no-save says so")
+    chat.leave()
+    assert "goes on with this conversation" not in chat.seen
+    (edgespec_cli.folder / "state").write_text("a file where a folder should be")
+    chat = terminal("chat", "-m", "toy.gguf")
+    chat.expect("this conversation is not kept: [^;]*;[^;]*; /save FILE takes another place")
+    chat.goes_on()
+    chat.leave()
+    assert "not kept" not in chat.seen
+    assert "goes on with this conversation" not in chat.seen
 
 
 def test_ctrl_c_in_run_ends_with_130(terminal):

@@ -42,3 +42,10 @@ def test_only_a_template_with_a_switch_may_skip_reasoning(edgespec_cli):
         with edgespec.load(model, speculative_config={}) as engine:
             may[model] = engine.chat().may_skip_reasoning
     assert may == {"toy.gguf": False, "tools.gguf": False, "thinks.gguf": True}
+
+
+def test_a_model_that_cannot_think_says_so(edgespec_cli):
+    for line in ("/think", "/think off"):
+        said = edgespec_cli.chat(line)
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert "this model answers without thinking, so /think changes nothing" in said.stderr
