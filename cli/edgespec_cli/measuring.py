@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from edgespec.bench.workloads import Question
 
 T = TypeVar("T")
-_INSTALL = "pip install 'edgespec[bench]'"
 
 question_options = (
     option(
@@ -122,6 +121,8 @@ def need_matplotlib() -> None:
     """
     if _is_installed("matplotlib"):
         return
+    from edgespec.advice import install
+
     question = "--plot needs matplotlib, which is not installed; install it now?"
     if is_terminal(sys.stdin) and is_terminal(sys.stderr) and confirm(question):
         command = [sys.executable, "-m", "pip", "install", "matplotlib"]
@@ -129,14 +130,16 @@ def need_matplotlib() -> None:
         importlib.invalidate_caches()
     if not _is_installed("matplotlib"):
         raise click.UsageError(
-            f"--plot needs matplotlib, which is not installed; install it with: {_INSTALL}"
+            f"--plot needs matplotlib, which is not installed; install it with {install('bench')}"
         )
 
 
 def tell_missing() -> None:
     """Say before anything is measured if the report will have no intervals."""
+    from edgespec.advice import install
+
     if not _is_installed("scipy"):
-        errors.note(f"speedups are shown without intervals: install scipy with: {_INSTALL}")
+        errors.note(f"speedups are shown without intervals: install scipy with {install('bench')}")
 
 
 def _is_installed(module: str) -> bool:

@@ -260,16 +260,18 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
     from edgespec.device import BUSY
 
     if "costs are not measured yet" in stats.speculation:
+        from .arguments import advised
         from .loading import cannot_keep_costs
 
         if others > BUSY:
             return (
                 "speculation off: its costs cannot be measured while other programs use "
-                f"{others:.1f} cores; stop them, or run `edgespec tune --busy` once if they never "
-                "stop"
+                f"{others:.1f} cores; stop them, or run {advised('tune', '--busy')} once if they "
+                "never stop"
             )
         if refusal := cannot_keep_costs():
             return f"speculation off: its costs are not known and cannot be kept: {refusal}"
+        return f"speculation {stats.speculation}; {advised('tune')} measures them now"
     if stats.speculation.startswith("off"):
         return f"speculation {stats.speculation}"
     return f"nothing drafted ({stats.speculation})" if stats.speculation else "nothing drafted"

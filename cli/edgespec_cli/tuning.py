@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import model_arguments, refuse_typed
+from .arguments import advised, model_arguments, refuse_typed
 from .errors import FAILURE
 from .loading import cannot_keep_costs, fetch_all, model_reference, verifier_arguments
 from .options import json_option, model_options, option, pass_params, verifier_options
@@ -79,7 +79,7 @@ def _show(found: edgespec.Tuning) -> None:
     if found.busy and found.profile is None:
         say(
             f"nothing was measured: other programs use {found.others:.1f} cores; stop them and run "
-            "it again, or give --busy if they never stop",
+            f"it again, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
         return
@@ -102,7 +102,7 @@ def _show(found: edgespec.Tuning) -> None:
     if found.busy:
         say(
             f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
-            "else is running, or with --busy if they never stop",
+            f"else is running, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
     elif found.disturbed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import device
+from ..advice import install
 from ..errors import ConfigError
 
 FORMATS = ("md", "json", "jsonl", "csv")
@@ -217,6 +218,6 @@ def _pyplot() -> Any:
         import matplotlib.pyplot as plt
     except ImportError:
         raise ConfigError(
-            "a picture needs matplotlib; install it with: pip install 'edgespec[bench]'"
+            f"a picture needs matplotlib; install it with {install('bench')}"
         ) from None
     return plt

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..advice import install
 from ..types import Stats
 from .answers import Answer
 
@@ -119,8 +120,8 @@ def _interval_function() -> Interval | None:
         from scipy.stats import bootstrap
     except ImportError:
         logger.warning(
-            "speedups are shown without their intervals, which need scipy; install it with: "
-            "pip install 'edgespec[bench]'"
+            "speedups are shown without their intervals, which need scipy; install it with %s",
+            install("bench"),
         )
         return None
 

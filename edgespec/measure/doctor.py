@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..advice import command
 from ..config import EngineConfig, RemoteConfig, SamplingParams, build
 from ..errors import ConfigError, EdgeSpecError, EngineMissing, VerifierUnavailable
 from ..loading.connect import connected
@@ -53,7 +54,7 @@ def diagnose(
 
     def findings() -> Iterator[Finding]:
         busy = False
-        for finding in check_machine():
+        for finding in check_machine(command("tune", model, draft)):
             busy |= finding.subject == "load"
             yield finding
         if model is None:
@@ -117,7 +118,7 @@ def diagnose_verifier(
     remote = RemoteConfig(remote) if isinstance(remote, str) else remote
     found: list[Finding] = []
     try:
-        found += check_machine()
+        found += check_machine(command("tune", arguments.get("local"), draft or "auto"))
         with connected(remote, draft, **arguments) as parts:
             return list(verdict_first([*found, *check_verifier(parts, remote.url)]))
     except ConfigError:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..advice import command
 from ..backends.base import FileModel, Threaded, share_on_gpu
 from ..config import EngineConfig
 from ..costs.measuring import QUICK, timed
@@ -45,6 +46,7 @@ def check_model(
     given: the options that the user gave, which hold whatever `tune` has found. Raises ConfigError
     for impossible options.
     """
+    tune = command("tune", model, draft)
     try:
         info = inspect(model)
         yield _check_file(info)
@@ -61,14 +63,16 @@ def check_model(
         yield _check_placement(target)
         yield from check_single_tokens(target)
         if isinstance(target, Threaded):
-            yield _check_threads(target, budget.part(_THREADS_S))
-        finding, curve = check_profile(target, QUICK, budget)
+            yield _check_threads(target, budget.part(_THREADS_S), tune)
+        finding, curve = check_profile(target, QUICK, budget, tune)
         yield check_verdict(curve)
         yield finding
         if curve:
             yield check_widening(curve, info, target)
             wanted = draft_path(model, draft, config)
-            yield from check_draft(wanted, model, target, curve, config, draft_options, budget)
+            yield from check_draft(
+                wanted, model, target, curve, config, draft_options, budget, tune
+            )
         yield from check_temperature(temperature)
     except ConfigError:
         raise
@@ -120,7 +124,7 @@ def check_single_tokens(model: FileModel) -> Iterator[Finding]:
     )
 
 
-def _check_threads(model: Threaded, budget: Budget) -> Finding:
+def _check_threads(model: Threaded, budget: Budget, tune: str) -> Finding:
     """Compare the present number of threads with those that `tune` tries. One that is far ahead is
     used from now on: what is measured next would take as many times as long with the others.
     """
@@ -145,7 +149,7 @@ def _check_threads(model: Threaded, budget: Budget) -> Finding:
             "threads",
             f"{count(now, 'thread')} a token takes {usual[0]:.1f} ms, with "
             f"{best[1]} {best[0]:.1f} ms",
-            f"give -t {best[1]}, or leave -t out and run `edgespec tune`",
+            f"give -t {best[1]}, or leave -t out and run {tune}",
         )
     if len(counts) > 1 and len(tried) < 2:
         return Finding("note", "threads", f"{count(now, 'thread')}: no time to try another number")

@@ -146,7 +146,7 @@ def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_read(bench,
     done = bench("--plot", "out.png", "--questions", "nowhere")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--plot needs matplotlib, which is not installed" in done.stderr
-    assert "pip install 'edgespec[bench]'" in done.stderr
+    assert "pip install '.[bench]'" in done.stderr
 
 
 @pytest.mark.parametrize(("agrees", "works"), [(True, True), (True, False), (False, False)])
@@ -165,7 +165,7 @@ def test_on_a_terminal_matplotlib_is_offered(monkeypatch, installed, agrees, wor
     if works:
         measuring.need_matplotlib()
     else:
-        with pytest.raises(click.UsageError, match="pip install 'edgespec"):
+        with pytest.raises(click.UsageError, match=r"pip install '\.\[bench"):
             measuring.need_matplotlib()
     assert commands == ([["-m", "pip", "install", "matplotlib"]] if agrees else [])
     assert "install it now?" in asked[0]
@@ -175,7 +175,7 @@ def test_missing_intervals_are_told_before_anything_is_measured(bench, installed
     installed.remove("scipy")
     done = bench("--category", "poetry")
     assert done.exit_code == 2
-    assert "without intervals: install scipy with: pip install" in done.stderr
+    assert "without intervals: install scipy with `pip install" in done.stderr
 
 
 def test_the_time_left_is_known_from_the_first_answer_on():

@@ -233,7 +233,9 @@ def doctor(tune, monkeypatch):
                            name="m", architecture="toy", quantisation="F16", n_layer=1)  # fmt: skip
 
     def run(machine: SlowMachine, budget_s: float):
-        monkeypatch.setattr(doctors, "check_machine", lambda: [Finding("ok", "processor", "Z80")])
+        monkeypatch.setattr(
+            doctors, "check_machine", lambda tune: [Finding("ok", "processor", "Z80")]
+        )
         monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=machine.clock))
         monkeypatch.setattr(model_checks, "open_model", machine.open_model)
         monkeypatch.setattr(model_checks, "inspect", lambda _: info)
