@@ -8,8 +8,9 @@ import click
 import cloup
 
 from .arguments import advised, model_arguments, refuse_typed
-from .errors import FAILURE
+from .errors import FAILURE, told_in_json
 from .loading import cannot_keep_costs, fetch_all, model_reference, verifier_arguments
+from .measuring import tell_load
 from .options import json_option, model_options, option, pass_params, verifier_options
 from .render import counted, name, say, say_json, show, status, table
 
@@ -63,7 +64,9 @@ def tune(ctx: click.Context) -> int:
         say(f"forgotten: {counted(n, 'file')} of what was tuned and measured of {model}")
         return 0
     fetch_all(params, model, arguments["draft"])
-    with status() as line:
+    if params["busy"]:
+        tell_load()
+    with told_in_json(params["as_json"]), status() as line:
         found = edgespec.tune(
             model, budget_s=params["budget"], keep_busy=params["busy"], progress=line.show,
             **arguments,
@@ -226,7 +229,7 @@ def doctor(ctx: click.Context) -> int:
     params = ctx.params
     if params["draft_model"] and not (params["model"] or params["verifier"]):
         raise click.UsageError("-md names a draft model, but no target was given; add -m")
-    with status("checking") as line:
+    with told_in_json(params["as_json"]), status("checking") as line:
 
         def show(finding: edgespec.Finding) -> None:
             line.hide()
