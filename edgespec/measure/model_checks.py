@@ -91,7 +91,7 @@ def _check_file(info: ModelInfo) -> Finding:
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
     """Yield a finding if the weights and the cache hardly fit the free memory (in bytes)."""
     n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
-    needed = info.file_size + info.kv_bytes(n_ctx)
+    needed = info.memory(n_ctx)
     if free < 1.2 * needed:
         quantised = "" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) "
         yield Finding(
