@@ -110,7 +110,7 @@ def bench(ctx: click.Context) -> int:
             progress=progress,
         )
         answers, code = until_stopped(running, line, progress)
-        about = header(engine) | results(answers, progress) | others()
+        about = header(engine) | results(engine, answers, progress, line) | others()
     with uninterrupted():
         rows = summary.summary(answers)
         say_lines(reports.report(about, rows, form))

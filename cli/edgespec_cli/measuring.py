@@ -299,12 +299,24 @@ def header(engine: edgespec.Engine) -> dict[str, Any]:
     }
 
 
-def results(answers: Sequence[Answer], progress: Progress) -> dict[str, Any]:
-    """Return what a report says about the answers: how many, and whether drafts changed a text."""
-    from edgespec.bench import summary
+def results(
+    engine: edgespec.Engine, answers: Sequence[Answer], progress: Progress, line: Status
+) -> dict[str, Any]:
+    """Return what a report says about the answers: how many, and whether drafts changed a text, and
+    why; a run that was stopped does not ask the engine for that.
+    """
+    from edgespec.bench import parting
 
-    equal, of = summary.equal_texts(answers)
+    pairs = list(parting.greedy_pairs(answers))
+    of, equal = len(pairs), sum(plain.text == drafted.text for plain, drafted in pairs)
     texts = {"equal_texts": f"{equal} of {of} greedy answers, with and without drafts"}
+    if equal < of and not progress.stopped:
+        line.show("looking where texts with and without drafts part")
+        try:
+            texts["unequal_texts"] = parting.in_words(parting.partings(engine, answers))
+        except KeyboardInterrupt:  # what was measured is there all the same
+            texts["unequal_texts"] = "interrupted before it was known why"
+        line.hide()
     stopped = {"stopped": progress.stopped} if progress.stopped else {}
     return {"questions": progress.so_far, "answers": len(answers)} | stopped | (texts if of else {})
 

@@ -81,7 +81,12 @@ def peers(ctx: click.Context) -> int:
                 peers=started,
             )
             answers, code = until_stopped(running, line, progress)
-            about = header(engine) | {"peers": versions} | results(answers, progress) | cores()
+            about = (
+                header(engine)
+                | {"peers": versions}
+                | results(engine, answers, progress, line)
+                | cores()
+            )
     settings = {mode.name: dict(mode.settings) for mode in modes}
     with uninterrupted():
         rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]

@@ -160,5 +160,7 @@ class _Runner:
             gaps=gaps[1:],
             joules=None if before is None or after is None else after - before,
             text=completion.text,
+            prompt=prompt,
+            token_ids=completion.token_ids,
             **fields,
         )

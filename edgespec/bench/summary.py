@@ -56,22 +56,6 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     return rows
 
 
-def equal_texts(answers: Iterable[Answer]) -> tuple[int, int]:
-    """Return how many greedy answers have the same text with and without drafts, and of how many
-    that is known.
-    """
-    texts: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for answer in answers:
-        if not answer.temperature and answer.text is not None:
-            texts[answer.id, answer.mode].append(answer.text)
-    pairs = [
-        pair
-        for (id, mode), own in texts.items() if mode == "auto"
-        for pair in zip(own, texts.get((id, "plain"), ()), strict=False)
-    ]  # fmt: skip
-    return sum(drafted == plain for drafted, plain in pairs), len(pairs)
-
-
 def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answer]]:
     """Return answers by temperature, category and mode, each in the order in which it first came,
     but "plain" before the other modes and "auto" before those of peers.
