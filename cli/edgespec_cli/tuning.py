@@ -157,15 +157,19 @@ def _tried(choice: edgespec.Choice) -> str:
 def _show_widths(target: dict[str, Any]) -> None:
     """Show, for each cache length, t(1) in ms and t(n) of other widths as multiples of it."""
     shown = [(i, n) for i, n in enumerate(target["widths"]) if n in _SHOWN]
+    columns = (target[key] for key in ("lengths", "ms", "ratio", "guessed"))
     rows = [
-        (str(length), f"{ms[0]:.1f}", *(f"{ratio[i]:.2f}" for i, _ in shown[1:]))
-        for length, ms, ratio in zip(
-            target["lengths"], target["ms"], target["ratio"], strict=True
+        (
+            str(length), f"{'~' * guessed[0]}{ms[0]:.1f}",
+            *(f"{'~' * guessed[i]}{ratio[i]:.2f}" for i, _ in shown[1:]),
         )
-    ]  # fmt: skip
+        for length, ms, ratio, guessed in zip(*columns, strict=True)
+    ]  # fmt: skip  # fmt: skip
     ratios = [f"t({n})/t(1)" for _, n in shown[1:]]
     drop = [title for n in (24, 12, 6, 5, 3, 16, 2) if (title := f"t({n})/t(1)") in ratios]
     table(("cached", "t(1) ms", *ratios), rows, drop=drop)
+    if any(map(any, target["guessed"])):
+        say("~: a guess, no measured time: more tokens, or more before them, took less then")
 
 
 def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:

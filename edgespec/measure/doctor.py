@@ -61,7 +61,8 @@ def diagnose(
             yield from models_to_take()
             return
         budget, given = Budget(budget_s), draft_options or {}
-        for finding in check_model(model, draft, config, given, options, temperature, budget):
+        checks = check_model(model, draft, config, given, options, temperature, budget, busy)
+        for finding in checks:
             progress(f"checking the model: {finding.subject} done")
             yield _less_certain(finding) if busy else finding
 

@@ -70,6 +70,7 @@ def test_the_times_that_tune_shows_are_whole(width, capsys):
     target = {
         "widths": [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32], "lengths": [64, 4096],
         "ms": [[55.7] * 11, [155.7] * 11], "ratio": [[1.0] * 11, [12.34] * 11],
+        "guessed": [[False] * 11] * 2,
     }  # fmt: skip
     _show_widths(target)
     lines = plain(capsys.readouterr().out)
@@ -168,3 +169,13 @@ def test_what_the_doctor_says_is_whole(width, capsys):
     assert path in "".join(
         line.removeprefix("ok").replace("profiles", "").strip() for line in lines
     )
+
+
+def test_times_that_were_filled_in_are_shown_as_guesses(capsys):
+    rows = ((0.03, 0.06, 0.06, 0.09), (0.04, 0.06, 0.08, 0.12))
+    profile = Profile(Curve((64, 1024), (1, 2, 3, 4), rows))
+    _show(edgespec.Tuning("m.gguf", None, (), {}, profile, 1.0, None))
+    lines = capsys.readouterr().out.splitlines()
+    assert ["64", "30.0", "~2.00", "2.00", "3.00"] in [line.split() for line in lines]
+    assert ["1024", "40.0", "~1.50", "2.00", "3.00"] in [line.split() for line in lines]
+    assert any(line.startswith("~: a guess") for line in lines)
