@@ -99,6 +99,15 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def advised(command: str, *more: str) -> str:
+    """Return a command to advise, in backticks: it names the models that the present one names."""
+    from edgespec.advice import command as worded
+
+    context = click.get_current_context(silent=True)
+    given = context.params if context else {}
+    return worded(command, given.get("model"), given.get("draft_model") or "auto", *more)
+
+
 def forget_by_default(options: dict[str, Any]) -> None:
     """Draft from no documents and no earlier answers unless the options ask for that."""
     options["draft_memory"] = options.get("draft_memory") or "off"

@@ -17,11 +17,14 @@ from .measuring import (
     header,
     n_predict_option,
     need_matplotlib,
-    output_option,
+    output_form,
+    output_options,
     question_options,
     results,
     tell_missing,
+    uninterrupted,
     until_stopped,
+    whole_report,
     write_whole,
 )
 from .options import model_options, option, pass_params, speculation_options, verifier_options
@@ -53,7 +56,7 @@ from .replay import record, replay
 )
 @cloup.option_group(
     "Output",
-    output_option,
+    *output_options,
     option(
         "--plot",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -80,7 +83,7 @@ def bench(ctx: click.Context) -> int:
         return 0
     from edgespec.bench import reports, runner, summary
 
-    params, picture = ctx.params, ctx.params["plot"]
+    params, picture, form = ctx.params, ctx.params["plot"], output_form(ctx)
     if picture:
         if params["spec_type"] == "none":
             raise click.UsageError(
@@ -93,7 +96,12 @@ def bench(ctx: click.Context) -> int:
     forget_by_default(params)
     questions = chosen_questions(params)
     modes = runner.MODES[:1] if params["spec_type"] == "none" else runner.MODES
-    with opened(params, measured=True) as engine, beside_others() as others, status() as line:
+    with (
+        whole_report(form),
+        beside_others() as others,
+        opened(params, measured=True) as engine,
+        status() as line,
+    ):
         progress = Progress(line, "questions")
         running = runner.run(
             engine,
@@ -102,11 +110,12 @@ def bench(ctx: click.Context) -> int:
             progress=progress,
         )
         answers, code = until_stopped(running, line, progress)
-        about = header(engine) | results(answers, progress) | others()
-    rows = summary.summary(answers)
-    say_lines(reports.report(about, rows, params["output"]))
-    if picture:
-        write_whole(picture, reports.plot(picture.suffix[1:].lower(), about, rows))
+        about = header(engine) | results(engine, answers, progress, line) | others()
+    with uninterrupted():
+        rows = summary.summary(answers)
+        say_lines(reports.report(about, rows, form))
+        if picture:
+            write_whole(picture, reports.plot(picture.suffix[1:].lower(), about, rows))
     return code
 
 

@@ -9,13 +9,13 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 import cloup
 
-from .render import StdoutError, say
+from .render import StdoutError, say, say_json
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
@@ -44,6 +44,17 @@ class ErrorGroup(cloup.Group):
             if isinstance(error, OSError):
                 _drop_stdout()  # else Python fails on it once more, and with another exit code
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def told_in_json(as_json: bool) -> Iterator[None]:
+    """With --json, also write an object to stdout when Ctrl-C ends what is in this block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if as_json:
+            say_json({"error": "KeyboardInterrupt", "message": "interrupted"})
+        raise
 
 
 def wants_debug() -> bool:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from . import errors
+from .arguments import is_typed
 from .options import FILE, option
-from .render import Status, confirm, is_terminal
+from .render import Status, confirm, is_terminal, say_lines
 
 if TYPE_CHECKING:
     import edgespec
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from edgespec.bench.workloads import Question
 
 T = TypeVar("T")
-_INSTALL = "pip install 'edgespec[bench]'"
 
 question_options = (
     option(
@@ -45,10 +45,24 @@ question_options = (
     ),
 )  # fmt: skip
 
-output_option = option(
-    "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
-    help="Format of the report on stdout.",
+output_options = (
+    option(
+        "-o", "--output", type=click.Choice(["md", "json", "jsonl", "csv"]), default="md",
+        help="Format of the report on stdout.",
+    ),
+    option("--json", "as_json", is_flag=True, help="Print a JSON object, as -o json does."),
 )  # fmt: skip
+
+
+def output_form(ctx: click.Context) -> str:
+    """Return the format of the report. Raises UsageError for --json and another one."""
+    if not ctx.params["as_json"]:
+        return str(ctx.params["output"])
+    if is_typed(ctx, "output") and ctx.params["output"] != "json":
+        raise click.UsageError(
+            f"--json and -o {ctx.params['output']} exclude each other; leave one out"
+        )
+    return "json"
 
 
 def n_predict_option(default: int) -> Callable[[T], T]:
@@ -84,7 +98,7 @@ def chosen_questions(params: dict[str, Any]) -> list[Question]:
 
 class Progress:
     """Shows on a line how many are done and how long the rest will take. so_far: how many are done,
-    in words.
+    in words; stopped: the same and why no more are, "" where all are.
     """
 
     def __init__(
@@ -92,7 +106,7 @@ class Progress:
     ) -> None:
         self._line, self._what, self._clock = line, what, clock
         self._began: float | None = None
-        self.so_far = f"no {what}"
+        self.so_far, self.stopped = f"no {what}", ""
 
     def __call__(
         self, done: float, total: int, question: Question | None = None, share: float | None = None
@@ -122,6 +136,8 @@ def need_matplotlib() -> None:
     """
     if _is_installed("matplotlib"):
         return
+    from edgespec.advice import install
+
     question = "--plot needs matplotlib, which is not installed; install it now?"
     if is_terminal(sys.stdin) and is_terminal(sys.stderr) and confirm(question):
         command = [sys.executable, "-m", "pip", "install", "matplotlib"]
@@ -129,14 +145,16 @@ def need_matplotlib() -> None:
         importlib.invalidate_caches()
     if not _is_installed("matplotlib"):
         raise click.UsageError(
-            f"--plot needs matplotlib, which is not installed; install it with: {_INSTALL}"
+            f"--plot needs matplotlib, which is not installed; install it with {install('bench')}"
         )
 
 
 def tell_missing() -> None:
     """Say before anything is measured if the report will have no intervals."""
+    from edgespec.advice import install
+
     if not _is_installed("scipy"):
-        errors.note(f"speedups are shown without intervals: install scipy with: {_INSTALL}")
+        errors.note(f"speedups are shown without intervals: install scipy with {install('bench')}")
 
 
 def _is_installed(module: str) -> bool:
@@ -147,7 +165,8 @@ def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tup
     """Collect answers; return them and the exit code.
 
     Ctrl-C, an error, or SIGTERM (after the answer that is running) end the collection, and the
-    answers until then are returned. Raises if there are none, UsageError if no question fits.
+    answers until then are returned: `progress.stopped` says how many questions they are. Raises if
+    there are none, UsageError if no question fits.
     """
     answers: list[T] = []
     code, stopped = 0, False
@@ -170,8 +189,8 @@ def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tup
             code, how = errors.INTERRUPTED, "interrupted"
         else:
             code, how = errors.report(error, debug=errors.wants_debug()), "ended by an error"
-        progress.so_far += f", {how}"
-        errors.note(progress.so_far)
+        progress.stopped = f"{how}, {progress.so_far}"
+        errors.note(progress.stopped)
     finally:
         line.hide()
         signal.signal(signal.SIGTERM, before)
@@ -181,14 +200,39 @@ def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tup
 
 
 @contextmanager
+def whole_report(form: str) -> Iterator[None]:
+    """Write a report without rows for programs if Ctrl-C comes before the first answer: a file that
+    stdout goes to is never empty. Raises KeyboardInterrupt all the same.
+    """
+    from edgespec.bench import reports
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if form != "md":
+            stopped = "interrupted before the first answer"
+            say_lines(reports.report({"stopped": stopped}, [], form))
+        raise
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait while a report is computed and written: it is there as a whole, or not."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
     """Say before a measurement if other programs use the CPUs. Give what returns, as a field of a
     report, how many cores they have used since, None if the system does not tell.
     """
-    from edgespec.device import BUSY, LoadMeter, other_load
+    from edgespec.device import LoadMeter
 
-    if (busy := other_load() or 0.0) > BUSY:
-        errors.note(f"other programs use {busy:.1f} cores: what is measured now says little")
+    tell_load()
     meter = LoadMeter()
 
     def used() -> dict[str, float | None]:
@@ -196,6 +240,14 @@ def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
         return {"other_programs_cores": round(load.others, 2) if load else None}
 
     yield used
+
+
+def tell_load() -> None:
+    """Say if other programs use the CPUs."""
+    from edgespec.device import BUSY, other_load
+
+    if (busy := other_load() or 0.0) > BUSY:
+        errors.note(f"other programs use {busy:.1f} cores: what is measured now says little")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -247,13 +299,26 @@ def header(engine: edgespec.Engine) -> dict[str, Any]:
     }
 
 
-def results(answers: Sequence[Answer], progress: Progress) -> dict[str, Any]:
-    """Return what a report says about the answers: how many, and whether drafts changed a text."""
-    from edgespec.bench import summary
+def results(
+    engine: edgespec.Engine, answers: Sequence[Answer], progress: Progress, line: Status
+) -> dict[str, Any]:
+    """Return what a report says about the answers: how many, and whether drafts changed a text, and
+    why; a run that was stopped does not ask the engine for that.
+    """
+    from edgespec.bench import parting
 
-    equal, of = summary.equal_texts(answers)
+    pairs = list(parting.greedy_pairs(answers))
+    of, equal = len(pairs), sum(plain.text == drafted.text for plain, drafted in pairs)
     texts = {"equal_texts": f"{equal} of {of} greedy answers, with and without drafts"}
-    return {"questions": progress.so_far, "answers": len(answers)} | (texts if of else {})
+    if equal < of and not progress.stopped:
+        line.show("looking where texts with and without drafts part")
+        try:
+            texts["unequal_texts"] = parting.in_words(parting.partings(engine, answers))
+        except KeyboardInterrupt:  # what was measured is there all the same
+            texts["unequal_texts"] = "interrupted before it was known why"
+        line.hide()
+    stopped = {"stopped": progress.stopped} if progress.stopped else {}
+    return {"questions": progress.so_far, "answers": len(answers)} | stopped | (texts if of else {})
 
 
 def _without_folder(argument: str) -> str:

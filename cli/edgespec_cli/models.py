@@ -63,9 +63,8 @@ def models(reference: str | None, as_json: bool) -> None:
         drop=("drafts", "licence", "for", "memory", "on disk"),
     )
     say(
-        f"memory: weights and {hub.N_CTX} tokens of context; above, also 0.3 GB of work space and "
-        "the draft model that is named there · -c changes the context · tokens/s: "
-        "expected on this device without drafts · `edgespec models NAME` shows one model",
+        f"memory: weights, {hub.N_CTX} tokens of context and work space · -c changes the context · "
+        "tokens/s: expected on this device without drafts · `edgespec models NAME` shows one model",
         err=True,
     )
 
@@ -187,7 +186,7 @@ def inspect(reference: str, as_json: bool) -> None:
     for label, value in _facts(info, entry):
         say(f"{label:<14}{value}")
     cache = {2: "f16", 4: "f32"}.get(info.kv_element_size, "")
-    say(f"memory        weights + {cache} KV cache + a little work space:")
+    say(f"memory        weights + {cache} KV cache + work space:")
     for n_ctx, total in _memory(info):
         say(f"  context {n_ctx:>7}  {size(total)}")
     say("drafts        " + ("" if drafts else "there is no other model on this disk"))
@@ -241,7 +240,7 @@ def _memory(info: edgespec.ModelInfo) -> list[tuple[int, int]]:
     """Return context lengths up to that of the training, and the bytes that each needs."""
     longest = info.n_ctx_train or _CONTEXTS[2]
     contexts = sorted({n for n in _CONTEXTS if n < longest} | {longest})
-    return [(n, info.file_size + info.kv_bytes(n)) for n in contexts]
+    return [(n, info.memory(n)) for n in contexts]
 
 
 def _inspection(

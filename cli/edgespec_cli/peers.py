@@ -15,14 +15,18 @@ from .arguments import engine_arguments, forget_by_default
 from .loading import model_reference, opened
 from .measuring import (
     Progress,
+    beside_others,
     chosen_questions,
     header,
     n_predict_option,
-    output_option,
+    output_form,
+    output_options,
     question_options,
     results,
     tell_missing,
+    uninterrupted,
     until_stopped,
+    whole_report,
 )
 from .options import model_options, option, pass_params
 from .render import say, say_lines, status
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
 @cloup.command()
 @cloup.option_group("Questions", *question_options, n_predict_option(256))
-@cloup.option_group("Output", output_option)
+@cloup.option_group("Output", *output_options)
 @cloup.option_group(
     "Other runtimes",
     option(
@@ -57,11 +61,11 @@ def peers(ctx: click.Context) -> int:
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner, summary
 
-    params = ctx.params
+    params, form = ctx.params, output_form(ctx)
     tell_missing()
     questions = chosen_questions(params)
     forget_by_default(params)
-    with opened(params, measured=True) as engine:
+    with whole_report(form), beside_others() as cores, opened(params, measured=True) as engine:
         model, draft = _paths(params, engine)
         modes = list(others.modes(model, draft))
         threads = engine.describe()["model"]["n_threads"]
@@ -77,10 +81,16 @@ def peers(ctx: click.Context) -> int:
                 peers=started,
             )
             answers, code = until_stopped(running, line, progress)
-            about = header(engine) | {"peers": versions} | results(answers, progress)
+            about = (
+                header(engine)
+                | {"peers": versions}
+                | results(engine, answers, progress, line)
+                | cores()
+            )
     settings = {mode.name: dict(mode.settings) for mode in modes}
-    rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
-    say_lines(reports.report(about, rows, params["output"]))
+    with uninterrupted():
+        rows = [row | {"settings": settings.get(row["mode"])} for row in summary.summary(answers)]
+        say_lines(reports.report(about, rows, form))
     return code
 
 

@@ -261,16 +261,18 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
     from edgespec.device import BUSY
 
     if "costs are not measured yet" in stats.speculation:
+        from .arguments import advised
         from .loading import cannot_keep_costs
 
         if others > BUSY:
             return (
                 "speculation off: its costs cannot be measured while other programs use "
-                f"{others:.1f} cores; stop them, or run `edgespec tune --busy` once if they never "
-                "stop"
+                f"{others:.1f} cores; stop them, or run {advised('tune', '--busy')} once if they "
+                "never stop"
             )
         if refusal := cannot_keep_costs():
             return f"speculation off: its costs are not known and cannot be kept: {refusal}"
+        return f"speculation {stats.speculation}; {advised('tune')} measures them now"
     if stats.speculation.startswith("off"):
         return f"speculation {stats.speculation}"
     return f"nothing drafted ({stats.speculation})" if stats.speculation else "nothing drafted"
@@ -301,7 +303,7 @@ def console() -> Console:
     from rich.console import Console
 
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=250)
+    return found if found.is_terminal else Console(highlight=False, width=10_000)
 
 
 def table(
@@ -313,8 +315,9 @@ def table(
 ) -> None:
     """Print rows under titles, each row on one line unless stdout is a terminal.
 
-    No cell is ever cut. Where a terminal is too narrow the columns of `drop` go, in this order;
-    those of `wrap` are texts, which may be broken at blanks.
+    No cell is ever cut, and no word is broken. Where a terminal is too narrow the columns of `drop`
+    go, in this order; those of `wrap` are texts, which may be broken at blanks. Where what is left
+    does not fit either, each row becomes lines of a title and its cell.
     """
     from rich import box
     from rich.table import Table
@@ -325,6 +328,9 @@ def table(
     screen = console()
     if screen.is_terminal:
         _drop(columns, drop, wrap, screen.width)
+    if sum(_least(columns, wrap).values()) + _BESIDE * len(columns) + 1 > screen.width:
+        _show_rows(columns)
+        return
     grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None)
     for title, width in _widths(columns, wrap, screen.width).items():
         grid.add_column(title, overflow="fold", width=width)
@@ -334,8 +340,15 @@ def table(
 
 
 _LEAST_TEXT = 16  # columns of the screen that a text which is broken at blanks should have
-_LEAST = 8  # that are left for each further cell
 _BESIDE = 3  # beside each cell
+
+
+def _least(columns: dict[str, list[str]], wrap: Collection[str]) -> dict[str, int]:
+    """Return how many columns of the screen each column needs so that no word is broken."""
+    return {
+        title: _longest(" ".join(texts).split() if title in wrap else texts)
+        for title, texts in columns.items()
+    }
 
 
 def _drop(
@@ -343,10 +356,8 @@ def _drop(
 ) -> None:
     """Remove columns in this order until a table is narrow enough, or all of them are gone."""
     least = {
-        title: max(_LEAST_TEXT, _longest(" ".join(texts).split()))
-        if title in wrap
-        else _longest(texts)
-        for title, texts in columns.items()
+        title: max(_LEAST_TEXT, width) if title in wrap else width
+        for title, width in _least(columns, wrap).items()
     }
     for title in drop:
         if sum(least.values()) + _BESIDE * len(least) + 1 <= most:
@@ -355,17 +366,32 @@ def _drop(
 
 
 def _widths(columns: dict[str, list[str]], wrap: Collection[str], most: int) -> dict[str, int]:
-    """Return how wide the columns become: names and figures get what they need, the narrow ones
-    first, and the texts share what is left.
+    """Return how wide the columns become: all get what they need at least, and the texts share what
+    is left, the narrow ones first.
     """
-    needed = {title: _longest(texts) for title, texts in columns.items()}
-    left, found = most - _BESIDE * len(columns) - 1, dict.fromkeys(columns, 0)
-    order = sorted(columns, key=lambda title: (title in wrap, needed[title]))
-    for others, title in zip(reversed(range(len(order))), order, strict=True):
-        share = left // (others + 1) if title in wrap else left - _LEAST * others
-        found[title] = max(1, min(needed[title], share))
-        left -= found[title]
-    return found
+    widths = _least(columns, wrap)
+    left = most - _BESIDE * len(columns) - 1 - sum(widths.values())
+    texts = sorted((t for t in columns if t in wrap), key=lambda title: _longest(columns[title]))
+    for n_left, title in zip(range(len(texts), 0, -1), texts, strict=True):
+        more = min(_longest(columns[title]) - widths[title], left // n_left)
+        widths[title] += more
+        left -= more
+    return widths
+
+
+def _show_rows(columns: dict[str, list[str]]) -> None:
+    """Print each row of a table that is too wide as lines of a title and its cell."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=_longest(columns))
+    grid.add_column(overflow="fold")  # of a word that is longer than a line
+    for row in list(zip(*columns.values(), strict=True))[1:]:
+        for title, cell in zip(columns, row, strict=True):
+            grid.add_row(Text(title), Text(cell))
+        grid.add_row()
+    show(grid)
 
 
 def _longest(texts: Iterable[str]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from . import errors
 from .arguments import model_arguments
 from .measuring import (
     Progress,
@@ -74,7 +75,7 @@ def replay(
             raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, list(known))}")
     chosen = {name: known[name] for name in profile or known}
     answers = dense(recorded.load(traces)) if traces else replays.shipped_traces()
-    with status() as line:
+    with errors.told_in_json(as_json), status() as line:
         progress = Progress(line, "settings")
         rows = replays.table(answers, chosen, method=spec_type, fixed=fixed, progress=progress)
         found = list(rows)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import model_arguments, refuse_typed
-from .errors import FAILURE
+from .arguments import advised, model_arguments, refuse_typed
+from .errors import FAILURE, told_in_json
 from .loading import cannot_keep_costs, fetch_all, model_reference, verifier_arguments
+from .measuring import tell_load
 from .options import json_option, model_options, option, pass_params, verifier_options
 from .render import counted, name, say, say_json, show, status, table
 
@@ -63,7 +64,9 @@ def tune(ctx: click.Context) -> int:
         say(f"forgotten: {counted(n, 'file')} of what was tuned and measured of {model}")
         return 0
     fetch_all(params, model, arguments["draft"])
-    with status() as line:
+    if params["busy"]:
+        tell_load()
+    with told_in_json(params["as_json"]), status() as line:
         found = edgespec.tune(
             model, budget_s=params["budget"], keep_busy=params["busy"], progress=line.show,
             **arguments,
@@ -79,7 +82,7 @@ def _show(found: edgespec.Tuning) -> None:
     if found.busy and found.profile is None:
         say(
             f"nothing was measured: other programs use {found.others:.1f} cores; stop them and run "
-            "it again, or give --busy if they never stop",
+            f"it again, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
         return
@@ -102,7 +105,7 @@ def _show(found: edgespec.Tuning) -> None:
     if found.busy:
         say(
             f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
-            "else is running, or with --busy if they never stop",
+            f"else is running, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
     elif found.disturbed:
@@ -154,15 +157,19 @@ def _tried(choice: edgespec.Choice) -> str:
 def _show_widths(target: dict[str, Any]) -> None:
     """Show, for each cache length, t(1) in ms and t(n) of other widths as multiples of it."""
     shown = [(i, n) for i, n in enumerate(target["widths"]) if n in _SHOWN]
+    columns = (target[key] for key in ("lengths", "ms", "ratio", "guessed"))
     rows = [
-        (str(length), f"{ms[0]:.1f}", *(f"{ratio[i]:.2f}" for i, _ in shown[1:]))
-        for length, ms, ratio in zip(
-            target["lengths"], target["ms"], target["ratio"], strict=True
+        (
+            str(length), f"{'~' * guessed[0]}{ms[0]:.1f}",
+            *(f"{'~' * guessed[i]}{ratio[i]:.2f}" for i, _ in shown[1:]),
         )
-    ]  # fmt: skip
+        for length, ms, ratio, guessed in zip(*columns, strict=True)
+    ]  # fmt: skip  # fmt: skip
     ratios = [f"t({n})/t(1)" for _, n in shown[1:]]
     drop = [title for n in (24, 12, 6, 5, 3, 16, 2) if (title := f"t({n})/t(1)") in ratios]
     table(("cached", "t(1) ms", *ratios), rows, drop=drop)
+    if any(map(any, target["guessed"])):
+        say("~: a guess, no measured time: more tokens, or more before them, took less then")
 
 
 def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
@@ -226,7 +233,7 @@ def doctor(ctx: click.Context) -> int:
     params = ctx.params
     if params["draft_model"] and not (params["model"] or params["verifier"]):
         raise click.UsageError("-md names a draft model, but no target was given; add -m")
-    with status("checking") as line:
+    with told_in_json(params["as_json"]), status("checking") as line:
 
         def show(finding: edgespec.Finding) -> None:
             line.hide()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..types import Stats
@@ -15,6 +16,7 @@ class Answer:
     model had to read included. ttft_s: to the first token of the prompt when it was new.
     gaps: seconds between one arrival of tokens and the next, a value a token.
     joules: of the whole device, None where it does not tell. text: None where it is not known.
+    prompt, token_ids: of both, () where they are not known.
     """
 
     id: str
@@ -28,6 +30,8 @@ class Answer:
     gaps: list[float] = field(repr=False)
     joules: float | None = None
     text: str | None = field(default=None, repr=False)
+    prompt: Sequence[int] = field(default=(), repr=False)
+    token_ids: Sequence[int] = field(default=(), repr=False)
 
     @property
     def tokens_per_second(self) -> float:

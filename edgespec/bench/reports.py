@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from .. import device
+from ..advice import install
 from ..errors import ConfigError
 
 FORMATS = ("md", "json", "jsonl", "csv")
 _MODES = {"plain": "without", "auto": "speculation"}
 _MOST_BARS = 9  # of accepted tokens in a picture: the last is "8 or more"
+_LAST = ("other_programs_cores", "stopped")  # of a header, told below the table
 _DISTURBED = "other programs used {:.1f} cores while this was measured"
 
 
 def report(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """Return the rows under a header (model, versions, device) in one of FORMATS."""
+    """Return the rows under a header (model, versions, device) in one of FORMATS. It is never
+    empty: what has no rows yet is the header alone.
+    """
     if form == "json":
         return json.dumps({**header, "rows": list(rows)}, indent=1)
     if form == "jsonl":
-        return "\n".join(json.dumps({**header, **row}) for row in rows)
+        return "\n".join(json.dumps({**header, **row}) for row in rows or [{}])
     if form == "csv":
         return _csv(header, rows)
     return _markdown(header, rows)
@@ -32,20 +36,21 @@ def report(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], form: s
 
 def _csv(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
-    flat = [{k: v for k, v in {**header, **row}.items() if _is_plain(v)} for row in rows]
-    writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
+    flat = [{k: v for k, v in {**header, **row}.items() if _is_plain(v)} for row in rows or [{}]]
+    writer = csv.DictWriter(out, list(flat[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return out.getvalue().rstrip("\n")
 
 
 def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table for people. other_programs_cores of the header is told in the last line if
-    other programs disturbed the measurement.
+    """Return a table for people. That the measurement was stopped, or disturbed by other programs,
+    is told in the last lines.
     """
-    told = {key: value for key, value in header.items() if key != "other_programs_cores"}
+    told = {key: value for key, value in header.items() if key not in _LAST}
     lines = [f"{key}: {_cell(value)}  " for key, value in told.items() if _is_plain(value)]
-    parts = [*lines, "", *_table(rows), "", *conclusions(rows), disturbed(header)]
+    last = (header.get("stopped"), disturbed(header))
+    parts = [*lines, "", *_table(rows), "", *conclusions(rows), *(line for line in last if line)]
     return "\n".join(parts).rstrip("\n")
 
 
@@ -137,13 +142,14 @@ def plot(kind: str, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     kind: "png" or another that `check_picture` takes. Rows without drafts are left out.
     """
     plt = _pyplot()
-    drafted = [r for r in rows if r["mode"] != "plain" and r["speedup"]]
+    drafted = _drawn(rows)
     names = [label_of(row) for row in drafted]
     figure, panels = plt.subplots(1, 3, figsize=(16, max(5.0, 2.5 + 0.4 * len(names))))
     speed, lengths, times = panels
     speed.barh(names, [r["speedup"] for r in drafted], xerr=_errors(drafted), color="tab:blue")
     speed.axvline(1, color="black", linewidth=0.8)
-    speed.set(title="speedup, with 95% intervals", xlabel="times as fast as without drafts")
+    intervals = ", with 95% intervals" if any(r.get("speedup_low") for r in drafted) else ""
+    speed.set(title=f"speedup{intervals}", xlabel="times as fast as without drafts")
     _draw_lengths(lengths, [row for row in drafted if row["category"] != "all"])
     left = [0.0] * len(names)
     for key, label in (("verify_share", "target"), ("draft_share", "drafts")):
@@ -162,6 +168,13 @@ def plot(kind: str, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     figure.savefig(drawn, dpi=110, format=kind)
     plt.close(figure)
     return drawn.getvalue()
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows that have a bar: all categories are one only where there are several."""
+    drafted = [row for row in rows if row["mode"] != "plain" and row["speedup"]]
+    several = len({row["category"] for row in drafted} - {"all"}) > 1
+    return [row for row in drafted if several or row["category"] != "all"]
 
 
 def _draw_lengths(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -188,6 +201,7 @@ def title_of(header: Mapping[str, Any]) -> str:
         header.get("model"),
         "no draft model" if draft == "none" else f"draft model {draft}",
         *(header.get(key) for key in ("speculation", "processor", "versions", "date")),
+        header.get("stopped"),
         disturbed(header),
     ]
     return " · ".join(str(part) for part in parts if part)
@@ -217,6 +231,6 @@ def _pyplot() -> Any:
         import matplotlib.pyplot as plt
     except ImportError:
         raise ConfigError(
-            "a picture needs matplotlib; install it with: pip install 'edgespec[bench]'"
+            f"a picture needs matplotlib; install it with {install('bench')}"
         ) from None
     return plt

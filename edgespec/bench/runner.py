@@ -53,7 +53,8 @@ def run(
     The prompt of each turn is read once and is in the cache for both; the next turn continues
     the plain answer. A turn that does not fit the context ends its question. Peers answer the
     same prompts at temperature 0. What decoding costs here is measured first if it is not known.
-    progress: is told about every second. Of the answer under way it is told the part that is done,
+    progress: is told about every second; shares of the work are by what reading and answering have
+    taken so far. Of the answer under way it is told the part that is done,
     as if it became as long as the one in the other mode, or else as those so far; the first
     as long as it may be.
     """
@@ -62,28 +63,58 @@ def run(
     runner = _Runner(engine, options, peers)
     repeats, temperatures = range(options.repeats), options.temperatures
     jobs = [(q, t, r) for r in repeats for t in temperatures for q in questions]
-    n_turns, n_before = sum(len(question.turns) for question, *_ in jobs), 0
+    asked = [question for question, *_ in jobs]
     for done, (question, temperature, round_) in enumerate(jobs):
-        progress(done, len(jobs), question, n_before / n_turns)
-        shares = n_before / n_turns, len(question.turns) / n_turns
-        runner.report = functools.partial(_report, progress, done, len(jobs), question, shares)
+        runner.report = functools.partial(_report, progress, runner.pace, asked, done)
+        runner.report(0.0)
         yield from runner.answers(question, temperature, done % len(questions) + round_)
-        n_before += len(question.turns)
     progress(len(jobs), len(jobs), questions[-1], 1.0)
 
 
 def _report(
-    progress: Progress, done: int, total: int, question: Question, shares: tuple[float, float],
-    part: float,
-) -> None:  # fmt: skip
-    """Tell the progress. shares: of all the work, what is done before a question, and its own."""
-    before, own = shares
-    progress(done + part, total, question, before + part * own)
+    progress: Progress, pace: Pace, asked: Sequence[Question], done: int, part: float
+) -> None:
+    """Tell the progress: so many questions are done, and a part of the next one."""
+    progress(done + part, len(asked), asked[done], pace.share(asked, done, part))
+
+
+class Pace:
+    """What reading and answering have taken in a run so far, which tells what the rest takes."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._n_turns = self._n_characters = 0
+        self._reading_s = self._answering_s = 0.0
+
+    def add(self, turn: str, reading_s: float, answering_s: float) -> None:
+        """Take the seconds of a turn: of reading it, and of all answers to it."""
+        self._n_turns += 1
+        self._n_characters += len(turn)
+        self._reading_s += reading_s
+        self._answering_s += answering_s
+
+    def share(self, asked: Sequence[Question], done: int, part: float) -> float:
+        """Return the share of all the work that is done: so many questions, and a part of one."""
+        own = self._seconds(asked[done])
+        left = (1 - part) * own + sum(map(self._seconds, asked[done + 1 :]))
+        if not self._n_turns:  # nothing was measured: all turns take as long
+            total = sum(map(self._seconds, asked))
+            return 1 - left / total
+        spent = self._clock() - self._began
+        return spent / max(1e-9, spent + left)
+
+    def _seconds(self, question: Question) -> float:
+        """Return about how long a question takes, in turns where nothing was measured yet."""
+        if not self._n_turns:
+            return len(question.turns)
+        reading = self._reading_s / max(1, self._n_characters) * sum(map(len, question.turns))
+        return reading + self._answering_s / self._n_turns * len(question.turns)
 
 
 class _Runner:
     """One engine and its peers, asked the same questions. report: is told which part of the present
-    question is done.
+    question is done. pace: what it has taken so far.
     """
 
     def __init__(self, engine: Engine, options: RunOptions, peers: Sequence[Peer]) -> None:
@@ -92,6 +123,7 @@ class _Runner:
         self._modes = tuple(options.modes)
         self._peers = peers
         self._meter = Meter()
+        self.pace = Pace()
         self._part = 0.0, 1.0  # of the question before an answer, and of the answer
         self._lengths: list[int] = []  # tokens of the answers so far
         self.report: Callable[[float], None] = lambda part: None
@@ -103,12 +135,13 @@ class _Runner:
         for i, turn in enumerate(question.turns):
             messages.append({"role": "user", "content": turn})
             prompt = prompt_of(self._engine.tokenizer, messages)
+            began = time.perf_counter()
             try:
                 read = self._engine.generate(prompt, max_tokens=1, disable_spec_decode=True)
             except ContextFull as error:
                 logger.warning("question %s ends before turn %d: %s", question.id, i + 1, error)
                 return
-            id, texts = f"{question.id}.{i + 1}", {}
+            id, texts, has_read = f"{question.id}.{i + 1}", {}, time.perf_counter()
             n_expected = statistics.mean(self._lengths or [self._max_tokens])
             modes = self._modes if (n_before + i) % 2 else self._modes[::-1]
             for j, mode in enumerate(modes):
@@ -122,6 +155,7 @@ class _Runner:
                 yield answer
             for peer in self._peers if not temperature else ():
                 yield peer.answer(prompt, question.category, id, self._max_tokens)
+            self.pace.add(turn, has_read - began, time.perf_counter() - has_read)
             messages.append({"role": "assistant", "content": texts["plain"]})
 
     def _answer(
@@ -160,5 +194,7 @@ class _Runner:
             gaps=gaps[1:],
             joules=None if before is None or after is None else after - before,
             text=completion.text,
+            prompt=prompt,
+            token_ids=completion.token_ids,
             **fields,
         )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..advice import install
 from ..types import Stats
 from .answers import Answer
 
@@ -53,22 +54,6 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
         for row in rows:
             del row["joules_per_token"]
     return rows
-
-
-def equal_texts(answers: Iterable[Answer]) -> tuple[int, int]:
-    """Return how many greedy answers have the same text with and without drafts, and of how many
-    that is known.
-    """
-    texts: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for answer in answers:
-        if not answer.temperature and answer.text is not None:
-            texts[answer.id, answer.mode].append(answer.text)
-    pairs = [
-        pair
-        for (id, mode), own in texts.items() if mode == "auto"
-        for pair in zip(own, texts.get((id, "plain"), ()), strict=False)
-    ]  # fmt: skip
-    return sum(drafted == plain for drafted, plain in pairs), len(pairs)
 
 
 def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answer]]:
@@ -119,8 +104,8 @@ def _interval_function() -> Interval | None:
         from scipy.stats import bootstrap
     except ImportError:
         logger.warning(
-            "speedups are shown without their intervals, which need scipy; install it with: "
-            "pip install 'edgespec[bench]'"
+            "speedups are shown without their intervals, which need scipy; install it with %s",
+            install("bench"),
         )
         return None
 

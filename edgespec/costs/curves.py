@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ class Curve:
         if wide is None or self.widths[0] > 1:
             return False
         return any(row[0] > _CALL_S and row[wide] < _LEAST_RISE * row[0] for row in self.seconds)
+
+    @property
+    def guessed(self) -> tuple[tuple[bool, ...], ...]:
+        """Which times were not measured but taken over from a wider evaluation, or from one after
+        fewer tokens, as the same to the last digit: what was measured made no sense beside it.
+        """
+        taken = [[a == b for a, b in itertools.pairwise(row)] + [False] for row in self.seconds]
+        for shorter, longer, row in zip(self.seconds, self.seconds[1:], taken[1:], strict=False):
+            row[:] = [old or a == b for old, a, b in zip(row, shorter, longer, strict=True)]
+        return tuple(map(tuple, taken))
 
     def scaled(self, factor: float) -> Curve:
         """Return the curve of a device that takes `factor` times as long."""

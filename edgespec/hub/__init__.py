@@ -8,6 +8,7 @@ from ..backends.files import label
 
 if TYPE_CHECKING:
     from .catalogue import (
+        WORK_SPACE,
         Entry,
         HubSource,
         ModelFile,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "N_CTX",
     "UNASKED",
+    "WORK_SPACE",
     "Choice",
     "Entry",
     "HeadRepository",
@@ -96,6 +98,7 @@ __all__ = [
 
 _MODULES = {  # imported when they are first asked for, which keeps `import edgespec` quick
     "catalogue": (
+        "WORK_SPACE",
         "Entry",
         "HubSource",
         "ModelFile",

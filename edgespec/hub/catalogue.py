@@ -23,6 +23,9 @@ vocabulary_model = "smollm2-135m"
 are kept in it.
 """
 
+WORK_SPACE = 300_000_000
+"""Bytes that running a model needs besides its weights and KV cache."""
+
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 Use = Literal["chat", "code", "reasoning", "draft", "base"]
 HeadKind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash"]
@@ -142,14 +145,13 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 2 * 2 * self.n_layer * self.n_head_kv * self.head_dim
 
     def memory(self, file: ModelFile, n_ctx: int) -> int | None:
-        """Return the bytes of the weights and of a KV cache of `n_ctx` tokens at f16.
-
-        Running the model needs some hundred MB more. None where not known.
+        """Return the bytes that running the model needs: weights, a KV cache of `n_ctx` tokens at
+        f16, and work space. None where not known.
         """
         each = self.kv_bytes_per_token
         if each is None or not file.size:
             return None
-        return file.size + each * min(n_ctx, self.context)
+        return file.size + each * min(n_ctx, self.context) + WORK_SPACE
 
     def file(self, quantisation: str | None = None) -> ModelFile:
         """Return the file of a quantisation, upper or lower case; the first one for None.

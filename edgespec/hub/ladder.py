@@ -16,16 +16,15 @@ N_CTX = 8192  # tokens of context that a model is loaded with unless the user sa
 UNASKED = 500_000_000  # bytes that are fetched without a question: a minute or two on a usual line
 
 _LEAST_SPEED = 6.0  # tokens a second: about as fast as people read
-_WORK_SPACE = 300_000_000  # bytes besides weights and KV cache
 _SHARE = 0.9  # of the memory that is free: other programs go on
 _CPU_SHARE = 5  # on a processor a draft model pays if it has at most a fifth of the target's bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A model that fits this device. memory: bytes that it needs there, its draft model included;
-    speed: tokens a second that are expected of plain decoding; draft: the reference of its draft
-    model, "" for none.
+    """A model that fits this device. memory: bytes that it needs there; speed: tokens a second that
+    are expected of plain decoding; draft: the reference of its draft model, "" for none;
+    draft_memory: bytes that it needs as well.
     """
 
     entry: Entry
@@ -34,6 +33,7 @@ class Pick:
     memory: int
     place: Place
     draft: str
+    draft_memory: int = 0
 
     @property
     def reference(self) -> str:
@@ -58,12 +58,20 @@ class Pick:
     @property
     def about(self) -> str:
         """The size, memory and speed on this device, in words."""
-        draft = f" with its draft model {self.draft}" if self.draft else ""
         basis = "from what was measured here" if self.place.is_measured else "typical, not measured"
         return (
-            f"{_gb(self.size)} to fetch, {_gb(self.memory)} of memory{draft}, about "
-            f"{self.speed:.0f} tokens/s ({basis})"
+            f"{_gb(self.size)} to fetch, {_gb(self.memory)} of memory, about "
+            f"{self.speed:.0f} tokens/s ({basis}){self._companions}"
         )
+
+    @property
+    def _companions(self) -> str:
+        """What drafts for it, as the rest of a sentence."""
+        named = [f"the trained head {head.reference}" for head in self.entry.heads[:1]]
+        if self.draft:
+            memory = f"{_gb(self.draft_memory)} of memory more"
+            named.insert(0, f"the draft model {self.draft} ({memory})")
+        return f"; what drafts for it: {' or '.join(named)}" if named else ""
 
 
 def _gb(n: int) -> str:
@@ -119,11 +127,11 @@ def usable_on_disk(places: Sequence[Place], uses: Iterable[Use] = ("chat",)) -> 
 def pick(entry: Entry, file: ModelFile, places: Iterable[Place]) -> Pick | None:
     """Return a model at the fastest place in whose memory it fits, None where it fits nowhere."""
     for place in sorted(places, key=lambda each: each.read_speed, reverse=True):
-        room = _SHARE * place.memory - _WORK_SPACE
+        room = _SHARE * place.memory
         needed = entry.memory(file, N_CTX)
         if needed is not None and file.size and needed <= room:
             draft, beside = _draft(entry, file.size, place, room - needed)
-            return Pick(entry, file, file.size, needed + beside + _WORK_SPACE, place, draft)
+            return Pick(entry, file, file.size, needed, place, draft, beside)
     return None
 
 
@@ -136,8 +144,11 @@ def _draft(entry: Entry, size: int, place: Place, room: float) -> tuple[str, int
         draft = catalogue.load()[name]
         file = _smallest(draft)
         needed = draft.memory(file, N_CTX)
-        if file.size and needed and file.size <= most and needed <= room:
-            return _reference(draft, file), needed
+        if not file.size or not needed or file.size > most:
+            continue
+        more = needed - catalogue.WORK_SPACE  # they do not run at the same time
+        if more <= room:
+            return _reference(draft, file), more
     return "", 0
 
 

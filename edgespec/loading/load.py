@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import backends
+from .. import advice, backends
 from ..backends import files
 from ..backends.base import FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
@@ -73,7 +73,7 @@ def load(
         )
         if draft_model:
             stack.callback(draft_model.close)
-        _warn(target, draft_model)
+        _warn(target, draft_model, model, draft)
         if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
             logger.warning("%s; name a smaller one, or none", SAME)
         costs, missing = (None, None) if spec.fixed else _costs(target, draft_model)
@@ -119,16 +119,18 @@ def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning 
     return learning(ModelCurve(target, QUICK), drafting, times)
 
 
-def _warn(target: FileModel, draft: FileModel | None) -> None:
-    """Warn about settings that have no effect."""
-    for model, whose in ((target, ""), (draft, " of the draft model")):
+def _warn(
+    target: FileModel, drafting: FileModel | None, name: Reference, draft: Reference | None
+) -> None:
+    """Warn about settings that have no effect. name, draft: the models as the user named them."""
+    for model, whose in ((target, ""), (drafting, " of the draft model")):
         if model and backends.of(model.path).ignores_gpu_layers(model.config):
             logger.warning(
-                "n_gpu_layers=%d%s has no effect: the engine sees no GPU, `edgespec doctor` says "
-                "more", model.config.n_gpu_layers, whose,
+                "n_gpu_layers=%d%s has no effect: the engine sees no GPU, %s says more",
+                model.config.n_gpu_layers, whose, advice.command("doctor", name),
             )  # fmt: skip
             break
-    _warn_of_gpu(target)
+    _warn_of_gpu(target, advice.command("tune", name, draft))
     config, trained = target.config, target.n_ctx_train
     if config.n_ctx > trained > 0:
         logger.warning(
@@ -137,13 +139,13 @@ def _warn(target: FileModel, draft: FileModel | None) -> None:
         )  # fmt: skip
 
 
-def _warn_of_gpu(target: FileModel) -> None:
+def _warn_of_gpu(target: FileModel, tune: str) -> None:
     """Say once on a device that it has a GPU which this installation leaves unused."""
     if target.path.suffix != ".gguf" or not {"NVIDIA", "AMD"} & set(seen_gpus()):
         return
     from ..backends import llama_cpp
 
-    unused = llama_cpp.unused_gpu() if target.config.n_gpu_layers else None
+    unused = llama_cpp.unused_gpu(tune) if target.config.n_gpu_layers else None
     if unused and is_new("GPU", unused[0]):
         logger.warning("%s; %s", *unused)
 

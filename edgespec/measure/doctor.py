@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..advice import command
 from ..config import EngineConfig, RemoteConfig, SamplingParams, build
 from ..errors import ConfigError, EdgeSpecError, EngineMissing, VerifierUnavailable
 from ..loading.connect import connected
@@ -53,14 +54,15 @@ def diagnose(
 
     def findings() -> Iterator[Finding]:
         busy = False
-        for finding in check_machine():
+        for finding in check_machine(command("tune", model, draft)):
             busy |= finding.subject == "load"
             yield finding
         if model is None:
             yield from models_to_take()
             return
         budget, given = Budget(budget_s), draft_options or {}
-        for finding in check_model(model, draft, config, given, options, temperature, budget):
+        checks = check_model(model, draft, config, given, options, temperature, budget, busy)
+        for finding in checks:
             progress(f"checking the model: {finding.subject} done")
             yield _less_certain(finding) if busy else finding
 
@@ -117,7 +119,7 @@ def diagnose_verifier(
     remote = RemoteConfig(remote) if isinstance(remote, str) else remote
     found: list[Finding] = []
     try:
-        found += check_machine()
+        found += check_machine(command("tune", arguments.get("local"), draft or "auto"))
         with connected(remote, draft, **arguments) as parts:
             return list(verdict_first([*found, *check_verifier(parts, remote.url)]))
     except ConfigError:

@@ -33,11 +33,12 @@ def check_draft(
     config: EngineConfig,
     options: Mapping[str, Any],
     budget: Budget,
+    tune: str,
 ) -> Iterator[Finding]:
     """Yield findings about the draft model in the file `wanted`.
 
     reference: the target as the user named it; curve and config: its t(n) and settings;
-    options: fields of EngineConfig in which the draft differs from it.
+    options: fields of EngineConfig in which the draft differs from it; tune: as in `check_profile`.
     """
     if wanted is None:
         yield _check_none(reference, target.path, config)
@@ -62,7 +63,7 @@ def check_draft(
             yield Finding("problem", "draft", SAME, remedy or "leave it out: -md none")
             return
         yield from _check_context(draft, target.n_ctx)
-        finding, drafting = check_profile(draft, READING, budget)
+        finding, drafting = check_profile(draft, READING, budget, tune)
         yield finding
     finally:
         draft.close()

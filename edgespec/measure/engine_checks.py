@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..advice import install
 from ..device import instructions
 from ..errors import EngineMissing
 from .findings import Finding
 
-COMPILE = "pip install 'edgespec[gguf]' compiles llama.cpp for this processor"
+COMPILE = f"{install('gguf')} compiles llama.cpp for this processor"
 _GAINS = (  # what the processor has, what the build would call it, what it brings
     ("avx512f", "AVX512", "AVX-512: about 3% more tokens/s with Q4_K_M, 15% with F16"),
     ("asimddp", "DOTPROD", "dot products: quantised weights are evaluated much faster"),

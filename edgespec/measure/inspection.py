@@ -55,6 +55,10 @@ class ModelInfo:
         head = self.key_length + self.value_length
         return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
 
+    def memory(self, n_ctx: int) -> int:
+        """Return the bytes that running it needs: weights, KV cache and work space."""
+        return self.file_size + self.kv_bytes(n_ctx) + hub.WORK_SPACE
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, with the cache at some context lengths."""
         contexts = sorted({min(n, self.n_ctx_train) for n in (2048, 8192, 32768)})

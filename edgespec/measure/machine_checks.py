@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import backends, drafters
+from ..advice import install
 from ..backends.base import Backend
 from ..config import EngineConfig
 from ..costs.profiles import folder
@@ -27,8 +28,11 @@ from .findings import Finding, count, gib
 LITTLE_MEMORY = 1 << 30  # bytes
 
 
-def check_machine() -> Iterator[Finding]:
-    """Yield findings about this machine and build. Raises EngineMissing if there is no engine."""
+def check_machine(tune: str) -> Iterator[Finding]:
+    """Yield findings about this machine and build. tune: the command that tunes the user's model.
+
+    Raises EngineMissing if there is no engine.
+    """
     from .. import __version__
 
     engines = _engines()
@@ -46,7 +50,7 @@ def check_machine() -> Iterator[Finding]:
     yield Finding("ok", "drafters", ", ".join(names))
     yield check_libllama()
     if "llama_cpp" in engines:
-        yield from check_gpu()
+        yield from check_gpu(tune)
     if "onnx" in engines:
         yield _check_onnxruntime("NVIDIA" in seen_gpus())
     yield _check_profiles(folder())
@@ -81,8 +85,8 @@ def check_memory(free: int) -> Finding:
     return Finding("ok", "memory", text)
 
 
-def check_gpu() -> Iterator[Finding]:
-    """Yield what llama.cpp does with the GPUs of this machine."""
+def check_gpu(tune: str) -> Iterator[Finding]:
+    """Yield what llama.cpp does with the GPUs of this machine; `tune` as in `check_machine`."""
     from ..backends import llama_cpp
 
     used = llama_cpp.chosen(EngineConfig())
@@ -90,7 +94,7 @@ def check_gpu() -> Iterator[Finding]:
         kind = "the CPU's memory" if gpu.is_integrated else "its own memory"
         memory = f"{gib(gpu.free)} of {gib(gpu.total)} of {kind} free"
         yield Finding("ok", "GPU", f"layers go on {gpu.description} ({gpu.name}, {memory})")
-    if unused := llama_cpp.unused_gpu():
+    if unused := llama_cpp.unused_gpu(tune):
         text, remedy = unused
         yield Finding("problem" if "NVIDIA" in seen_gpus() else "note", "GPU", text, remedy)
     elif not used:
@@ -107,7 +111,7 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
     providers = f"its providers: {', '.join(engine.all_providers())}"
     if nvidia and not engine.supports_gpu_offload():
         text = f"this machine has an NVIDIA GPU, but onnxruntime cannot use it; {providers}"
-        remedy = "uninstall onnxruntime and install edgespec[onnx-cuda], see docs/how-to/onnx.md"
+        remedy = f"uninstall onnxruntime, then {install('onnx-cuda')}; see docs/how-to/onnx.md"
         return Finding("note", "onnxruntime", text, remedy)
     return Finding("ok", "onnxruntime", providers)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..advice import command
 from ..backends.base import FileModel, Threaded, share_on_gpu
 from ..config import EngineConfig
 from ..costs.measuring import QUICK, timed
@@ -21,11 +21,10 @@ from .budget import Budget
 from .draft_checks import check_draft
 from .findings import Finding, count, gib
 from .inspection import ModelInfo, inspect
-from .interleaving import interleave
+from .interleaving import decide, interleave
 from .profile_checks import check_profile, check_verdict, check_widening
 
 HOT = 0.7  # temperatures above this lower acceptance
-_FASTER = 0.9  # another number of threads is named if it takes less than this share of the time
 _FAR = 3  # so many times as fast as the present number, another one is used to measure the rest
 _THREADS_S = 3.0  # that trying numbers of threads may take
 
@@ -38,13 +37,16 @@ def check_model(
     given: Mapping[str, Any],
     temperature: float,
     budget: Budget,
+    busy: bool,
 ) -> Iterator[Finding]:
     """Yield findings about a model and its draft; the arguments are those of `diagnose`. That of
     the subject VERDICT comes as soon as it is known.
 
-    given: the options that the user gave, which hold whatever `tune` has found. Raises ConfigError
+    given: the options that the user gave, which hold whatever `tune` has found. busy: other
+    programs use the CPUs. Raises ConfigError
     for impossible options.
     """
+    tune = command("tune", model, draft)
     try:
         info = inspect(model)
         yield _check_file(info)
@@ -61,14 +63,16 @@ def check_model(
         yield _check_placement(target)
         yield from check_single_tokens(target)
         if isinstance(target, Threaded):
-            yield _check_threads(target, budget.part(_THREADS_S))
-        finding, curve = check_profile(target, QUICK, budget)
+            yield _check_threads(target, budget.part(_THREADS_S), tune, busy)
+        finding, curve = check_profile(target, QUICK, budget, tune)
         yield check_verdict(curve)
         yield finding
         if curve:
             yield check_widening(curve, info, target)
             wanted = draft_path(model, draft, config)
-            yield from check_draft(wanted, model, target, curve, config, draft_options, budget)
+            yield from check_draft(
+                wanted, model, target, curve, config, draft_options, budget, tune
+            )
         yield from check_temperature(temperature)
     except ConfigError:
         raise
@@ -87,7 +91,7 @@ def _check_file(info: ModelInfo) -> Finding:
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
     """Yield a finding if the weights and the cache hardly fit the free memory (in bytes)."""
     n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
-    needed = info.file_size + info.kv_bytes(n_ctx)
+    needed = info.memory(n_ctx)
     if free < 1.2 * needed:
         quantised = "" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) "
         yield Finding(
@@ -120,9 +124,10 @@ def check_single_tokens(model: FileModel) -> Iterator[Finding]:
     )
 
 
-def _check_threads(model: Threaded, budget: Budget) -> Finding:
-    """Compare the present number of threads with those that `tune` tries. One that is far ahead is
-    used from now on: what is measured next would take as many times as long with the others.
+def _check_threads(model: Threaded, budget: Budget, tune: str, busy: bool) -> Finding:
+    """Compare the present number of threads with those that `tune` tries, and name one only where
+    `tune` would choose it. One that is far ahead is used from now on: what is measured next would
+    take as many times as long with the others.
     """
     now = model.n_threads
     counts = [now, *(n for n in thread_counts(model.config.max_cores) if n != now)]
@@ -134,22 +139,25 @@ def _check_threads(model: Threaded, budget: Budget) -> Finding:
 
     times = interleave([partial(seconds, n) for n in counts], budget)
     model.set_threads(now, model.n_threads_batch)
-    tried = [(1e3 * statistics.median(own), n) for own, n in zip(times, counts, strict=True) if own]
-    usual, *others = tried or [(0.0, now)]
-    best = min(others, default=usual)
-    if usual[1] == now and best[0] < _FASTER * usual[0]:
-        if best[0] < usual[0] / _FAR:
-            model.set_threads(best[1], best[1])
+    known = [(n, count(n, "thread")) for n in counts]
+    choice = decide("n_threads", "one token", known, times, busy=busy)
+    usual, *others = choice.candidates
+    tried = [each for each in others if each.n_repetitions]
+    best = min(tried, key=lambda each: each.ms, default=usual)
+    if best.ms < usual.ms / _FAR:
+        model.set_threads(best.value, best.value)
+    if choice.chosen != now:
+        chosen = next(each for each in tried if each.value == choice.chosen)
         return Finding(
             "problem",
             "threads",
-            f"{count(now, 'thread')} a token takes {usual[0]:.1f} ms, with "
-            f"{best[1]} {best[0]:.1f} ms",
-            f"give -t {best[1]}, or leave -t out and run `edgespec tune`",
+            f"{usual.label}: a token takes {usual.ms:.1f} ms, with {chosen.value} "
+            f"{chosen.ms:.1f} ms",
+            f"give -t {chosen.value}, or leave -t out and run {tune}",
         )
-    if len(counts) > 1 and len(tried) < 2:
-        return Finding("note", "threads", f"{count(now, 'thread')}: no time to try another number")
-    return Finding("ok", "threads", f"{count(now, 'thread')}: no other number is faster")
+    if len(counts) > 1 and not (tried and usual.n_repetitions):
+        return Finding("note", "threads", f"{usual.label}: no time to try another number")
+    return Finding("ok", "threads", f"{usual.label}: {choice.why}")
 
 
 def check_temperature(temperature: float) -> Iterator[Finding]:

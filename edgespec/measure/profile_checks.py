@@ -24,10 +24,10 @@ _CHEAPLY_WIDENED = ("F16", "BF16", "F32", "Q8_0")
 
 
 def check_profile(
-    model: FileModel, widths: Sequence[int], budget: Budget
+    model: FileModel, widths: Sequence[int], budget: Budget, tune: str
 ) -> tuple[Finding, Curve | None]:
     """Return if the kept profile is there and right, and t(n), measured now where it is not; None
-    where there is no time for that.
+    where there is no time for that. tune: the command that tunes the model and its draft.
     """
     name, kept = files.label(model.path), kept_curve(model)
     try:
@@ -37,12 +37,12 @@ def check_profile(
         return Finding("note", "profile", text), kept
     if kept is None:
         text = f"{name}: nothing is kept for these settings; a token takes {1e3 * now:.1f} ms now"
-        remedy = "run `edgespec tune`; until then costs are measured after the first answer"
+        remedy = f"run {tune}; until then costs are measured after the first answer"
         return Finding("note", "profile", text, remedy), _measured(model, widths, budget)
     then = kept(1, SHORT_CACHE)
     text = f"{name}: a token took {1e3 * then:.1f} ms then, {1e3 * now:.1f} ms now"
     if abs(now / then - 1) > STALE:
-        remedy = "run `edgespec tune` while nothing else is running"
+        remedy = f"run {tune} while nothing else is running"
         finding = Finding("problem", "profile", f"stale: {text}", remedy)
         return finding, _measured(model, widths, budget)
     return Finding("ok", "profile", f"fresh: {text}"), kept

@@ -146,10 +146,13 @@ def _gain(found: tuple[float, int] | None) -> dict[str, Any] | None:
 
 
 def _in_ms(curve: Curve) -> dict[str, Any]:
-    """Return a curve in ms, and as t(n)/t(1), a row for each cache length."""
+    """Return a curve in ms, and as t(n)/t(1), a row for each cache length, and which of the times
+    are guesses.
+    """
     return {
         "lengths": curve.lengths,
         "widths": curve.widths,
         "ms": [[round(1e3 * s, 2) for s in row] for row in curve.seconds],
         "ratio": [[round(s / row[0], 2) for s in row] for row in curve.seconds],
+        "guessed": curve.guessed,
     }

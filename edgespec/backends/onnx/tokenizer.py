@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...advice import install
 from ...errors import EngineMissing, ModelError, ModelNotFound
 from ...kept_files import one_line
 from ..files import read_bytes
@@ -20,7 +21,7 @@ from .companions import find, read
 try:
     from tokenizers import Tokenizer
 except ImportError as error:
-    raise EngineMissing("ONNX models need `pip install edgespec[onnx]`") from error
+    raise EngineMissing(f"ONNX models need {install('onnx')}") from error
 
 _ENDS = (  # whatever a configuration says: many name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ... import protocol
+from ...advice import install
 from ...backends.base import Tokenizer
 from ...config import RemoteConfig
 from ...errors import Aborted, EngineMissing, VerifierFault, VerifierRefused, VerifierUnavailable
@@ -21,7 +22,7 @@ try:
 except ImportError as error:
     raise EngineMissing(
         f"a verification server needs the package websockets, which cannot be imported here "
-        f"({error}); install it with: pip install 'edgespec[remote]'"
+        f"({error}); install it with {install('remote')}"
     ) from error
 
 from . import failures

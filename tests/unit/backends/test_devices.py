@@ -83,15 +83,16 @@ LOADER = "libvulkan.so.1: cannot open"
     ({"here": [RTX]}, None, None),
     ({"seen": ()}, None, None),
     ({"files": ()}, None, None),
-    ({"seen": ["AMD"], "files": ()}, "has a GPU (AMD), and", "edgespec[gpu]"),
+    ({"seen": ["AMD"], "files": ()}, "has a GPU (AMD), and", "pip install '.[gpu]'"),
     ({"seen": ["NVIDIA"]}, "Vulkan finds no driver", "libegl1"),
     ({"seen": ["Intel"], "failed": {"vulkan": LOADER}}, "so.1: cannot open", "libvulkan1"),
     ({"failed": {"vulkan": LOADER}}, None, None),  # a board, or no GPU at all
-    ({"here": [UHD]}, "own name (Vulkan1) shares the CPU's memory", "-dev Vulkan1 always"),
+    ({"here": [UHD]}, "own name (Vulkan1) shares the CPU's memory",
+     "`edgespec tune -m m.gguf` uses it where it is faster; -dev Vulkan1 always"),
 ])  # fmt: skip
 def test_what_is_said_of_a_gpu_that_is_not_used(machine, facts, text, remedy):
     machine(**facts)
-    told = devices.unused_gpu()
+    told = devices.unused_gpu("`edgespec tune -m m.gguf`")
     assert (told is None) == (text is None)
     if told:
         assert text in told[0]

@@ -98,4 +98,4 @@ def test_without_scipy_there_are_no_intervals_and_a_word_about_them(monkeypatch,
     found = answers("plain", 1, 2, 3) + answers("auto", 2, 4, 6)
     assert row(found)["speedup"] == 2
     assert interval(found) == (None, None)
-    assert "pip install 'edgespec[bench]'" in caplog.text
+    assert "pip install '.[bench]'" in caplog.text

@@ -20,7 +20,7 @@ from tests.helpers.toy_head import ToyHead
 VOCAB = [*"abcdefgh", "."]
 WIDTHS = (1, 2, 4, 8)
 PROMPT = "abcdefgh" * 12
-NOT_YET = "off: costs are not measured yet; `edgespec tune` measures them now"
+NOT_YET = "off: costs are not measured yet"
 
 
 class FileToy(ToyModel):

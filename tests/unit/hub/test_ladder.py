@@ -75,10 +75,13 @@ def test_a_draft_model_counts_where_it_pays_and_fits() -> None:
     assert on_cpu
     assert on_card
     assert (on_cpu.draft, on_card.draft) == ("", "qwen3-0.6b:Q4_K_M")
-    assert on_card.memory - on_cpu.memory == hub.entry("qwen3-0.6b").memory(
-        hub.entry("qwen3-0.6b").file("Q4_K_M"), hub.N_CTX
-    )
-    assert f"with its draft model {on_card.draft}" in on_card.about
+    draft = hub.entry("qwen3-0.6b")
+    alone = draft.memory(draft.file("Q4_K_M"), hub.N_CTX)
+    assert alone
+    assert on_card.draft_memory == alone - hub.WORK_SPACE
+    assert on_card.memory == on_cpu.memory == entry.memory(entry.files[0], hub.N_CTX)
+    assert f"the draft model {on_card.draft} (" in on_card.about
+    assert "draft model" not in on_cpu.about
     tight = [Place("RTX", on_cpu.memory + 500_000_000, 180e9, is_gpu=True)]
     alone = hub.pick(entry, entry.files[0], tight)
     assert alone
@@ -93,7 +96,17 @@ def test_measured_speeds_are_told_from_typical_ones() -> None:
     ):
         pick = hub.pick(entry, entry.files[0], [Place("processor", 10**10, 12e9, measured)])
         assert pick
-        assert pick.about.endswith(f"about 9 tokens/s ({words})")
+        assert f"about 9 tokens/s ({words})" in pick.about
+
+
+@pytest.mark.parametrize("places", [BOARD, LAPTOP, DESKTOP, SLOW, CARD])
+def test_a_recommendation_names_what_drafts_and_no_other_device(places: list[Place]) -> None:
+    for pick in hub.to_take(places):
+        for head in pick.entry.heads[:1]:
+            assert head.reference in pick.about
+        assert pick.draft in pick.about
+    for entry in hub.entries().values():
+        assert "boards" not in entry.description
 
 
 def make(folder: Path, reference: str) -> None:

@@ -229,11 +229,13 @@ def test_a_hopeless_default_is_ended_and_does_not_use_up_the_budget():
 def doctor(tune, monkeypatch):
     """Look at a model on a machine; return the findings and the order of what happened."""
     path = tune.model.path
-    info = SimpleNamespace(file_size=1, kv_bytes=lambda _: 1, n_ctx_train=256, engine={},
+    info = SimpleNamespace(file_size=1, memory=lambda _: 1, n_ctx_train=256, engine={},
                            name="m", architecture="toy", quantisation="F16", n_layer=1)  # fmt: skip
 
     def run(machine: SlowMachine, budget_s: float):
-        monkeypatch.setattr(doctors, "check_machine", lambda: [Finding("ok", "processor", "Z80")])
+        monkeypatch.setattr(
+            doctors, "check_machine", lambda tune: [Finding("ok", "processor", "Z80")]
+        )
         monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=machine.clock))
         monkeypatch.setattr(model_checks, "open_model", machine.open_model)
         monkeypatch.setattr(model_checks, "inspect", lambda _: info)
@@ -269,6 +271,29 @@ def test_the_doctor_reports_the_verdict_first_and_all_else_as_it_comes(doctor):
     assert slow[0].text.startswith("Speculation does not pay here, because checking 2 tokens")
     flat, _ = doctor(SlowMachine(lambda n_threads, n: 0.05), 30)  # not to be believed
     assert flat[0].text.startswith("Whether speculation pays here could not be measured")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("slowest", [0.4, 2.0])
+def test_the_doctor_advises_the_threads_that_tune_chooses(slowest, busy):
+    """One thread is faster than two by the medians, but not in every turn where one is slow."""
+    turns = {1: iter([0.5, 0.5, slowest, 0.5] * 9), 2: iter([1.0] * 36)}
+    model = SimpleNamespace(
+        n_threads=2, n_threads_batch=2, config=SimpleNamespace(max_cores=0),
+        set_threads=lambda *given: None,
+    )  # fmt: skip
+    clock = lambda: 0.0  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_checks, "thread_counts", lambda _: [1, 2])
+        patch.setattr(
+            model_checks, "interleave",
+            lambda tries, budget: [[next(turns[n]) for _ in range(5)] for n in (2, 1)],
+        )  # fmt: skip
+        found = model_checks._check_threads(model, budget.Budget(9, clock), "tune", busy)
+    times = [[1.0] * 5, [0.5, 0.5, slowest, 0.5, 0.5]]
+    chosen = decide("n_threads", "one token", [(2, "2"), (1, "1")], times, busy=busy).chosen
+    assert (found.level == "problem") == (chosen == 1)
+    assert (chosen == 1) == (not busy or slowest < 1)
 
 
 def test_the_verdict_comes_before_what_was_found_earlier():

@@ -47,7 +47,7 @@ def test_the_doctor_names_the_library_and_what_compiling_it_gains():
     ready = libllama_finding("xllamacpp 2026.10", ["AVX2", "FMA"], False, modern)
     assert ready.level == "note"
     assert "xllamacpp 2026.10, with AVX2 FMA; it makes no faster copies" in ready.text
-    for words in ("edgespec[gguf]", "AVX-512", "15% with F16", "copies of draft models"):
+    for words in (".[gguf]", "AVX-512", "15% with F16", "copies of draft models"):
         assert words in ready.remedy
     compiled = libllama_finding("llama-cpp-python 0.3", ["AVX2", "AVX512"], True, modern)
     assert (compiled.level, compiled.remedy) == ("ok", "")
@@ -82,9 +82,9 @@ def test_the_doctor_on_graphics_cards(monkeypatch):
         ([], ("nothing uses it", "install this"), ["NVIDIA"], "problem", "nothing uses it"),
     ):
         monkeypatch.setattr(llama_cpp, "chosen", lambda config, used=used: used)
-        monkeypatch.setattr(llama_cpp, "unused_gpu", lambda unused=unused: unused)
+        monkeypatch.setattr(llama_cpp, "unused_gpu", lambda tune, unused=unused: unused)
         monkeypatch.setattr(machine_checks, "seen_gpus", lambda seen=seen: seen)
-        (finding,) = check_gpu()
+        (finding,) = check_gpu("tune")
         assert (finding.level, finding.remedy) == (level, unused[1] if unused else "")
         assert words in finding.text
 

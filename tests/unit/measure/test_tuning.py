@@ -147,6 +147,7 @@ def test_a_report_for_machines():
     found = Tuning("m", "d", choices, {}, Profile(HALF, FLAT.scaled(0.1)), 3.0, Path("p"))
     report = found.to_dict()
     assert report["target"]["ratio"] == [[1.0, 16.5]]
+    assert report["target"]["guessed"] == ((False, False),)
     assert report["lookup"]["depth"] == 31
     assert report["draft_speedup"]["speedup"] < report["lookup"]["speedup"]
     assert not found.disturbed
