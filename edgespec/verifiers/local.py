@@ -24,7 +24,7 @@ from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
 
-_READ_BY_CPU = 128  # tokens
+_READ_BY_CPU = 256  # tokens
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
 
@@ -140,8 +140,8 @@ class LocalVerifier:
 
     @property
     def _step(self) -> int:
-        """Tokens of a prompt that are evaluated together, with room for a draft. A CPU reads few at
-        a time as fast as many, and there the user sees sooner how far it is.
+        """Tokens of a prompt that are evaluated together, with room for a draft. A CPU reads 256 at
+        a time nearly as fast as 480, and the user sees sooner how far it is.
         """
         can = self._model.capabilities
         most = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
