@@ -67,10 +67,10 @@ def _echo(text: str, *, err: bool = False) -> None:
     except OSError as error:
         if err:
             raise
-        raise StdoutError(
-            f"standard output cannot be written: {error.strerror or error}; free some space there, "
-            "or send it to another file"
-        ) from None
+        from edgespec import kept_files
+
+        why = kept_files.obstacle(error, "send it to a file")
+        raise StdoutError(f"standard output cannot be written: {why}") from None
 
 
 def say(text: str = "", *, err: bool = False) -> None:

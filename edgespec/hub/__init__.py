@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         vocabulary_model,
     )
     from .chosen_model import choose, chosen, forget_choice, note_silence, was_silent
-    from .downloads import choices, pull
+    from .downloads import choices, need_folder, pull
     from .head_repositories import (
         HeadRepository,
         checkpoint_on_disk,
@@ -76,6 +76,7 @@ __all__ = [
     "label",
     "models_dir",
     "names_model",
+    "need_folder",
     "note_silence",
     "pick",
     "picks",
@@ -107,7 +108,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "vocabulary_model",
     ),
     "chosen_model": ("choose", "chosen", "forget_choice", "note_silence", "was_silent"),
-    "downloads": ("choices", "pull"),
+    "downloads": ("choices", "need_folder", "pull"),
     "head_repositories": (
         "HeadRepository",
         "checkpoint_on_disk",

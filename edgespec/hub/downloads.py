@@ -63,6 +63,23 @@ def pull(
     raise _all_failed(file, failures)
 
 
+def need_folder(reference: str | os.PathLike[str]) -> None:
+    """Raise DownloadError if what `pull` would fetch cannot be written to any folder it may go to,
+    so that this is said before a download is announced.
+    """
+    file = locate(reference, None)
+    if isinstance(file, Path):
+        return
+    refusals = set()
+    for source in file.sources if isinstance(file, ModelFile) else (None,):
+        to_own = isinstance(source, WheelSource)
+        folder = models_dir() if to_own else hub_client.cache_folder()
+        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        refusals.add(kept_files.refusal(there, "EDGESPEC_MODELS" if to_own else "HF_HOME"))
+    if "" not in refusals:
+        raise DownloadError(f"{reference} cannot be fetched: {'; '.join(sorted(refusals))}")
+
+
 def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
     """Return what to do where a file of a source could not be written."""
     if isinstance(source, HubSource):

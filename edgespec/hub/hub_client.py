@@ -177,9 +177,7 @@ def _commit(ref: Path) -> str:
 
 def _folder_of(repo: str) -> Path:
     """Return the folder of a repository in the hub's cache."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    return cache_folder() / f"models--{repo.replace('/', '--')}"
 
 
 def _in_cache(source: HubSource) -> Path | None:
@@ -458,9 +456,14 @@ def _kinds(error: Exception) -> set[str]:
 
 def unwritten(error: OSError) -> str:
     """Return what to do where a file could not be written to the hub's cache."""
+    return kept_files.unwritten(error, cache_folder(), "HF_HOME")
+
+
+def cache_folder() -> Path:
+    """Return the folder of the hub's cache."""
     from huggingface_hub import constants
 
-    return kept_files.unwritten(error, Path(constants.HF_HUB_CACHE), "HF_HOME")
+    return Path(constants.HF_HUB_CACHE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
