@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         targets_of,
     )
     from .hub_client import answers, is_off, search
+    from .known_files import comparison
     from .ladder import (
         N_CTX,
         UNASKED,
@@ -66,6 +67,7 @@ __all__ = [
     "choices",
     "choose",
     "chosen",
+    "comparison",
     "entries",
     "entry",
     "fallback_model",
@@ -116,6 +118,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "pull_head",
         "targets_of",
     ),
+    "known_files": ("comparison",),
     "hub_client": ("answers", "is_off", "search"),
     "ladder": (
         "N_CTX",
