@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -268,7 +267,6 @@ class HabitGroup(ErrorGroup):
         if command is None or ctx.resilient_parsing:
             return name, command, rest
         if name == "serve":
-            remark_variables(os.environ)
             remark_devices(rest)
         return name, command, respelled(ctx, command, rest)
 
