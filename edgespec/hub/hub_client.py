@@ -227,9 +227,9 @@ def fetch(
     """
     import huggingface_hub
 
-    need_contact()
     if folder is None:
         _prepare_cache(source)
+    need_contact()
     if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
