@@ -26,10 +26,19 @@ logger = logging.getLogger("edgespec.kept")
 _MOST_JSON = 16 << 20  # bytes
 NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's process follows
 _ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
-NOT_WRITTEN = {  # what a system says where something cannot be written
-    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.ENOSPC, errno.ENOTDIR,
-    errno.EPERM, errno.EROFS,
-}  # fmt: skip
+_DENIED = ("no permission", "change who may use it", "that you may write to")
+_NO_FOLDER = ("a file is where a folder has to be", "rename it", "elsewhere")
+_OBSTACLES = {  # why something cannot be written, what to do, and which other place would do
+    errno.EACCES: _DENIED,
+    errno.EDQUOT: ("your quota is used up", "delete some files of yours", "on another disk"),
+    errno.EEXIST: _NO_FOLDER,
+    errno.EFBIG: ("the file would be too large", "raise the limit", "on another disk"),
+    errno.ENOSPC: ("the disk is full", "free some space there", "on another disk"),
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EPERM: _DENIED,
+    errno.EROFS: ("the disk is read-only", "mount it so that it can be written", "on another disk"),
+}
+NOT_WRITTEN = _OBSTACLES.keys()  # what a system says where something cannot be written
 _PROBE = 4096  # bytes: a full disk still takes empty files
 _CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
 _swept: set[Path] = set()  # folders in which this process has cleaned up
@@ -145,14 +154,24 @@ def unwritten(error: OSError, folder: Path, variable: str = "") -> str:
 
     variable: the one of the environment that names another folder, "" for none.
     """
-    reason = one_line(error.strerror or error)
+    place = error.filename or folder
     if error.errno not in NOT_WRITTEN:
-        return f"{error.filename or folder}: {reason}"
-    elsewhere = f", or set {variable} to a folder that you may write to" if variable else ""
-    return (
-        f"{error.filename or folder} cannot be written ({reason}); free some space there, or "
-        f"change who may write to it{elsewhere}"
-    )
+        return f"{place}: {one_line(error.strerror or error)}"
+    otherwise = f"set {variable} to a folder" if variable else ""
+    return f"{place} cannot be written: {obstacle(error, otherwise)}"
+
+
+def obstacle(error: OSError, otherwise: str = "") -> str:
+    """Return why something cannot be written, and what to do: a full disk, one that is read-only
+    and a lack of permission need different things.
+
+    otherwise: what else would do; which place that has to be is added.
+    """
+    cause, remedy, elsewhere = _OBSTACLES.get(error.errno or 0, ("", "", "elsewhere"))
+    reason = one_line(error.strerror or error)
+    why = f"{cause} ({reason})" if cause else reason
+    instead = f"{otherwise} {elsewhere}" if otherwise else ""
+    return f"{why}; {', or '.join(filter(None, (remedy, instead)))}".removesuffix("; ")
 
 
 def refusal(folder: Path, variable: str = "") -> str:
@@ -164,6 +183,7 @@ def refusal(folder: Path, variable: str = "") -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
+        error.filename = None  # of the probe
         return unwritten(error, folder, variable)
     return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from .prompt import read
 
 if TYPE_CHECKING:
     import edgespec
+
+log = logging.getLogger(__name__)
 
 _ENGINE = {
     "ctx_size": "n_ctx",
@@ -77,6 +80,20 @@ def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
     return {names[k]: v for k, v in options.items() if k in names and v is not None}
 
 
+def _warn_of_threads(engine: Mapping[str, Any]) -> None:
+    """Warn of more threads than there are cores: they wait for each other at every step."""
+    from edgespec.device import usable_cpus
+
+    cores = usable_cpus()
+    for field, option in (("n_threads", "-t"), ("n_threads_batch", "-tb")):
+        n_threads = engine.get(field, 0)
+        if n_threads > cores:
+            log.warning(
+                "%s %d is more than the %d cores that this process may use, which is slow; %s %d "
+                "or less", option, n_threads, cores, option, cores,
+            )  # fmt: skip
+
+
 def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of `edgespec.load`, checked as far as that needs no model."""
     import edgespec
@@ -84,6 +101,7 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     engine, draft_engine = _renamed(options, _ENGINE), _renamed(options, _DRAFT_ENGINE)
     edgespec.EngineConfig(**engine)
     edgespec.EngineConfig(**draft_engine)
+    _warn_of_threads(engine)
     draft, method = _draft_and_method(options)
     speculation = _renamed(options, _SPECULATION) | {"method": method}
     if paths := options.get("draft_corpus"):

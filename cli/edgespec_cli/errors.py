@@ -141,10 +141,7 @@ def _of_system(error: OSError) -> str:
     if error.errno not in kept_files.NOT_WRITTEN:
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     what = error.filename or "what stdout goes to, or a file,"
-    return (
-        f"{what} cannot be read or written ({error.strerror}); free some space there, change who "
-        "may use it, or name a place elsewhere"
-    )
+    return f"{what} cannot be used: {kept_files.obstacle(error, 'name a place')}"
 
 
 def line(message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,19 @@ COMMANDS = {
     "generate": '`edgespec run "TEXT"` answers a prompt',
     "help": "`edgespec --help` lists the commands, `edgespec COMMAND --help` explains one",
     "info": "`edgespec inspect MODEL` shows what a model is",
+    "llama-bench": "`edgespec bench` measures",
+    "llama-cli": "`edgespec chat` keeps a conversation, `edgespec run` answers once",
+    "llama-completion": '`edgespec run --raw "TEXT"` continues a text',
+    "llama-embedding": "edgespec writes answers, no embeddings",
+    "llama-lookup": "`edgespec run --spec-type suffix` drafts from the text",
+    "llama-perplexity": "`edgespec bench` measures speed; llama.cpp itself measures perplexity",
+    "llama-quantize": "`edgespec pull MODEL:Q8_0` fetches another format, `edgespec convert` makes "
+    "ONNX",
+    "llama-run": '`edgespec run "TEXT"` answers a prompt',
+    "llama-server": "`edgespec serve` serves a model",
+    "llama-speculative": '`edgespec run -md DRAFT "TEXT"` drafts with a model',
+    "llama-speculative-simple": '`edgespec run -md DRAFT "TEXT"` drafts with a model',
+    "llama-tokenize": "`edgespec serve` has POST /tokenize",
     "logs": "`edgespec -v COMMAND` logs to stderr",
     "prompt": '`edgespec run "TEXT"` answers a prompt',
     "ps": "a model is in memory only while its command runs; `edgespec list` shows those on disk",
@@ -118,6 +130,11 @@ _TOGETHER = (
     "answers of `edgespec serve` are given one after another, and only devices that draft "
     "are verified together; leave it out"
 )
+_NGRAMS = (
+    "the longest earlier passage that fits is taken, so no length is set; --spec-draft-n-max and "
+    "--spec-draft-n-min bound the draft"
+)
+_CACHE_FILES = "--draft-corpus PATH drafts from documents, --draft-memory disk from kept answers"
 _DEVICES = "`edgespec run` gives one answer; `edgespec serve -np N` is for N devices that draft"
 
 HINTS = {
@@ -128,6 +145,8 @@ HINTS = {
     "-e": "the shell can write a line break: $'a\\nb'",
     "-hff": _FILE,
     "-i": _KINDS,
+    "-lcd": _CACHE_FILES,
+    "-lcs": _CACHE_FILES,
     "-kvo": "the KV cache is where the layers are; leave it out",
     "-mg": _ONE_GPU,
     "-mm": _IMAGES,
@@ -167,6 +186,10 @@ HINTS = {
     "--keepalive": "a model stays loaded while `edgespec serve` runs",
     "--lora": _LORA,
     "--lora-scaled": _LORA,
+    "--lookup-cache-dynamic": _CACHE_FILES,
+    "--lookup-cache-static": _CACHE_FILES,
+    "--lookup-ngram-max": _NGRAMS,
+    "--lookup-ngram-min": _NGRAMS,
     "--main-gpu": _ONE_GPU,
     "--metrics": "`edgespec serve` always has /metrics; --metrics-key-file opens it to others",
     "--mirostat": _SAMPLERS,
@@ -203,12 +226,17 @@ HINTS = {
     "--single-turn": _KINDS,
     "--slot-save-path": "prompts that were read are kept in memory alone; leave it out",
     "--slots": "/metrics of `edgespec serve` shows what runs; leave it out",
+    "--spec-ngram-min-hits": _NGRAMS,
+    "--spec-ngram-size-m": _NGRAMS,
+    "--spec-ngram-size-n": _NGRAMS,
     "--speculative-config": "--spec-type, --draft-model and --spec-draft-n-max set it",
     "--split-mode": _ONE_GPU,
     "--tensor-split": _ONE_GPU,
     "--typical": _SAMPLERS,
     "--ubatch-size": _BATCHES,
     "--verbose": "figures follow every answer unless -q is given; `edgespec -v COMMAND` logs",
+    "--verbose-prompt": "`edgespec -vv run` logs; POST /tokenize of `edgespec serve` shows the "
+    "tokens of a prompt",
     "--xtc-probability": _SAMPLERS,
     "--yarn-orig-ctx": _CONTEXT,
 }
@@ -220,6 +248,25 @@ _OF_COMMANDS = {
 """The same for an option that means something else to one command."""
 
 _SWITCHES = {"-fa": "on", "--flash-attn": "on"}  # options of ours that are bare with others
+
+_OF_THE_TEXT = "which drafts from the text so far"
+_OF_A_MODEL = "which uses the draft model or trained head that -md names"
+
+SPEC_TYPES = {
+    "draft": ("draft-model", _OF_A_MODEL),
+    "draft-dflash": ("draft-model", _OF_A_MODEL),
+    "draft-eagle3": ("draft-model", _OF_A_MODEL),
+    "draft-mtp": ("draft-model", _OF_A_MODEL),
+    "draft-simple": ("draft-model", _OF_A_MODEL),
+    "eagle3": ("draft-model", _OF_A_MODEL),
+    "mtp": ("draft-model", _OF_A_MODEL),
+    "ngram-cache": ("suffix,memory", "which draft from the text so far and from earlier answers"),
+    "ngram-map-k": ("suffix", _OF_THE_TEXT),
+    "ngram-map-k4v": ("suffix", _OF_THE_TEXT),
+    "ngram-mod": ("suffix", _OF_THE_TEXT),
+    "ngram-simple": ("suffix", _OF_THE_TEXT),
+}
+"""Speculative methods of llama.cpp: those of ours that take their place, and what they do."""
 
 VARIABLES = {
     "LLAMA_API_KEY": "EDGESPEC_API_KEY",
@@ -268,7 +315,6 @@ class HabitGroup(ErrorGroup):
         if command is None or ctx.resilient_parsing:
             return name, command, rest
         if name == "serve":
-            remark_variables(os.environ)
             remark_devices(rest)
         return name, command, respelled(ctx, command, rest)
 

@@ -206,6 +206,7 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
     if path is not None:
         return path
     if not offline:
+        hub.need_folder(reference)
         choice = hub.choices(reference)
         if choice:
             reference = choice.reference

@@ -16,11 +16,11 @@ from .convert import convert
 from .corpus import corpus
 from .default_model import default
 from .habits import HabitGroup
+from .log_lines import OURS, PlainFormatter, handle
 from .models import inspect, models
 from .options import option
 from .pull import pull
-from .render import name as shown
-from .render import names, say
+from .render import say
 from .run import run
 from .serve import serve
 from .stored import list_, rm
@@ -58,7 +58,8 @@ def cli(debug: bool, verbose: int) -> None:
     A text alone is a prompt: edgespec "Name a colour."
     """
     _prepare_streams()
-    _log_to_stderr((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    _log_to_stderr(level, with_module=debug or verbose > 0)
 
 
 def _prepare_streams() -> None:
@@ -68,23 +69,11 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
-class _Formatter(logging.Formatter):
-    """Lines in which names of files and models cannot steer the terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of a traceback below it."""
-        return names(super().format(record))
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return shown(super().formatMessage(record))
-
-
-def _log_to_stderr(level: int) -> None:
+def _log_to_stderr(level: int, *, with_module: bool) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("edgespec: %(levelname)s: %(name)s: %(message)s"))
-    for name in ("edgespec", "edgespec_cli"):
-        logging.getLogger(name).handlers[:] = [handler]
+    handler.setFormatter(PlainFormatter(with_module=with_module))
+    handle(handler)
+    for name in OURS:
         logging.getLogger(name).setLevel(level)
 
 

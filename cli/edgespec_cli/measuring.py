@@ -263,10 +263,8 @@ def write_whole(path: Path, data: bytes) -> None:
         kept_files.replace(target, [data])
         target.chmod(0o666 & ~umask)
     except OSError as error:
-        raise click.ClickException(
-            f"{path} cannot be written: {error.strerror or error}; free some space there, or name "
-            "a file in another folder"
-        ) from None
+        why = kept_files.obstacle(error, "name a file")
+        raise click.ClickException(f"{path} cannot be written: {why}") from None
 
 
 def check_writable(path: Path) -> None:

@@ -12,7 +12,7 @@ import cloup
 from .loading import entry_of, licence, looking_at_the_hub
 from .options import json_option
 from .parameters import ModelType
-from .render import count, say, say_json, say_wrapped, size, table
+from .render import count, say, say_json, say_wrapped, size, status, table
 
 if TYPE_CHECKING:
     import edgespec
@@ -183,7 +183,7 @@ def inspect(reference: str, as_json: bool) -> None:
     if as_json:
         say_json(_inspection(info, drafts, entry))
         return
-    for label, value in _facts(info, entry):
+    for label, value in [*_facts(info, entry), *_comparison(info)]:
         say(f"{label:<14}{value}")
     cache = {2: "f16", 4: "f32"}.get(info.kv_element_size, "")
     say(f"memory        weights + {cache} KV cache + work space:")
@@ -236,6 +236,15 @@ def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str
     return facts
 
 
+def _comparison(info: edgespec.ModelInfo) -> list[tuple[str, str]]:
+    """Return how the file compares with the catalogue's, where that knows one."""
+    from edgespec import hub
+
+    with status("comparing with the catalogue"):
+        told = hub.comparison(Path(info.path))
+    return [("catalogue", told)] if told else []
+
+
 def _memory(info: edgespec.ModelInfo) -> list[tuple[int, int]]:
     """Return context lengths up to that of the training, and the bytes that each needs."""
     longest = info.n_ctx_train or _CONTEXTS[2]
@@ -249,6 +258,7 @@ def _inspection(
     return info.to_dict() | {
         "parameters": entry.parameters if entry else None,
         "licence": entry.licence if entry else None,
+        "catalogue": dict(_comparison(info)).get("catalogue"),
         "memory_bytes": {str(n): total for n, total in _memory(info)},
         "drafts": [{"reference": d.reference, "fits": d.fits, "why": d.why} for d in drafts],
     }

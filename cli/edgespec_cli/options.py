@@ -12,6 +12,7 @@ import cloup
 from click.core import ParameterSource
 
 from .parameters import (
+    GpuLayersType,
     KeyValueType,
     LogitBiasType,
     ModelType,
@@ -72,10 +73,13 @@ model_options = cloup.option_group(
         "it, or 'none'.",
     ),
     option(
-        "-ngl", "--n-gpu-layers", type=int,
-        help="Number of layers to put on the GPU, -1 for as many as fit.",
+        "-ngl", "--n-gpu-layers", type=GpuLayersType(),
+        help="Number of layers to put on the GPU; -1, all or auto for as many as fit.",
     ),
-    option("-ngld", "--n-gpu-layers-draft", type=int, help="The same for the draft model."),
+    option(
+        "-ngld", "--n-gpu-layers-draft", type=GpuLayersType(),
+        help="The same for the draft model.",
+    ),
     option(
         "-dev", "--device", metavar="NAMES",
         help="The GPUs to use, as `edgespec doctor` names them, with commas between them, or "

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+from .habits import SPEC_TYPES
+from .render import say
 
 
 class ModelType(click.ParamType):  # type: ignore[type-arg]
@@ -63,6 +66,21 @@ class PathsType(click.ParamType):  # type: ignore[type-arg]
     ) -> list[CompletionItem]:
         """Ask for files."""
         return [CompletionItem(incomplete, type="file")]
+
+
+class GpuLayersType(click.ParamType):  # type: ignore[type-arg]
+    """A number of layers; "all" and "auto", as llama.cpp has them, are as many as fit (-1)."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if str(value).lower() in ("all", "auto"):
+            return -1
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of layers nor all or auto", param, ctx)
 
 
 class LogitBiasType(click.ParamType):  # type: ignore[type-arg]
@@ -172,7 +190,8 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the library's names of the methods, if they can be used together."""
         known = spec_types()
-        words = [word.strip().replace("_", "-") for word in str(value).split(",")]
+        given = [word.strip().replace("_", "-") for word in str(value).split(",")]
+        words = [ours for word in given for ours in self._ours(word, known)]
         for word in words:
             if word not in known:
                 import edgespec
@@ -185,6 +204,15 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
         if len(methods) > 1 and methods.keys() & {"none", "auto"}:
             self.fail(f"{value!r}: auto and none cannot be combined with other methods", param, ctx)
         return ",".join(methods)
+
+    @staticmethod
+    def _ours(word: str, known: Mapping[str, str]) -> list[str]:
+        """Return our methods for one, and say which they are for one of llama.cpp's."""
+        if word in known or word not in SPEC_TYPES:
+            return [word]
+        ours, what = SPEC_TYPES[word]
+        say(f"note: for llama.cpp's {word} edgespec takes {ours}, {what}", err=True)
+        return ours.split(",")
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -58,8 +58,23 @@ class StdoutError(click.ClickException):
     """Standard output cannot be written, other than for a reader that went away."""
 
 
+_stderr: list[Callable[[str], None]] = []  # what writes lines instead of stderr, the last one
+
+
+@contextmanager
+def said_through(write: Callable[[str], None]) -> Iterator[None]:
+    """Let `write` have the lines that are for stderr: a server's log is in one format."""
+    _stderr.append(write)
+    try:
+        yield
+    finally:
+        _stderr.pop()
+
+
 def _echo(text: str, *, err: bool = False) -> None:
     """Write a line. Raises StdoutError, and BrokenPipeError as it is."""
+    if err and _stderr:
+        return _stderr[-1](text)
     try:
         click.echo(text, err=err)
     except BrokenPipeError:
@@ -67,10 +82,10 @@ def _echo(text: str, *, err: bool = False) -> None:
     except OSError as error:
         if err:
             raise
-        raise StdoutError(
-            f"standard output cannot be written: {error.strerror or error}; free some space there, "
-            "or send it to another file"
-        ) from None
+        from edgespec import kept_files
+
+        why = kept_files.obstacle(error, "send it to a file")
+        raise StdoutError(f"standard output cannot be written: {why}") from None
 
 
 def say(text: str = "", *, err: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,9 @@ import cloup
 from click.core import ParameterSource
 
 from .arguments import forget_by_default, sampling_arguments
+from .habits import remark_variables
 from .loading import model_reference, opened
+from .log_lines import of_a_server
 from .options import (
     FILE,
     model_options,
@@ -136,9 +137,17 @@ def serve(ctx: click.Context) -> int:
 
     Requests of OpenAI's API are answered one after the other. Devices that use --verifier send
     drafts, which are verified together. The sampling options are the defaults of requests that do
-    not set them. stderr gets a JSON object for every request, without its text. Ctrl-C or SIGTERM
-    ends the server.
+    not set them. stderr gets a line for every request, without its text: a JSON object where that
+    is no terminal. Ctrl-C or SIGTERM ends the server.
     """
+    root = ctx.find_root().params
+    with_module = bool(root.get("debug") or root.get("verbose"))
+    with of_a_server(quiet=ctx.params["quiet"], with_module=with_module):
+        remark_variables(os.environ)
+        return _serve(ctx)
+
+
+def _serve(ctx: click.Context) -> int:
     params = ctx.params
     settings = _settings(params)
     params["spec_remember"] = _remembered(params["spec_remember"])
@@ -146,7 +155,6 @@ def serve(ctx: click.Context) -> int:
     forget_by_default(params)
     from edgespec.server import app  # raises if the extra `server` is not installed
 
-    _log_as_json(quiet=params["quiet"])
     with contextlib.closing(app.bind(settings)) as sock, opened(params) as engine:
         sessions, why = _sessions(engine, settings, ctx)
 
@@ -266,18 +274,3 @@ def _name(reference: str) -> str:
     if path.suffix == ".onnx":  # every graph is called model.onnx
         path = path.parent.parent if path.parent.name == "onnx" else path.parent
     return path.name if path.is_dir() else path.stem
-
-
-def _log_as_json(quiet: bool) -> None:
-    """Log what edgespec reports, and warnings of the libraries that the server uses."""
-    from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
-    handler.addFilter(is_not_logged_yet)
-    for name in ("edgespec", "edgespec_cli", "uvicorn", "asyncio"):
-        logging.getLogger(name).handlers[:] = [handler]
-    for name in ("uvicorn", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    if not quiet:
-        logger.setLevel(logging.INFO)

@@ -23,6 +23,7 @@ from ..errors import ConfigError, DecodeError
 from ..sampling.base import Constraint
 from . import grammars, schemas
 from .descriptions import Limit, form_of, limit_of
+from .keywords import in_our_words
 from .lenient import LenientTools
 from .once import Once
 from .stack import with_stack
@@ -458,6 +459,7 @@ def _plainly(error: str) -> str:
         return "its patterns for one text are too complex together"
     error = re.sub(r"regex parse error:.*?\n *error: ", "", error, flags=re.DOTALL)
     said = " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
+    said = in_our_words(said)
     return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         vocabulary_model,
     )
     from .chosen_model import choose, chosen, forget_choice, note_silence, was_silent
-    from .downloads import choices, pull
+    from .downloads import choices, need_folder, pull
     from .head_repositories import (
         HeadRepository,
         checkpoint_on_disk,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         targets_of,
     )
     from .hub_client import answers, is_off, search
+    from .known_files import comparison
     from .ladder import (
         N_CTX,
         UNASKED,
@@ -68,6 +69,7 @@ __all__ = [
     "choices",
     "choose",
     "chosen",
+    "comparison",
     "entries",
     "entry",
     "fallback_model",
@@ -78,6 +80,7 @@ __all__ = [
     "label",
     "models_dir",
     "names_model",
+    "need_folder",
     "note_silence",
     "pick",
     "picks",
@@ -110,7 +113,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "vocabulary_model",
     ),
     "chosen_model": ("choose", "chosen", "forget_choice", "note_silence", "was_silent"),
-    "downloads": ("choices", "pull"),
+    "downloads": ("choices", "need_folder", "pull"),
     "head_repositories": (
         "HeadRepository",
         "checkpoint_on_disk",
@@ -118,6 +121,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "pull_head",
         "targets_of",
     ),
+    "known_files": ("comparison",),
     "hub_client": ("answers", "is_off", "search"),
     "ladder": (
         "N_CTX",

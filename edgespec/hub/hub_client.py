@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import logging
@@ -10,6 +11,7 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +33,10 @@ _COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _LONGEST_REF = 256  # bytes
 _TIMEOUT_S = 30  # for a list of files
+_CONTACT_TRIES = 2
+_CONTACT_PAUSE_S = 1.0
 _ASKING = "edgespec-hub"  # the thread of a question that may go unanswered
+_TIMEOUTS = {"TimeoutException", "Timeout", "TimeoutError"}
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
 
@@ -105,6 +110,32 @@ def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
         return None
 
 
+@functools.cache
+def need_contact() -> None:
+    """Raise DownloadError if the hub's name is not known or nothing there takes connections.
+
+    The client would go on for half a minute. A hub that is only slow is left to it. The proxies and
+    the endpoint of the environment are used, and an exception is not cached: the next call asks
+    again.
+    """
+    from huggingface_hub import constants
+
+    utils: Any = importlib.import_module("huggingface_hub.utils")
+    if is_off():
+        return
+    for number in range(1, _CONTACT_TRIES + 1):
+        try:
+            utils.get_session().head(constants.ENDPOINT, timeout=_TIMEOUT_S)
+            return
+        except Exception as error:  # its transport, and so its exceptions, differ by version
+            if not _is_unreachable(error):
+                return
+            if number == _CONTACT_TRIES:
+                tried = f"{constants.ENDPOINT} was tried {number} times ({_root(error)})"
+                raise DownloadError(f"{tried}: {_not_reached(error)}") from None
+        time.sleep(_CONTACT_PAUSE_S)
+
+
 def cached(source: HubSource) -> Path | None:
     """Return the file in the hub's cache, but only with what has to lie beside it."""
     beside = _COMPANIONS if source.file.endswith(".onnx") else split_parts(source.file)
@@ -146,9 +177,7 @@ def _commit(ref: Path) -> str:
 
 def _folder_of(repo: str) -> Path:
     """Return the folder of a repository in the hub's cache."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    return cache_folder() / f"models--{repo.replace('/', '--')}"
 
 
 def _in_cache(source: HubSource) -> Path | None:
@@ -200,6 +229,7 @@ def fetch(
 
     if folder is None:
         _prepare_cache(source)
+    need_contact()
     if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
@@ -286,8 +316,9 @@ def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
 
     def hand_on(record: logging.LogRecord) -> bool:
         log.info("%s", record.getMessage())
-        again = f"the hub does not answer; fetching {filename} again (try {next(tries)})"
-        progress(again, 0, None)
+        if record.getMessage().startswith("Retrying"):  # after a line that says why
+            again = f"the hub does not answer; fetching {filename} again (try {next(tries)})"
+            progress(again, 0, None)
         return False
 
     handlers = list(logging.getLogger("huggingface_hub").handlers)
@@ -405,20 +436,34 @@ def _not_reached(error: Exception) -> str:
 
 def _silence(error: Exception) -> str:
     """Return in words how the hub failed to answer."""
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    if kinds & {"TimeoutException", "Timeout", "TimeoutError"}:
+    if _kinds(error) & _TIMEOUTS:
         return "the hub did not answer in time"
-    if kinds & {"ConnectError", "ConnectionError", "gaierror"}:
+    if _is_unreachable(error):
         log.info("the hub cannot be reached: %s", _root(error))
         return "the hub cannot be reached"
     return f"the hub did not answer as it should ({_root(error)})"
 
 
+def _is_unreachable(error: Exception) -> bool:
+    """Return True if no connection was made; False for one that takes too long."""
+    kinds = _kinds(error)
+    return bool(kinds & {"ConnectError", "ConnectionError", "gaierror"}) and not kinds & _TIMEOUTS
+
+
+def _kinds(error: Exception) -> set[str]:
+    return {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+
+
 def unwritten(error: OSError) -> str:
     """Return what to do where a file could not be written to the hub's cache."""
+    return kept_files.unwritten(error, cache_folder(), "HF_HOME")
+
+
+def cache_folder() -> Path:
+    """Return the folder of the hub's cache."""
     from huggingface_hub import constants
 
-    return kept_files.unwritten(error, Path(constants.HF_HUB_CACHE), "HF_HOME")
+    return Path(constants.HF_HUB_CACHE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -18,6 +18,7 @@ from ..errors import ConfigError, ModelNotFound
 from ..named_files import expanded
 from . import catalogue, hub_client, store
 from .catalogue import HubSource, ModelFile
+from .known_files import called_like, is_gguf
 from .repositories import Repository
 from .storage import has_size, models_dir
 
@@ -25,6 +26,7 @@ _ADDRESS = re.compile(
     r"(?:hf://|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)([\w.-]+/[\w.-]+)(:[\w.-]+)?"
     r"(?:/(?:blob|resolve|raw|tree)/([^/?#]+)(/[^?#]+?)?|(/[^?#]+?))?/?(?:[?#].*)?"
 )
+_accepted: set[Path] = set()  # files of our folder that are taken although they differ
 
 
 def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = None) -> Path | None:
@@ -156,12 +158,30 @@ def on_disk(file: ModelFile | Repository) -> Path | None:
     """
     if isinstance(file, Repository):
         return store.cached_model(file) or store.converted(file)
-    own = models_dir() / file.filename
-    if file.quantisation and has_size(own, file.size):  # hf: references have none
-        return own
+    for own in _own(file):
+        if own in _accepted or has_size(own, file.size, "it is used if that cannot be fetched"):
+            return own
     for source in file.sources:
         if isinstance(source, HubSource):
             cached = hub_client.cached(source)
             if cached is not None and has_size(cached, file.size):
                 return cached
     return None
+
+
+def accept_another_version(file: ModelFile) -> Path | None:
+    """Return a file of our folder that has the name of the catalogue's, but not its size. From now
+    on this process takes it; None where there is none.
+    """
+    for path in _own(file):
+        if is_gguf(path):
+            _accepted.add(path)
+            return path
+    return None
+
+
+def _own(file: ModelFile) -> list[Path]:
+    """Return where a file of the catalogue may be in our folder; hf: references have no place."""
+    if not file.quantisation:
+        return []
+    return list(dict.fromkeys((models_dir() / file.filename, *called_like(file))))

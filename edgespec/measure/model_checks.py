@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from .. import hub
 from ..advice import command
 from ..backends.base import FileModel, Threaded, share_on_gpu
 from ..config import EngineConfig
@@ -50,6 +52,7 @@ def check_model(
     try:
         info = inspect(model)
         yield _check_file(info)
+        yield from _check_known(Path(info.path))
         yield from check_size(info, config, available_memory())
         path = model_path(model)
         config = replace(config, **tuned_options(path, config, given))
@@ -86,6 +89,16 @@ def _check_file(info: ModelInfo) -> Finding:
     size = f"{info.file_size / 1e9:.2f} GB"
     text = f"{info.name}, {info.architecture}, {info.quantisation}, {size}, {info.n_layer} layers"
     return Finding("ok", "model", text)
+
+
+def _check_known(path: Path) -> Iterator[Finding]:
+    """Yield how a file compares with the catalogue's, where that knows one of its size or name."""
+    text = hub.comparison(path)
+    if text.startswith("same"):
+        yield Finding("ok", "catalogue", text)
+    elif text:
+        remedy = f"if it answers badly, delete {path} and fetch it again with `edgespec pull`"
+        yield Finding("note", "catalogue", text, remedy)
 
 
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:

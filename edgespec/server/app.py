@@ -32,7 +32,7 @@ try:
     from . import openapi
     from .connections import TimedHTTP
     from .converters.endpoints import ConvertedEndpoints
-    from .errors import as_api_error
+    from .errors import as_api_error, instead_of
     from .forms import Forms
     from .metrics import Metrics
     from .middleware import AccessMiddleware
@@ -161,6 +161,8 @@ def _names(routes: Sequence[BaseRoute]) -> dict[Any, str]:
 async def _http_error(request: Request, error: Exception) -> Response:
     request_id = request.scope["edgespec.log"]["request_id"]
     answer = as_api_error(error, request_id)
+    if answer.status == 404 and (instead := instead_of(request.scope["path"])):
+        answer.message = f"there is nothing under this path; here {instead}"
     body = answer.body_at(request.scope["path"], request_id)
     return JSONResponse(body, answer.status, answer.headers)
 

@@ -16,6 +16,31 @@ _HTTP = {
     405: "this path does not take that method; /openapi.json lists those it takes",
 }
 
+_COMPLETIONS = "POST /v1/completions continues a prompt, of at most max_tokens tokens"
+_CHAT = "POST /v1/chat/completions answers messages"
+_MODELS = "GET /v1/models names the model"
+_NO_EMBEDDINGS = "this server writes answers, no embeddings"
+_PATHS = {  # of llama.cpp's server and of Ollama
+    "/api/chat": _CHAT,
+    "/api/generate": _COMPLETIONS,
+    "/api/tags": _MODELS,
+    "/apply-template": "POST /tokenize with messages returns the tokens of the rendered prompt",
+    "/chat/completions": _CHAT,
+    "/completion": _COMPLETIONS,
+    "/completions": _COMPLETIONS,
+    "/embedding": _NO_EMBEDDINGS,
+    "/embeddings": _NO_EMBEDDINGS,
+    "/infill": f"nothing is filled in here; {_COMPLETIONS}",
+    "/models": _MODELS,
+    "/props": _MODELS,
+    "/rerank": _NO_EMBEDDINGS,
+    "/slots": "GET /metrics shows what runs",
+    "/v1/completion": _COMPLETIONS,
+    "/v1/detokenize": "POST /detokenize",
+    "/v1/embeddings": _NO_EMBEDDINGS,
+    "/v1/tokenize": "POST /tokenize",
+}
+
 TOO_LONG = "context_length_exceeded"
 """The code of errors about prompts that are too long. OpenAI's clients know them by it, and
 Anthropic's by messages that begin with "prompt is too long: N tokens > M maximum".
@@ -105,6 +130,11 @@ def shutting_down() -> ApiError:
         code="shutting_down",
         headers={"Retry-After": "5"},
     )
+
+
+def instead_of(path: str) -> str:
+    """Return what there is in place of an endpoint of other servers, "" where none is known."""
+    return _PATHS.get(path.rstrip("/"), "")
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:

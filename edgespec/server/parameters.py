@@ -380,8 +380,23 @@ def _required(kind: type[Request]) -> str:
     return next(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
+_OF_OTHERS = {  # fields of llama.cpp's server and of Ollama
+    "content": "prompt",
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "n_probs": "logprobs",
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "speculative.n_max": "num_draft_tokens",
+    "t_max_predict_ms": "time_limit_s",
+    "temp": "temperature",
+}
+
+
 def _unknown(name: str, known: list[str]) -> ApiError:
-    hint = did_you_mean(name, known)
+    ours = _OF_OTHERS.get(name)
+    hint = f"here it is {ours!r}" if ours in known else did_you_mean(name, known)
     if hint.startswith("known"):
         hint = "/openapi.json lists those known"
     return bad_value(name[:80], f"unknown parameter {name[:80]!r}; {hint}", "unknown_parameter")

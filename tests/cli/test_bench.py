@@ -508,7 +508,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_one_before(bench, edgespec_
     monkeypatch.setattr("os.fsync", full)
     done = bench("--plot", "out.png")
     assert done.exit_code == 1
-    assert "out.png cannot be written: No space left on device; free some space" in done.stderr
+    assert "out.png cannot be written: the disk is full (No space left on" in done.stderr
     assert "| speculation" in done.stdout
     assert [path.name for path in edgespec_cli.folder.glob("*out.png*")] == ["out.png"]
     assert picture.read_bytes() == b"before"

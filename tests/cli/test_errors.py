@@ -119,8 +119,8 @@ def test_a_full_disk_under_stdout_is_said_with_what_to_do():
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
-        "edgespec: error: standard output cannot be written: No space left on device; free some "
-        "space there, or send it to another file\n"
+        "edgespec: error: standard output cannot be written: the disk is full (No space "
+        "left on device); free some space there, or send it to a file on another disk\n"
     )
 
 

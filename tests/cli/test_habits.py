@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 import pytest
 
@@ -85,6 +87,14 @@ def test_a_bare_word_is_a_prompt_only_with_a_text(edgespec_cli):
         (("serve", "-mg", "0"), "has no -mg: --device names the GPUs to use"),
         (("serve", "-cb"), "has no -cb: answers of `edgespec serve` are given one after another"),
         (("run", "-np", "4", "hi"), "has no -np: `edgespec run` gives one answer"),
+        (
+            ("run", "--lookup-ngram-min", "2", "hi"),
+            "--lookup-ngram-min: the longest earlier",
+        ),
+        (("run", "--verbose-prompt", "hi"), "has no --verbose-prompt: `edgespec -vv run` logs"),
+        (("run", "-ngl", "most", "hi"), "'most' is neither a number of layers nor all or auto"),
+        (("llama-cli", "-m", "x"), "there is no command llama-cli: `edgespec chat` keeps a"),
+        (("llama-server",), "there is no command llama-server: `edgespec serve` serves a model"),
         (("pull", "--predict", "3"), "No such option '--predict'"),
     ],
 )
@@ -105,6 +115,31 @@ def test_spellings_of_others_reach_the_library(edgespec_cli):
         "edgespec: error: hf:org/r is not on this device"
     )
     assert edgespec_cli.run("--", "--predict").stdout == "echo: --predict\n"
+
+
+@pytest.mark.parametrize("value", ["all", "auto", "-1"])
+def test_all_layers_on_the_gpu(edgespec_cli, value):
+    assert edgespec_cli.run("hello", "-ngl", value).exit_code == 0
+    assert edgespec_cli.loaded["n_gpu_layers"] == -1
+
+
+@pytest.mark.parametrize("theirs", habits.SPEC_TYPES)
+def test_speculative_methods_of_llama_cpp(edgespec_cli, theirs):
+    from edgespec_cli.parameters import spec_types
+
+    ours = habits.SPEC_TYPES[theirs][0]
+    assert theirs not in spec_types()
+    assert set(ours.split(",")) <= spec_types().keys()
+    result = edgespec_cli.run("hello", "--spec-type", theirs)
+    assert f"note: for llama.cpp's {theirs} edgespec takes {ours}, which " in result.stderr
+
+
+def test_more_threads_than_cores_are_warned_of(edgespec_cli, monkeypatch):
+    monkeypatch.setattr("edgespec.device.usable_cpus", lambda: 2)
+    warned = edgespec_cli.run("hello", "-t", "64")
+    assert (warned.exit_code, warned.stdout) == (0, "Hi, what can I do?\n")
+    assert "warning: -t 64 is more than the 2 cores that this process may use" in warned.stderr
+    assert "warning" not in edgespec_cli.run("hello", "-t", "2").stderr
 
 
 def test_flash_attention_without_a_value_is_on(edgespec_cli):
@@ -129,8 +164,9 @@ def test_the_tables_name_what_there_is():
 def test_variables_of_other_servers_are_remarked(edgespec_cli):
     env = {"OLLAMA_HOST": "0.0.0.0", "LLAMA_ARG_PORT": "1", "EDGESPEC_PORT": "2"}
     result = edgespec_cli("serve", "-m", "no.gguf", env=env)
-    note = "note: OLLAMA_HOST is set and is not read; here it is EDGESPEC_HOST and EDGESPEC_PORT\n"
-    assert result.stderr.startswith(note)
+    note = "note: OLLAMA_HOST is set and is not read; here it is EDGESPEC_HOST and EDGESPEC_PORT"
+    first = result.stderr.splitlines()[0]
+    assert json.loads(first)["message"] == note  # no terminal: the log has one format
     assert "LLAMA_ARG_PORT" not in result.stderr
     assert "OLLAMA" not in edgespec_cli("models", env=env).stderr
 

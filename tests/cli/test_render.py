@@ -48,7 +48,7 @@ def test_where_nothing_can_be_kept_the_figures_say_that(tmp_path, monkeypatch):
     (tmp_path / "profiles").touch()  # where a folder has to be
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
     line = figures(completion("costs are not measured yet"))
-    assert f"cannot be kept: {tmp_path / 'profiles'} cannot be written (" in line
+    assert f"cannot be kept: {tmp_path / 'profiles'} cannot be written: " in line
     assert "`edgespec tune`" not in line
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_default_that_is_not_kept(edgespec_cli, full):
     result = edgespec_cli("default", "toy.gguf")
     assert result.exit_code == 1
     state = edgespec_cli.folder / "state" / "edgespec"
-    assert f"the choice is not kept: {state} cannot be written (No space left" in result.stderr
+    assert f"the choice is not kept: {state} cannot be written: the disk is full" in result.stderr
     assert "EDGESPEC_MODEL=NAME" in result.stderr
     assert "no model is chosen yet" not in result.stderr
 
@@ -59,9 +60,29 @@ def test_a_download_says_which_folder_and_what_names_another(edgespec_cli):
     (edgespec_cli.folder / "models").write_text("a file where the folder has to be")
     result = edgespec_cli("pull", hub.vocabulary_model)
     assert result.exit_code == 1
-    assert f"{edgespec_cli.folder / 'models'} cannot be written (" in result.stderr
-    assert "set EDGESPEC_MODELS to a folder that you may write to" in result.stderr
+    assert f"{edgespec_cli.folder / 'models'} cannot be written: a file is where" in result.stderr
+    assert "set EDGESPEC_MODELS to a folder elsewhere" in result.stderr
     assert "[Errno" not in result.stderr
+
+
+def test_no_download_is_announced_that_cannot_be_kept(edgespec_cli):
+    (edgespec_cli.folder / "models").write_text("a file where the folder has to be")
+    result = edgespec_cli("pull", hub.vocabulary_model)
+    assert "cannot be fetched: " in result.stderr
+    assert "fetching" not in result.stderr
+
+
+def test_a_corpus_that_cannot_be_kept_is_a_failure(edgespec_cli, monkeypatch):
+    def fail(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (edgespec_cli.folder / "notes.txt").write_text("hello")
+    monkeypatch.setattr("edgespec.backends.of", mock.MagicMock())
+    monkeypatch.setattr("edgespec.corpus.collection.add", fail)
+    result = edgespec_cli("corpus", "add", "notes.txt", "-m", "toy.gguf")
+    assert result.exit_code == 1
+    assert "nothing can be kept: " in result.stderr
+    assert "the disk is full (No space left on device); free some space there" in result.stderr
 
 
 def test_a_corpus_says_why_it_needs_a_model(edgespec_cli):
@@ -79,7 +100,7 @@ def test_stdout_on_a_full_disk(edgespec_cli, program):
         )
     said = ended.stderr.decode()
     assert ended.returncode == 1
-    assert "error: what stdout goes to, or a file, cannot be read or written (No space" in said
+    assert "error: what stdout goes to, or a file, cannot be used: the disk is full (No" in said
     assert "Exception ignored" not in said
 
 

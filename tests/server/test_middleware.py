@@ -251,6 +251,22 @@ def test_unknown_paths_and_methods_have_the_same_shape(client):
         assert "openapi.json" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/completion", "here POST /v1/completions continues a prompt, of at most max_tokens"),
+        ("/v1/completion", "here POST /v1/completions continues a prompt"),
+        ("/api/chat", "here POST /v1/chat/completions answers messages"),
+        ("/v1/tokenize", "here POST /tokenize"),
+        ("/embedding", "here this server writes answers, no embeddings"),
+    ],
+)
+def test_endpoints_of_other_servers_name_ours(client, path, says):
+    response = client.post(path, json={"prompt": "hello", "n_predict": 3})
+    assert response.status_code == 404
+    assert says in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_failure_shows_nothing_and_logs_where_but_no_text(client, say, caplog, stream):
     with caplog.at_level(logging.DEBUG):

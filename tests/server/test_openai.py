@@ -35,6 +35,16 @@ def test_a_file_name_stands_for_the_stem_that_is_served(client, say):
     assert client.get("/v1/models/toy.onnx").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("n_predict", "max_tokens"), ("repeat_penalty", "repetition_penalty")]
+)
+def test_fields_of_other_servers_name_ours(client, say, theirs, ours):
+    for path, body in ((CHAT, say("hello")), (TEXT, {"prompt": "hello"})):
+        told = client.post(path, json=body | {theirs: 1}).json()["error"]
+        assert told["message"] == f"unknown parameter {theirs!r}; here it is {ours!r}"
+        assert (told["param"], told["code"]) == (theirs, "unknown_parameter")
+
+
 def test_a_whole_chat_answer(client, say):
     answer = client.post(CHAT, json=say("hello", model="toy")).json()
     choice = answer["choices"][0]

@@ -1,5 +1,6 @@
 """Files that edgespec reads back: whatever lies there, a start goes on."""
 
+import errno
 import logging
 import os
 import subprocess
@@ -149,3 +150,17 @@ def test_a_folder_that_cannot_be_read_is_left_out(tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(kept_files.os, "scandir", scandir)
     assert kept_files.matching(tmp_path, "*.gguf") == []
     assert f"{tmp_path} cannot be read (Permission denied) and is left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "the disk is full (why); free some space there, or set X to a folder on an"),
+        (errno.EROFS, "the disk is read-only (why); mount it so that it can be written, or set X"),
+        (errno.EACCES, "no permission (why); change who may use it, or set X to a folder that you"),
+    ],
+)
+def test_each_obstacle_has_its_own_remedy(tmp_path, number: int, says: str) -> None:
+    told = kept_files.unwritten(OSError(number, "why"), tmp_path, "X")
+    assert told.startswith(f"{tmp_path} cannot be written: {says}")
+    assert ("free some space" in told) == (number == errno.ENOSPC)

@@ -111,6 +111,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         hub = self.hub
+        if self.path == "/":  # whether there is a hub
+            return self.refuse(200, "")
         headers = {key.lower(): value for key, value in self.headers.items()}
         request = Request(self.command, self.path, headers)
         hub.requests.append(request)
@@ -502,9 +504,11 @@ def test_each_try_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
     with hub_client._hub_log(NAME, lambda what, done, total: seen.append(what)):
         for _ in range(2):
-            logging.getLogger("huggingface_hub.utils._http").warning("retrying")
+            client = logging.getLogger("huggingface_hub.utils._http")
+            client.warning("ConnectTimeout thrown while requesting HEAD")
+            client.warning("Retrying in 1s")
     assert [what.partition(" (")[2] for what in seen] == ["try 2)", "try 3)"]
-    assert "retrying" not in capsys.readouterr().err
+    assert "Retrying" not in capsys.readouterr().err
 
 
 def test_where_the_hub_is_out_of_reach_a_copy_is_named(
@@ -746,6 +750,27 @@ def test_offline_and_not_cached(server: Hub) -> None:
     (got,) = edgespec_process(("pull", REFERENCE, {"offline": True}))
     assert "is not on this device and fetching is off" in got["message"]
     assert server.requests == []
+
+
+@pytest.mark.parametrize("endpoint", [NOWHERE, "http://no-such-host.invalid"])
+def test_a_hub_that_cannot_be_reached_is_given_up_soon(endpoint: str) -> None:
+    began = time.monotonic()
+    (got,) = edgespec_process(("pull", REFERENCE), HF_ENDPOINT=endpoint)
+    assert time.monotonic() - began < 15  # the client alone goes on for more than 20 seconds
+    assert got["error"] == "DownloadError"
+    assert f"{endpoint} was tried 2 times (" in got["message"]
+    assert "the hub cannot be reached. Check the network, the proxy and" in got["message"]
+
+
+def test_a_slow_hub_is_left_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def head(self, address: str, timeout: float) -> None:
+            raise TimeoutError("timed out")
+
+    monkeypatch.setattr("huggingface_hub.utils.get_session", Session)
+    hub_client.need_contact.cache_clear()
+    hub_client.need_contact()
+    hub_client.need_contact.cache_clear()
 
 
 @MORE

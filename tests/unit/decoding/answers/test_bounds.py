@@ -47,7 +47,7 @@ REFUSED = {
     "many steps": (fields(**{f"a{i}": {"multipleOf": 9973} for i in range(3)}), "29919 remainders"),
     "an unknown format": (
         fields(a=fields(b={"type": "array", "items": {"type": "string", "format": "nope"}})),
-        r"Unknown format: nope \(at /properties/a/properties/b/items\)",
+        r"the format nope is not known; .* \(at /properties/a/properties/b/items\)",
     ),
     "a broken expression": (
         fields(a={"anyOf": [{"type": "null"}, {"type": "string", "pattern": "(["}]}),
@@ -146,7 +146,7 @@ def test_the_place_in_a_tool_is_told():
     broken = fields(a=fields(b={"type": "string", "format": "nope"}))
     with pytest.raises(
         ConfigError,
-        match=r"the tool bad0 cannot be followed: Unknown format: nope "
+        match=r"the tool bad0 cannot be followed: the format nope is not known; .* "
         r"\(at /properties/a/properties/b\); .* make the tool not strict",
     ):
         of_tools("object", broken)
@@ -173,7 +173,7 @@ def test_a_schema_that_is_no_json_is_refused():
     ("given", "reason"),
     [
         ({"regex": "(a|b)*&("}, "regex cannot be followed"),
-        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": "(?=a)b"}, "look-ahead and look-behind are not supported in a pattern"),
         ({"grammar": "start: start"}, "grammar cannot be followed"),
         ({"grammar": 'start: "a" missing'}, "missing"),
     ],

@@ -1,0 +1,70 @@
+"""Log lines on stderr: plain ones for people, JSON for programs that read a server's log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+
+from .render import is_terminal, names, said_through
+from .render import name as shown
+
+OURS = ("edgespec", "edgespec_cli")
+
+
+class PlainFormatter(logging.Formatter):
+    """Lines in which names of files and models cannot steer the terminal.
+
+    with_module: name the module that logs, for those who look into edgespec.
+    """
+
+    def __init__(self, *, with_module: bool) -> None:
+        super().__init__(f"edgespec: %(level)s: {'%(name)s: ' * with_module}%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line with its fields, and the lines of a traceback below it."""
+        record.level = record.levelname.lower()
+        return names(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        fields = getattr(record, "fields", {})
+        told = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
+        return shown(super().formatMessage(record) + (f": {told}" if told else ""))
+
+
+def handle(handler: logging.Handler, loggers: Iterable[str] = OURS) -> None:
+    """Let some loggers write to one handler alone."""
+    for name in loggers:
+        logging.getLogger(name).handlers[:] = [handler]
+
+
+@contextlib.contextmanager
+def of_a_server(*, quiet: bool, with_module: bool) -> Iterator[None]:
+    """Log what edgespec reports, and warnings of the libraries that the server uses.
+
+    On a terminal all lines of stderr are plain. Elsewhere each is a JSON object, what `say` writes
+    there included.
+    """
+    from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
+
+    plain = is_terminal(sys.stderr)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter(with_module=with_module) if plain else JsonFormatter())
+    handler.addFilter(is_not_logged_yet)
+    handle(handler, (*OURS, "uvicorn", "asyncio"))
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if not quiet:
+        logger.setLevel(logging.INFO)
+    if plain:
+        yield
+        return
+
+    def write(text: str) -> None:
+        told = {"name": "edgespec_cli", "levelno": logging.INFO, "levelname": "INFO", "msg": text}
+        handler.handle(logging.makeLogRecord(told))
+
+    with said_through(write):
+        yield

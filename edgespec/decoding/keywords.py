@@ -1,0 +1,79 @@
+"""What JSON Schema has and cannot be followed, in words: llguidance names it, we say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+
+_CHECK = "leave it out and check the answer"
+_FIXED = "list the fields that there may be in properties, with additionalProperties false"
+_FORMATS = "date, date-time, duration, email, hostname, ipv4, ipv6, time, uri and uuid are"
+_BRANCHES = "write each case as a schema of its own and join them with anyOf"
+_SAME_PLACE = "refer to a schema of this document: #/$defs/NAME"
+
+_INSTEAD = {
+    "$dynamicAnchor": _SAME_PLACE,
+    "$dynamicRef": _SAME_PLACE,
+    "$recursiveRef": _SAME_PLACE,
+    "contains": "put what has to be there first, with prefixItems",
+    "dependencies": _BRANCHES,
+    "dependentRequired": _BRANCHES,
+    "dependentSchemas": _BRANCHES,
+    "else": _BRANCHES,
+    "if": _BRANCHES,
+    "maxContains": "bound the list with maxItems",
+    "minContains": "bound the list with minItems",
+    "not": "say what may be there: with enum, anyOf or a pattern",
+    "propertyNames": "write it as patternProperties, with additionalProperties false",
+    "then": _BRANCHES,
+    "unevaluatedItems": "write it as items false, after prefixItems",
+    "unevaluatedProperties": _FIXED,
+    "uniqueItems": f"{_CHECK}, or make the list an object with a boolean for each item",
+}
+
+_REASONS = (  # what llguidance says, and what we say
+    (
+        r"oneOf constraints are not supported\..*",
+        "its oneOf has cases that may hold at once; write anyOf, or make the cases differ in the "
+        "const of a field",
+    ),
+    (
+        r"Resource '(.*)' is not present in a registry.*",
+        rf"it refers to \1, and nothing is fetched; {_SAME_PLACE}",
+    ),
+    (
+        r"Pointer '(.*)' does not exist",
+        rf"it refers to #\1, which is not in it; {_SAME_PLACE}",
+    ),
+    (
+        r"Unknown format: (.*)",
+        rf"the format \1 is not known; {_FORMATS}, for others write a pattern",
+    ),
+    (
+        r"(?:.*: )?look-around, including look-ahead and look-behind, is not supported",
+        "look-ahead and look-behind are not supported in a pattern; write what may be there",
+    ),
+    (
+        r"(?:.*: )?backreferences are not supported",
+        "a pattern cannot refer back to a group; write each case, with |",
+    ),
+    (
+        r"Invalid type: (.*)",
+        r"\1 is not a type; there are array, boolean, integer, null, number, object and string",
+    ),
+)
+
+
+def in_our_words(error: str) -> str:
+    """Return what llguidance says of a schema with the keyword and what to do instead, or as it is
+    where nothing better is known.
+    """
+    if match := re.fullmatch(r"Unimplemented keys: (\[.*\])", error):
+        names: list[str] = json.loads(match[1])
+        advice = _INSTEAD.get(names[0], _CHECK)
+        verb = "is" if len(names) == 1 else "are"
+        return f"{' and '.join(names)} {verb} not supported; {advice}"
+    for pattern, ours in _REASONS:
+        if match := re.fullmatch(pattern, error):
+            return match.expand(ours)
+    return error
