@@ -28,6 +28,7 @@ from .profile_checks import check_profile, check_verdict, check_widening
 
 HOT = 0.7  # temperatures above this lower acceptance
 _FAR = 3  # so many times as fast as the present number, another one is used to measure the rest
+_READ_PER_S = 50_000_000  # bytes of a file that may be read, for each second of the budget
 _THREADS_S = 3.0  # that trying numbers of threads may take
 
 
@@ -45,14 +46,13 @@ def check_model(
     the subject VERDICT comes as soon as it is known.
 
     given: the options that the user gave, which hold whatever `tune` has found. busy: other
-    programs use the CPUs. Raises ConfigError
-    for impossible options.
+    programs use the CPUs. Raises ConfigError for impossible options.
     """
     tune = command("tune", model, draft)
     try:
         info = inspect(model)
         yield _check_file(info)
-        yield from _check_known(Path(info.path))
+        yield from _check_known(Path(info.path), budget)
         yield from check_size(info, config, available_memory())
         path = model_path(model)
         config = replace(config, **tuned_options(path, config, given))
@@ -91,8 +91,12 @@ def _check_file(info: ModelInfo) -> Finding:
     return Finding("ok", "model", text)
 
 
-def _check_known(path: Path) -> Iterator[Finding]:
-    """Yield how a file compares with the catalogue's, where that knows one of its size or name."""
+def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
+    """Yield how a file compares with the catalogue's, where that knows one of its size or name. A
+    large file is not read: that would take a good part of the time.
+    """
+    if not path.is_file() or path.stat().st_size > _READ_PER_S * budget.left:
+        return
     text = hub.comparison(path)
     if text.startswith("same"):
         yield Finding("ok", "catalogue", text)

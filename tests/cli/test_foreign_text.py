@@ -13,7 +13,7 @@ import pytest
 import edgespec
 import edgespec_cli as package
 from edgespec_cli import errors, loading, render
-from edgespec_cli.main import _Formatter
+from edgespec_cli.log_lines import PlainFormatter
 from tests.helpers import gguf_files
 
 EVIL = "a\u202eb\u2066c\u200fd\x1b[2Je\x07f\x9bg\u2028h\nedgespec: error: i\rj\tk"
@@ -109,7 +109,7 @@ def test_a_path_is_escaped_for_people_and_not_for_programs(capsys, monkeypatch):
 
 def test_a_log_line_holds_one_record():
     record = logging.LogRecord("edgespec", 30, "f", 1, "read %s", (EVIL,), None)
-    told = _Formatter("edgespec: %(message)s").format(record)
+    told = PlainFormatter(with_module=False).format(record)
     is_harmless(told)
     assert "\n" not in told
 

@@ -484,7 +484,7 @@ class Failed(Exception):
         (Failed(500), DownloadError, "the hub did not answer as it should (Failed: HTTPStatus"),
         (ConnectionError("gaierror -3"), DownloadError, "the hub cannot be reached. Check the"),
         (TimeoutError("timed out"), DownloadError, "the hub did not answer in time. Check the"),
-        (OSError(28, "No space left"), DownloadError, "set HF_HOME to a folder that you may"),
+        (OSError(28, "No space left"), DownloadError, "the disk is full (No space left); free"),
     ],
 )
 def test_how_the_hub_fails_in_words(error: Exception, kind: type, says: str) -> None:

@@ -229,7 +229,7 @@ def test_a_hopeless_default_is_ended_and_does_not_use_up_the_budget():
 def doctor(tune, monkeypatch):
     """Look at a model on a machine; return the findings and the order of what happened."""
     path = tune.model.path
-    info = SimpleNamespace(file_size=1, memory=lambda _: 1, n_ctx_train=256, engine={},
+    info = SimpleNamespace(path=path, file_size=1, memory=lambda _: 1, n_ctx_train=256, engine={},
                            name="m", architecture="toy", quantisation="F16", n_layer=1)  # fmt: skip
 
     def run(machine: SlowMachine, budget_s: float):
