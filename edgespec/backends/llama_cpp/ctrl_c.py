@@ -29,3 +29,15 @@ def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def ctrl_c_afterwards() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end if Ctrl-C was pressed meanwhile: for what is done once and
+    cannot be left half done.
+    """
+    pressed = threading.Event()
+    with noting_ctrl_c(pressed.set):
+        yield
+    if pressed.is_set():
+        raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from ...advice import install
 from ...config import EngineConfig
 from ...device import gpu_driver, seen_gpus
 from ...errors import ConfigError
+from .ctrl_c import ctrl_c_afterwards
 from .declarations import OPTIONAL, missing
 from .library import engine, folder_of_processors, lib, load_processor, start
 
@@ -52,7 +53,7 @@ def all_gpus() -> list[Gpu]:
     start()
     if missing(lib, OPTIONAL):  # a build without the registry
         return []
-    with _loading:
+    with _loading, ctrl_c_afterwards():
         reasons()
     devices = map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))
     return [_gpu(each) for each in devices if _kind(each) in (_GPU, _INTEGRATED)]

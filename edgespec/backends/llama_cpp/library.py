@@ -15,6 +15,7 @@ import numpy as np
 from ... import kept_files
 from ...errors import EngineMissing
 from . import search
+from .ctrl_c import ctrl_c_afterwards
 from .declarations import OPTIONAL, LogCallback, missing
 
 logger = logging.getLogger("edgespec.llama_cpp")
@@ -39,12 +40,15 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
 
 def start() -> None:
     """Initialise the native library, once a process, and what computes on the CPU."""
-    with _starting:
-        if _started:
-            return
-        _started.append(True)
-        lib.llama_log_set(_on_native_log, None)
-        lib.llama_backend_init()
+    with _starting, ctrl_c_afterwards():
+        if not _started:
+            _started.append(True)
+            _begin()
+
+
+def _begin() -> None:
+    lib.llama_log_set(_on_native_log, None)
+    lib.llama_backend_init()
     if missing(lib, OPTIONAL) or lib.ggml_backend_dev_count():
         return
     if not folder_of_processors():  # a build of the user's or the system's

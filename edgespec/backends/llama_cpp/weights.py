@@ -15,7 +15,7 @@ from ...errors import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from .ctrl_c import noting_ctrl_c
+from .ctrl_c import ctrl_c_afterwards, noting_ctrl_c
 from .damage import check
 from .declarations import FTYPE_Q4_0
 from .devices import Gpu, native_list
@@ -92,13 +92,10 @@ def requantize(path: Path, target: Path) -> None:
     params = lib.llama_model_quantize_default_params()
     params.ftype = FTYPE_Q4_0
     params.allow_requantize = params.pure = True
-    pressed = threading.Event()
-    with native_log() as lines, noting_ctrl_c(pressed.set):
+    with native_log() as lines, ctrl_c_afterwards():  # it cannot be stopped half-way
         code = lib.llama_model_quantize(
             os.fsencode(path), os.fsencode(target), ctypes.byref(params)
         )
-    if pressed.is_set():  # it cannot be stopped half-way
-        raise KeyboardInterrupt
     if code:
         reason = lines[-1][:_LONGEST_REASON] if lines else f"code {code}"
         raise ModelError(f"{path} cannot be requantised: {reason}")
