@@ -127,10 +127,8 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
     try:
         kept_files.replace(target, [encoded(talk, talk.model)])
     except OSError as error:
-        raise click.UsageError(
-            f"{path} cannot be written: {error.strerror}; /save FILE takes a file in any folder "
-            f"that you may write to, such as /save ~/{target.name}"
-        ) from None
+        why = kept_files.obstacle(error, f"name a file such as ~/{target.name},")
+        raise click.UsageError(f"{path} cannot be written: {why}") from None
 
 
 def encoded(

@@ -151,15 +151,18 @@ class Keeper:
 
         is_answering: its last answer is not complete yet.
         """
+        from edgespec import kept_files
+
         if self._is_off or not (talk.chat.to_dict()["messages"] or talk.unanswered):
             return
         try:
             self._write(talk, is_answering)
         except OSError as error:
             if not self._has_failed:
+                why = kept_files.obstacle(error)
                 talk.screen.remark(
-                    f"this conversation is not kept: {folder()} cannot be written "
-                    f"({error.strerror or error}); {_ELSEWHERE}"
+                    f"this conversation is not kept: {folder()} cannot be written: {why}; "
+                    f"{_ELSEWHERE}"
                 )
             self._has_failed = True
 

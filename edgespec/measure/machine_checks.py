@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import backends, drafters
+from .. import backends, drafters, kept_files
 from ..advice import install
 from ..backends.base import Backend
 from ..config import EngineConfig
@@ -118,11 +117,8 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
 
 def _check_profiles(path: Path) -> Finding:
     nearest = next(p for p in (path, *path.parents) if p.exists())
-    if os.access(nearest, os.W_OK):
+    why = kept_files.refusal(nearest, "EDGESPEC_PROFILES")
+    if not why:
         return Finding("ok", "profiles", f"what is measured is kept in {path}")
-    return Finding(
-        "problem",
-        "profiles",
-        f"{path} cannot be written, so every load measures anew",
-        "set EDGESPEC_PROFILES to a folder that can be written",
-    )
+    what, _, remedy = why.partition("; ")
+    return Finding("problem", "profiles", f"{what}, so every load measures anew", remedy)

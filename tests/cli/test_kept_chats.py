@@ -228,7 +228,7 @@ def test_a_full_disk_ends_nothing(edgespec_cli, chats, monkeypatch):
     monkeypatch.setattr("os.fsync", fail)
     result = edgespec_cli("chat", "--continue", input="count\ncount\n")
     assert (result.exit_code, result.stdout) == (0, "2\n3\n")
-    assert result.stderr.count("cannot be written (No space left on device)") == 1
+    assert result.stderr.count("cannot be written: the disk is full (No space left on device)") == 1
     (path,) = chats.iterdir()
     assert len(json.loads(path.read_text())["messages"]) == 2
 
