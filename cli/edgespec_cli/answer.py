@@ -75,8 +75,6 @@ def play(
         for event in events:
             getattr(sink, event.type)(event)
             completion = event.completion or completion
-            if ctrl_c.hit and not completion:
-                engine.cancel()  # the first call may have come before the request had begun
     return completion, ctrl_c.hit
 
 

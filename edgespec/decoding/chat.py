@@ -14,7 +14,6 @@ from . import messages as forms
 from .context import Context, Fitted
 from .messages import Message
 from .reading import Reading
-from .request_lock import Interrupt
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class Chat:
         named = {k: v for k, v in settings.items() if k not in of_answer}
         prediction = named.pop("prediction", "")
         params = self._engine.sampling.params(named)
-        interrupt = Interrupt(params.time_limit_s)
+        interrupt = self._engine.begin(params)
         if begun is not None and params.is_constrained:
             raise ConfigError("an answer with a form cannot go on; ask again with more max_tokens")
         options = self._options(of_answer)

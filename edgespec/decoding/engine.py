@@ -104,7 +104,7 @@ class Engine:
         Closing the stream, or leaving its `with` block, ends the request.
         """
         params = self.sampling.params(sampling)
-        interrupt = Interrupt(params.time_limit_s)  # reading the prompt counts
+        interrupt = self.begin(params)  # reading the prompt counts
         return self.run(
             self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint,
             prediction=prediction,
@@ -141,14 +141,19 @@ class Engine:
         It happens by itself after the first answer, which is decoded plainly; benchmarks call this
         before theirs. Return False if the time was too short; the rest is measured later.
         """
-        return self.idle_work.finish(Interrupt(time_limit_s))
+        return self.idle_work.finish(self._lock.begin(time_limit_s))
 
     def cancel(self) -> None:
-        """Cancel the running request, if there is one; may be called from any thread.
+        """Cancel the running request, or if none runs, those that have begun: `generate` or
+        `stream` was called. May be called from any thread; without a request it does nothing.
 
         The request ends with finish reason "cancelled" and what has been generated so far.
         """
         self._lock.cancel()
+
+    def begin(self, params: SamplingParams) -> Interrupt:
+        """Return what ends a request with these settings, whose time counts from now."""
+        return self._lock.begin(params.time_limit_s)
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer, for asyncio; cancelling the task cancels the request."""
@@ -175,7 +180,7 @@ class Engine:
         from .async_stream import AsyncStream  # asyncio: only programs that use it pay for it
 
         params = self.sampling.params(sampling)
-        interrupt = Interrupt(params.time_limit_s)
+        interrupt = self.begin(params)
 
         def events() -> Iterator[Event]:
             ids = self.encode(prompt)
@@ -203,7 +208,7 @@ class Engine:
         constraint: what the answer has to follow instead of what `params` say of its form.
         prediction: as for `stream`.
         """
-        interrupt = interrupt or Interrupt(params.time_limit_s)
+        interrupt = interrupt or self.begin(params)
         randomness = SeededRandomness(params.seed)
         constraint = constraint or self.constraint(params, owner=owner, abort=interrupt)
         predicted = prediction_ids(self.tokenizer, prediction, self.n_ctx)

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -51,8 +52,15 @@ class RequestLock:
         self._holder: int | None = None
         self._interrupt: Interrupt | None = None
         self._waiting: set[Interrupt] = set()
+        self._begun: set[weakref.ref[Interrupt]] = set()  # until they end or are forgotten
         self._closed = False
         self._process = os.getpid()
+
+    def begin(self, time_limit_s: float | None) -> Interrupt:
+        """Return what ends a request that begins now, long before its turn; `cancel` reaches it."""
+        interrupt = Interrupt(time_limit_s)
+        self._begun.add(weakref.ref(interrupt, self._begun.discard))
+        return interrupt
 
     @contextlib.contextmanager
     def held(self, interrupt: Interrupt) -> Iterator[bool]:
@@ -62,15 +70,20 @@ class RequestLock:
         Raises EngineBusy; EdgeSpecError as `check_open`.
         """
         self._check_process()
-        if not self._take(interrupt):
-            yield False
-            return
         try:
-            self._interrupt = interrupt  # before the look at what `close` sets before it cancels
-            self.check_open()
-            yield True
+            if not self._take(interrupt):
+                yield False
+                return
+            try:
+                self._interrupt = (
+                    interrupt  # before the look at what `close` sets before it cancels
+                )
+                self.check_open()
+                yield True
+            finally:
+                self._release()
         finally:
-            self._release()
+            self._begun.discard(weakref.ref(interrupt))
 
     @property
     def wanted(self) -> bool:
@@ -113,10 +126,14 @@ class RequestLock:
             self._release()
 
     def cancel(self) -> None:
-        """Cancel the running request, if there is one; may be called from any thread."""
-        interrupt = self._interrupt
-        if interrupt:
-            interrupt.cancel()
+        """Cancel the running request, or if none runs, all that have begun and wait for their turn;
+        may be called from any thread, and in a handler of a signal.
+        """
+        running = self._interrupt
+        begun = [running] if running else [each() for each in tuple(self._begun)]
+        for interrupt in begun:
+            if interrupt:
+                interrupt.cancel()
 
     def close(self) -> None:
         """Cancel the running request and free the models, at the latest when it has ended.

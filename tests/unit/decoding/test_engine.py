@@ -5,6 +5,7 @@ import contextlib
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import edgespec
 from edgespec import ConfigError, ContextFull, EdgeSpecError, EngineBusy, ToyModel, ToyTokenizer
 from edgespec.decoding.request_lock import Interrupt, RequestLock
+from tests.helpers.serving import until
 
 VOCAB = [*"abcdefgh", "."]
 
@@ -234,6 +236,39 @@ def test_cancel_from_another_thread():
         assert last.completion.finish_reason == "cancelled"
         assert last.completion.text.startswith("def")
         assert made.generate("abc", max_tokens=3).text == "def"
+
+
+def test_cancel_reaches_a_request_that_waits_for_its_turn():
+    """Work between requests gives way a moment later; a cancel in that moment was lost."""
+    with engine() as made, ThreadPoolExecutor() as pool:
+        with made._lock.between_requests():
+            answers = [pool.submit(made.generate, "abc", max_tokens=5) for _ in range(2)]
+            until(lambda: len(made._lock._waiting) == 2)
+            made.cancel()
+            ends = [answer.result(10) for answer in answers]
+        assert {(end.finish_reason, end.text) for end in ends} == {("cancelled", "")}
+        assert made.generate("abc", max_tokens=3).text == "def"
+
+
+def test_cancel_reaches_a_stream_that_has_not_been_read():
+    with engine() as made:
+        made.cancel()  # which does nothing: there is no request
+        running, begun = made.stream("abc", ignore_eos=True), made.stream("abc", max_tokens=3)
+        next(running)
+        made.cancel()
+        assert [*running][-1].completion.finish_reason == "cancelled"
+        assert [*begun][-1].completion.text == "def"  # one ran: only that was cancelled
+        begun = made.stream("abc", max_tokens=3)
+        made.cancel()
+        assert [*begun][-1].completion.finish_reason == "cancelled"
+        assert not made._lock._begun
+
+
+def test_cancel_reaches_a_request_whose_prompt_is_prepared(monkeypatch):
+    with engine() as made:
+        encode = made.encode
+        monkeypatch.setattr(made, "encode", lambda prompt: (made.cancel(), encode(prompt))[1])
+        assert made.generate("abc").finish_reason == "cancelled"
 
 
 def test_time_limit():
