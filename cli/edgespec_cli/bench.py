@@ -82,6 +82,7 @@ def bench(ctx: click.Context) -> int:
         refuse_typed(ctx, ctx.params, why)
         return 0
     from edgespec.bench import reports, runner, summary
+    from edgespec.bench.answers import whole
 
     params, picture, form = ctx.params, ctx.params["plot"], output_form(ctx)
     if picture:
@@ -110,6 +111,7 @@ def bench(ctx: click.Context) -> int:
             progress=progress,
         )
         answers, code = until_stopped(running, line, progress)
+        answers = whole(answers)
         about = header(engine) | results(engine, answers, progress, line) | others()
     with uninterrupted():
         rows = summary.summary(answers)

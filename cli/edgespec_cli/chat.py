@@ -181,7 +181,7 @@ def _change_model(talk: Conversation, loaded: _Loaded, model: str) -> None:
     finally:
         params, talk.engine = loaded.params, loaded.engine
         if talk.model != (name := _model_name(params, talk.engine)):
-            talk.model, talk.last, talk.has_said_why = name, None, False
+            talk.model, talk.last, talk.said_why = name, None, ""
             if talk.sampling.pop("logit_bias", None):
                 talk.screen.remark("logit-bias is off: other models have other token ids")
         talk.suggestion = functools.partial(suggestion, talk.engine, params)
@@ -384,12 +384,12 @@ def _shown(
         if sink.n_calls > len(completion.tool_calls):
             talk.screen.remark("a call of a tool was begun and cut; -n allows longer answers")
         if not talk.quiet:
-            line = figures(completion, others_of(meter), why=not talk.has_said_why)
-            is_cut = completion.finish_reason in ("length", "time_limit")
+            reason = completion.stats.speculation
+            line = figures(completion, others_of(meter), why=reason != talk.said_why)
+            is_cut = completion.finish_reason in ("length", "time_limit", "cancelled")
             talk.screen.remark(line + (" · /continue goes on" if is_cut else ""))
-            talk.has_said_why |= bool(
-                completion.token_ids and not completion.stats.num_draft_tokens
-            )
+            if completion.token_ids and not completion.stats.num_draft_tokens:
+                talk.said_why = reason
             if talk.totals["answers"] == 1:
                 talk.screen.remark(f"sampling: {talk.sampled()}")
             if said := advice(completion):

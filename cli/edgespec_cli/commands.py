@@ -35,6 +35,7 @@ def perform(talk: Conversation, line: str) -> bool:
 def _help(talk: Conversation, rest: str) -> None:
     for name, (_, takes, what) in _COMMANDS.items():
         talk.screen.remark(f"{f'{name} {takes}':<17} {what}", indent=18)
+    talk.screen.remark(f"{'Ctrl-C':<17} end the answer; Ctrl-D leaves the chat", indent=18)
 
 
 def _stats(talk: Conversation, rest: str) -> None:
@@ -62,7 +63,7 @@ def _stats(talk: Conversation, rest: str) -> None:
             f"  {source}: {n['accepted']} of {n['drafted']} drafted accepted, {n['steps']} steps"
         )
     if not stats.num_draft_tokens:
-        remark(f"  nothing drafted: {stats.speculation}")
+        remark(f"  nothing drafted{f', speculation {why}' if (why := stats.speculation) else ''}")
     else:
         steps = ", ".join(f"{i} in {n}" for i, n in enumerate(stats.acceptance_histogram) if n)
         remark(
@@ -120,7 +121,7 @@ def _tools(talk: Conversation, rest: str) -> None:
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
     talk.unanswered = ""
-    talk.has_said_why = False
+    talk.said_why = ""
     if talk.keeper:
         talk.keeper.renew()
     talk.screen.remark("the conversation is empty; the system prompt stays")
@@ -200,7 +201,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
     "/retry": (_retry, "", "send a message again that was not answered"),
     "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
     "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
-    "/spec": (_spec, "on|off", "speculate, or decode plainly; the answers stay the same"),
+    "/spec": (_spec, "on|off", "speculate, or decode plainly; answers are as likely as before"),
     "/think": (_think, "[off]", "let the model reason before it answers, or do not"),
     "/system": (_system, "[TEXT]", "show or set the system prompt; none removes it"),
     "/tools": (

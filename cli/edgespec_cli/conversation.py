@@ -33,9 +33,9 @@ class Conversation:
     answers may reason. repetition: the field that ends an answer which repeats itself, where
     `sampling` has no max_tokens. suggestion: returns a line to show after an answer, "" for none.
     last: the last answer. unanswered: a message that was sent and has no answer yet. totals: sums
-    over the answers of this session. has_said_why: whether the figures said why nothing was
-    drafted, which they do once a conversation. keeper: keeps the conversation on this disk, if it
-    is kept. change_model: goes on with the model of a name. functions: what the model may call.
+    over the answers of this session. said_why: why nothing was drafted, as the figures said last;
+    they say it again only if it is another reason. keeper: keeps the conversation on this disk, if
+    it is kept. change_model: goes on with the model of a name. functions: what the model may call.
     """
 
     engine: edgespec.Engine
@@ -51,7 +51,7 @@ class Conversation:
     last: edgespec.Completion | None = None
     unanswered: str = ""
     totals: dict[str, float] = field(default_factory=dict)
-    has_said_why: bool = False
+    said_why: str = ""
     keeper: Keeper | None = None
     functions: Sequence[Callable[..., Any]] = ()
     change_model: Callable[[str], None] = lambda name: None
@@ -175,7 +175,7 @@ def load(talk: Conversation, path: Path) -> list[str]:
         names = {name.replace("_", "-"): field for name, field in SETTINGS.items()}
         own = [f"{name} {sampling[each]}" for name, each in names.items() if each in sampling]
         remarks.append(f"sampling as saved: {', '.join(own) or talk.sampled()}")
-    talk.last, talk.has_said_why = None, False
+    talk.last, talk.said_why = None, ""
     return remarks
 
 

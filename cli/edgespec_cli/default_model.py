@@ -139,10 +139,15 @@ def default(reference: str | None, offline: bool) -> None:
     NAME is what `edgespec models` lists, a path, or hf:org/repo of the hub; it is fetched if it is
     not on this disk. 'auto' forgets the choice: the next `edgespec chat` chooses for this device.
     """
-    from edgespec import hub, named_files
+    from edgespec import DownloadError, hub, named_files
 
     if reference is not None and reference != _AUTO:
-        path = fetched(reference, offline=offline)
+        try:
+            path = fetched(reference, offline=offline)
+        except DownloadError as error:
+            kept = hub.chosen()
+            stays = f"the default stays {kept}" if kept else "no default is kept"
+            raise click.ClickException(f"{error}; {stays}") from error
         is_file = not entry_of(reference) and os.path.exists(named_files.expanded(reference))
         reference = str(path.absolute()) if is_file else reference
     try:

@@ -153,7 +153,7 @@ HINTS = {
     "-mu": "download the file and name its path, or take it from the hub: -m hf:ORG/REPO/FILE.gguf",
     "-ncmoe": _PLACES,
     "-nkvo": "the KV cache is where the layers are; leave it out",
-    "-no-cnv": _KINDS,
+    "-no-cnv": "`edgespec run --raw` continues a text without the chat template",
     "-nocb": _TOGETHER,
     "-np": _DEVICES,
     "-o": _SETTINGS,

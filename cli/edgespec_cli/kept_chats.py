@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 MOST, MOST_BYTES = 100, 64 << 20  # the oldest go first
 EVERY_S = 3.0  # seconds between two writes while an answer comes
 _LARGEST = 16 << 20  # bytes of one
-_ELSEWHERE = "/save FILE takes another place"
+_ELSEWHERE = "/save FILE takes another place, and XDG_STATE_HOME names another folder for all"
 _NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
@@ -157,6 +157,9 @@ class Keeper:
             return
         try:
             self._write(talk, is_answering)
+            if self._has_failed:
+                talk.screen.remark("this conversation is kept again")
+            self._has_failed = False
         except OSError as error:
             if not self._has_failed:
                 why = kept_files.obstacle(error)
@@ -174,13 +177,14 @@ class Keeper:
         )
         if len(data) > _LARGEST:
             raise OSError(0, f"it has {len(data)} bytes, at most {_LARGEST} are kept")
-        if self._path and _stamp(self._path) is None:
+        if self._path and self._stamp and _stamp(self._path) is None:
             self._is_off = True  # deleted: it stays so
             return
-        if self._path and _stamp(self._path) != self._stamp:
+        if self._path and self._stamp and _stamp(self._path) != self._stamp:
             self._path = None
             talk.screen.remark("another chat goes on with this conversation: both are kept")
         self._path = self._path or _new()
+        self._stamp = None  # Ctrl-C may come before the new one is known
         kept_files.replace(self._path, [data])
         self._stamp = _stamp(self._path)
         _trim(self._path)

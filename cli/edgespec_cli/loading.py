@@ -58,6 +58,9 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
                     raise KeyboardInterrupt
             line.show(f"loading {model}")
             engine = edgespec.load(model, **arguments)
+            if engine.idle_work.left and _measure(engine, line):  # what could not be kept
+                engine.close()
+                raise KeyboardInterrupt
     with engine:
         yield engine
 

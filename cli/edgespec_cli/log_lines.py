@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 
-from .render import is_terminal, names, said_through
+from .render import is_terminal, names, said_through, without_status
 from .render import name as shown
 
 OURS = ("edgespec", "edgespec_cli")
@@ -34,6 +34,15 @@ class PlainFormatter(logging.Formatter):
         return shown(super().formatMessage(record) + (f": {told}" if told else ""))
 
 
+class AboveStatus(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes lines to stderr above the status line, if one is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        with without_status():
+            super().emit(record)
+
+
 def handle(handler: logging.Handler, loggers: Iterable[str] = OURS) -> None:
     """Let some loggers write to one handler alone."""
     for name in loggers:
@@ -50,7 +59,7 @@ def of_a_server(*, quiet: bool, with_module: bool) -> Iterator[None]:
     from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
 
     plain = is_terminal(sys.stderr)
-    handler = logging.StreamHandler()
+    handler = AboveStatus()
     handler.setFormatter(PlainFormatter(with_module=with_module) if plain else JsonFormatter())
     handler.addFilter(is_not_logged_yet)
     handle(handler, (*OURS, "uvicorn", "asyncio"))

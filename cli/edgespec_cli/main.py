@@ -16,7 +16,7 @@ from .convert import convert
 from .corpus import corpus
 from .default_model import default
 from .habits import HabitGroup
-from .log_lines import OURS, PlainFormatter, handle
+from .log_lines import OURS, AboveStatus, PlainFormatter, handle
 from .models import inspect, models
 from .options import option
 from .pull import pull
@@ -70,7 +70,7 @@ def _prepare_streams() -> None:
 
 
 def _log_to_stderr(level: int, *, with_module: bool) -> None:
-    handler = logging.StreamHandler()
+    handler = AboveStatus()
     handler.setFormatter(PlainFormatter(with_module=with_module))
     handle(handler)
     for name in OURS:

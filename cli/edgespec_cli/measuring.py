@@ -272,9 +272,8 @@ def check_writable(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise click.UsageError(f"{path} is not a file; name one to write to")
     if not os.access(path.absolute().parent, os.W_OK):
-        raise click.UsageError(
-            f"{path} cannot be written: its folder does not exist, or you may not write there"
-        )
+        why = "you may not write there" if path.absolute().parent.is_dir() else "it is not there"
+        raise click.UsageError(f"{path} cannot be written to its folder: {why}")
 
 
 def header(engine: edgespec.Engine) -> dict[str, Any]:

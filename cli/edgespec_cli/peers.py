@@ -60,6 +60,7 @@ def peers(ctx: click.Context) -> int:
     """
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner, summary
+    from edgespec.bench.answers import whole
 
     params, form = ctx.params, output_form(ctx)
     tell_missing()
@@ -81,6 +82,7 @@ def peers(ctx: click.Context) -> int:
                 peers=started,
             )
             answers, code = until_stopped(running, line, progress)
+            answers = whole(answers)
             about = (
                 header(engine)
                 | {"peers": versions}

@@ -239,13 +239,16 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
     others: cores that other programs used meanwhile. why: say why nothing was drafted, and not only
     that it was not.
     """
+    from edgespec.device import BUSY
+
     stats = completion.stats
     if not completion.token_ids and completion.finish_reason == "cancelled":
         return "cancelled before its first token"
     reason: str = completion.finish_reason
     parts = [counted(stats.num_emitted_tokens, "token")]
     if stats.tokens_per_second > 0:
-        gain = stats.speedup if reason != "repetition" else None  # it is drafted all too easily
+        is_fair = reason != "repetition" and others <= BUSY  # which is drafted all too easily
+        gain = stats.speedup if is_fair else None
         times = f", {gain:.2f} times as fast as without speculation" if gain else ""
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s{times}")
     if stats.num_draft_tokens:
@@ -257,6 +260,8 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
         if not stats.num_draft_tokens:
             parts.append(_speculation(stats, others) if why else "nothing drafted")
         parts.append(f"first token after {stats.time_to_first_token_s:.2f} s")
+    if stats.num_draft_tokens and others > BUSY:
+        parts.append(f"other programs used {others:.1f} cores, so the gain is not known")
     parts.append(_ENDINGS.get(reason, ""))
     return " · ".join(part for part in parts if part)
 
@@ -428,6 +433,22 @@ def show(grid: Table) -> None:
         print(line.rstrip())
 
 
+_shown: list[Status] = []  # the status lines that are on the screen
+
+
+@contextmanager
+def without_status() -> Iterator[None]:
+    """Take the status lines away while something else is written to stderr."""
+    shown = tuple(_shown)
+    for line in shown:
+        line.pause()
+    try:
+        yield
+    finally:
+        for line in shown:
+            line.go_on()
+
+
 class Status:
     """A line on stderr that disappears again; nothing if stderr is not a terminal."""
 
@@ -459,6 +480,19 @@ class Status:
             if self._status is not None:
                 self._status.stop()
                 self._status = None
+                _shown.remove(self)
+
+    def pause(self) -> None:
+        """Take the line away for a moment."""
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+
+    def go_on(self) -> None:
+        """Show the line again that was taken away."""
+        with self._lock:
+            if self._status is not None:
+                self._status.start()
 
     def _appear(self) -> None:
         with self._lock:
@@ -472,6 +506,7 @@ class Status:
         if self._status is None:
             self._status = Console(stderr=True).status("")
             self._status.start()
+            _shown.append(self)
         self._status.update(Text(name(self._text)))
 
 

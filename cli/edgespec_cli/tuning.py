@@ -197,6 +197,8 @@ def _kept(found: edgespec.Tuning) -> str:
         return "as before: nothing was kept, because other programs were running"
     chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())
     used = chosen or "the defaults"
+    if found.path and found.passing and not chosen:
+        return f"{used}, measured anew when no other program runs"
     if found.path:
         return f"{used}; kept in {found.path.parent}"
     return f"as before: {used} could not be kept. {cannot_keep_costs()}".rstrip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,3 +38,18 @@ class Answer:
     def tokens_per_second(self) -> float:
         """Tokens of the answer over the seconds that it took."""
         return self.n_tokens / self.seconds
+
+
+def whole(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers without those to the last prompt if it was not answered in every mode: a
+    run was stopped there.
+    """
+    kept = list(answers)
+    n = Counter((answer.temperature, answer.mode) for answer in kept)
+    while kept and kept[-1].id == answers[-1].id:
+        last = kept[-1]
+        if len({n[key] for key in n if key[0] == last.temperature}) == 1:
+            break
+        n[last.temperature, last.mode] -= 1
+        kept.pop()
+    return kept

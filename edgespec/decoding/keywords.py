@@ -72,7 +72,7 @@ def in_our_words(error: str) -> str:
         names: list[str] = json.loads(match[1])
         advice = _INSTEAD.get(names[0], _CHECK)
         verb = "is" if len(names) == 1 else "are"
-        return f"{' and '.join(names)} {verb} not supported; {advice}"
+        return f"{' and '.join(map(repr, names))} {verb} not supported; {advice}"
     for pattern, ours in _REASONS:
         if match := re.fullmatch(pattern, error):
             return match.expand(ours)

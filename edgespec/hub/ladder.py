@@ -67,11 +67,10 @@ class Pick:
     @property
     def _companions(self) -> str:
         """What drafts for it, as the rest of a sentence."""
-        named = [f"the trained head {head.reference}" for head in self.entry.heads[:1]]
-        if self.draft:
-            memory = f"{_gb(self.draft_memory)} of memory more"
-            named.insert(0, f"the draft model {self.draft} ({memory})")
-        return f"; what drafts for it: {' or '.join(named)}" if named else ""
+        if not self.draft:
+            return ""
+        memory = f"{_gb(self.draft_memory)} of memory more"
+        return f"; what drafts for it: the draft model {self.draft} ({memory})"
 
 
 def _gb(n: int) -> str:

@@ -98,6 +98,8 @@ def _less_certain(finding: Finding) -> Finding:
     """Make a note of what rests on times that were measured while other programs were running."""
     if finding.broken or finding.subject not in _TIMED:
         return finding
+    if finding.subject == VERDICT and finding.remedy:
+        return finding  # it was not measured
     if finding.subject == VERDICT:
         text = f"Other programs are running, so this is a guess: {finding.text}"
         return replace(finding, level="note", text=text)

@@ -19,7 +19,7 @@ _HTTP = {
 _COMPLETIONS = "POST /v1/completions continues a prompt, of at most max_tokens tokens"
 _CHAT = "POST /v1/chat/completions answers messages"
 _MODELS = "GET /v1/models names the model"
-_NO_EMBEDDINGS = "this server writes answers, no embeddings"
+_NO_EMBEDDINGS = "answers are written, no embeddings"
 _PATHS = {  # of llama.cpp's server and of Ollama
     "/api/chat": _CHAT,
     "/api/generate": _COMPLETIONS,
@@ -30,7 +30,7 @@ _PATHS = {  # of llama.cpp's server and of Ollama
     "/completions": _COMPLETIONS,
     "/embedding": _NO_EMBEDDINGS,
     "/embeddings": _NO_EMBEDDINGS,
-    "/infill": f"nothing is filled in here; {_COMPLETIONS}",
+    "/infill": f"nothing is filled in; {_COMPLETIONS}",
     "/models": _MODELS,
     "/props": _MODELS,
     "/rerank": _NO_EMBEDDINGS,

@@ -331,7 +331,8 @@ def test_what_was_measured_is_kept(bench, monkeypatch, n_answers, error, code, s
         assert json.loads(done.stdout)["questions"] == "1 of 3 questions"
         assert json.loads(done.stdout)["stopped"] == f"{how}, 1 of 3 questions"
         rows = json.loads(done.stdout)["rows"]
-        assert sum(row["answers"] for row in rows if row["category"] == "all") == n_answers
+        answers = {row["mode"]: row["answers"] for row in rows if row["category"] == "all"}
+        assert answers == {"plain": 2, "auto": 2}  # the fifth has nothing to compare it with
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])

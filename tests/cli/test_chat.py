@@ -29,7 +29,7 @@ def test_why_nothing_is_drafted_is_said_once_a_conversation(edgespec_cli):
         1, 0, 0, 0, 1,
     ]  # fmt: skip
     assert said.splitlines()[1] == "sampling: greedy"
-    assert "nothing drafted: off: not asked for" in said
+    assert "nothing drafted, speculation off: not asked for" in said
     assert said.count("first token after") == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
+from edgespec import kept_files
 from edgespec_cli import kept_chats
 
 
@@ -275,6 +277,43 @@ def test_two_chats_that_go_on_with_the_same_conversation_are_both_kept(edgespec_
     assert other.remarks == []
     said = [kept_chats.read(path)["messages"][-2]["content"] for path in kept_chats.stored()]
     assert said == ["third", "second"]
+
+
+@pytest.mark.parametrize("has_written", [False, True])
+def test_ctrl_c_while_it_is_kept_makes_no_second_conversation(
+    edgespec_cli, chats, monkeypatch, has_written
+):
+    talk, keeper, replace = Talk(), kept_chats.Keeper(), kept_files.replace
+
+    def interrupted(*given):
+        if has_written:
+            replace(*given)
+        raise KeyboardInterrupt
+
+    talk.say("first")
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(kept_files, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                keeper.keep(talk)
+        keeper.keep(talk)
+    assert (talk.remarks, len(kept_chats.stored())) == ([], 1)
+
+
+def test_that_it_is_kept_again_is_said(edgespec_cli, chats, monkeypatch):
+    def full(*given):
+        raise OSError(errno.ENOSPC, "full")
+
+    talk, keeper = Talk(), kept_chats.Keeper()
+    talk.say("first")
+    with monkeypatch.context() as patched:
+        patched.setattr(kept_files, "replace", full)
+        keeper.keep(talk)
+        keeper.keep(talk)
+    keeper.keep(talk)
+    assert [remark.partition(":")[0] for remark in talk.remarks] == [
+        "this conversation is not kept", "this conversation is kept again",
+    ]  # fmt: skip
 
 
 def test_a_conversation_that_was_deleted_stays_deleted(edgespec_cli, chats):

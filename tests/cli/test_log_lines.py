@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 
 import pytest
 
-from edgespec_cli import log_lines
+from edgespec_cli import log_lines, render
 from edgespec_cli.render import say
 
 
@@ -40,3 +41,18 @@ def test_the_log_of_a_server_has_one_format(capsys, monkeypatch, in_terminal):
     else:
         told = [json.loads(line)["message"] for line in lines]
         assert told == ["fetching toy", "request", "no draft"]
+
+
+def test_a_line_of_the_log_takes_the_status_line_away(monkeypatch):
+    """A warning while a model is loaded was written behind the spinner, on the same line."""
+    seen = io.StringIO()
+    monkeypatch.setattr(render, "is_terminal", lambda stream: True)
+    monkeypatch.setattr("sys.stderr", seen)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with render.status("loading m.gguf"):
+        handler = log_lines.AboveStatus(seen)
+        handler.emit(logging.makeLogRecord({"msg": "n_gpu_layers has no effect"}))
+    before, _, _ = seen.getvalue().partition("n_gpu_layers")
+    assert "loading m.gguf" in before
+    assert before.endswith("\x1b[2K")  # the line was erased

@@ -258,7 +258,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(client):
         ("/v1/completion", "here POST /v1/completions continues a prompt"),
         ("/api/chat", "here POST /v1/chat/completions answers messages"),
         ("/v1/tokenize", "here POST /tokenize"),
-        ("/embedding", "here this server writes answers, no embeddings"),
+        ("/embedding", "here answers are written, no embeddings"),
     ],
 )
 def test_endpoints_of_other_servers_name_ours(client, path, says):

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from edgespec.bench.answers import Answer
+from edgespec.bench.answers import Answer, whole
 from edgespec.bench.summary import summary
 from edgespec.types import Stats
 
@@ -99,3 +99,19 @@ def test_without_scipy_there_are_no_intervals_and_a_word_about_them(monkeypatch,
     assert row(found)["speedup"] == 2
     assert interval(found) == (None, None)
     assert "pip install '.[bench]'" in caplog.text
+
+
+@pytest.mark.parametrize("n_rest", [0, 1, 2])
+def test_a_prompt_that_was_not_answered_in_every_mode_is_left_out(n_rest):
+    turns = [
+        list(turn)
+        for turn in zip(*(answers(m, 1, 2) for m in ("plain", "auto", "peer")), strict=True)
+    ]
+    assert whole([*turns[0], *turns[1][:n_rest]]) == turns[0]
+    assert whole([*turns[0], *turns[1]]) == [*turns[0], *turns[1]]
+
+
+def test_a_mode_that_stopped_early_takes_nothing_away_from_the_others():
+    assert len(whole(answers("plain", 1, 2, 3) + answers("auto", 1, 2, 3))) == 6
+    assert whole(answers("plain", 1)) == answers("plain", 1)
+    assert whole([]) == []

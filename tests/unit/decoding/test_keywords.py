@@ -24,7 +24,7 @@ REFUSED = [
     ({"type": "string", "pattern": "(?=a)b"}, "look-ahead and look-behind are not supported in"),
     ({"type": "string", "pattern": "(a)\\1"}, "a pattern cannot refer back to a group; write"),
     ({"type": "float"}, "float is not a type; there are array, boolean, integer"),
-    *(({keyword: {}}, f"{keyword} is not supported; ") for keyword in _INSTEAD),
+    *(({keyword: {}}, f"'{keyword}' is not supported; ") for keyword in _INSTEAD),
 ]
 
 
