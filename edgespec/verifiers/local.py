@@ -25,6 +25,8 @@ from ..sampling.verification import Verification
 from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
 
 _READ_BY_CPU = 256  # tokens
+_LEAST_READ = 16  # tokens, where a time limit is near
+_MARGIN = 1.5  # of the time that reading took so far: evaluations take longer behind more tokens
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
 
@@ -68,6 +70,7 @@ class LocalVerifier:
         self.max_leaves = model.capabilities.max_leaves
         self._tap(True)
         self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
+        self._token_s = 0.0  # of a prompt, as far as it is known
 
     def begin(self, request: Request) -> Iterator[int]:
         """Prefill all but the last chunk, which goes with the first `verify`."""
@@ -127,8 +130,8 @@ class LocalVerifier:
             self._tap(self._request.params.may_draft)
             n = len(self._cache.tokens)
         while len(context) - n > self._step:
-            (n,) = self._read(n, n + self._step)
-            yield n
+            yield from self._read(n, n + self._step)
+            n = len(self._cache.tokens)
 
     def _read(self, n: int, end: int) -> Iterator[int]:
         """Evaluate tokens `n` to `end` of the prompt, and yield after every chunk where it ends."""
@@ -141,11 +144,15 @@ class LocalVerifier:
     @property
     def _step(self) -> int:
         """Tokens of a prompt that are evaluated together, with room for a draft. A CPU reads 256 at
-        a time nearly as fast as 480, and the user sees sooner how far it is.
+        a time nearly as fast as 480, and the user sees sooner how far it is. What is not read to
+        its end is lost, so only as many are read as the time limit leaves time for.
         """
         can = self._model.capabilities
-        most = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
-        return most if self._is_on_gpu else min(most, _READ_BY_CPU)
+        n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+        n = n if self._is_on_gpu else min(n, _READ_BY_CPU)
+        while n > _LEAST_READ and _MARGIN * n * self._token_s > self._request.left_s():
+            n //= 2
+        return n
 
     def _n_tapped(self) -> int:
         """Return how many of a prompt's last tokens have to have hidden states, 0 if all may.
@@ -197,12 +204,16 @@ class LocalVerifier:
             else:
                 rows = self._cache.decode(tokens, n_logits, abort).logits
         except Aborted:
+            least_s = (self._clock() - began) / len(tokens)
+            self._token_s = max(self._token_s, least_s)
             if not governor or most_s == math.inf or (request.abort and request.abort()):
                 raise
             governor.stopped(self._clock() - began)
             n_done = len(self._cache.tokens) - n_past
             return self._evaluate(tokens[n_done:], n_logits, parents)
         seconds = self._clock() - began
+        if len(tokens) >= _LEAST_READ:
+            self._token_s = seconds / len(tokens)
         if governor:
             governor.observe(len(tokens), n_past, seconds)
         return rows, seconds

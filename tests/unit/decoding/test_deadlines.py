@@ -175,3 +175,45 @@ def test_a_limit_that_is_over_before_work_between_requests_gives_way_is_no_error
         lock.release()
     assert (done.finish_reason, done.token_ids) == ("time_limit", ())
     assert engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids
+
+
+class Reading(ToyModel):
+    """Takes 0.01 s a token, and keeps nothing of an evaluation that is stopped."""
+
+    clock = Clock()
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        for _ in tokens:
+            self.clock.now += 0.01
+            if abort and abort():
+                raise Aborted("stopped from within")
+        return super().decode(tokens, n_logits, abort)
+
+
+@pytest.mark.parametrize("n_prompt", [100, 390])
+def test_a_prompt_that_takes_longer_than_the_limit_is_read_bit_by_bit(n_prompt):
+    """The same question, asked again and again: each time more of it is in the cache."""
+    model, clock = Reading(PROBS, n_ctx=400, max_batch=400), Reading.clock
+    verifier = LocalVerifier(model, clock=clock.monotonic)
+    prompt = [i % 8 for i in range(n_prompt)]
+    n_read = [0]
+
+    def asked(limit_s):
+        end = clock.now + limit_s
+        request = Request(
+            prompt, SamplingParams(), SeededRandomness(1), left_s=lambda: end - clock.now,
+            abort=lambda: "time_limit" if clock.now >= end else None,
+        )  # fmt: skip
+        for _ in verifier.begin(request):
+            pass
+        return verifier.verify(NO_DRAFT)
+
+    while n_read[-1] < n_prompt:
+        try:
+            assert asked(0.5).tokens
+            break
+        except Aborted:
+            n_read.append(model.n_past)
+        assert len(n_read) < 20
+    assert n_read == sorted(n_read)
+    assert len({*n_read[6:]}) == len(n_read[6:])  # by then it knows how fast it reads
