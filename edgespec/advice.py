@@ -1,4 +1,4 @@
-"""What messages advise to type: commands for the user's own model, and how to install an extra."""
+"""Advice in messages: commands for the user's own model, and how to install an extra."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Keeper:
 
     @property
     def has_kept(self) -> bool:
-        """Whether the conversation is on the disk now."""
+        """True if the conversation is on the disk now."""
         return bool(self._path and _stamp(self._path))
 
     def refusal(self) -> str:

@@ -79,7 +79,7 @@ def _report(
 
 
 class Pace:
-    """What reading and answering have taken in a run so far, which tells what the rest takes."""
+    """The time that reading and answering have taken so far, which tells what the rest takes."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

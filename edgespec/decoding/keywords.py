@@ -1,8 +1,7 @@
-"""What JSON Schema has and cannot be followed, in words: llguidance names it, we say what to do."""
+"""Keywords of JSON Schema that cannot be followed: llguidance names them, we say what to do."""
 
 from __future__ import annotations
 
-import json
 import re
 
 _CHECK = "leave it out and check the answer"
@@ -69,7 +68,7 @@ def in_our_words(error: str) -> str:
     where nothing better is known.
     """
     if match := re.fullmatch(r"Unimplemented keys: (\[.*\])", error):
-        names: list[str] = json.loads(match[1])
+        names = re.findall(r'"(.*?)"', match[1])
         advice = _INSTEAD.get(names[0], _CHECK)
         verb = "is" if len(names) == 1 else "are"
         return f"{' and '.join(map(repr, names))} {verb} not supported; {advice}"

@@ -66,7 +66,7 @@ class Pick:
 
     @property
     def _companions(self) -> str:
-        """What drafts for it, as the rest of a sentence."""
+        """The draft model, as the rest of a sentence."""
         if not self.draft:
             return ""
         memory = f"{_gb(self.draft_memory)} of memory more"

@@ -41,7 +41,7 @@ def test_an_engine_that_is_not_installed(monkeypatch, name, packages, says):
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EngineMissing, match=rf"edgespec\[{says}"):
+    with pytest.raises(EngineMissing, match=rf"'\.\[{says}\]'"):
         backends.get(name)
 
 
