@@ -42,7 +42,7 @@ def test_a_window_of_a_real_text(models):
     found = measure(target, drafters, text_of([]), **options)
     for length in found:
         whole, window = found[length]["whole"], found[length]["window"]
-        assert whole["draft_acceptance_rate"] > 0.8
+        assert whole["draft_acceptance_rate"] > 0.5
         assert 0.2 < window["draft_acceptance_rate"] <= 1
     n_seen = [draft.n_past for draft in drafts]
     assert n_seen[1] <= 4 + 128 + 4 < n_seen[0]
