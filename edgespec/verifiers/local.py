@@ -24,7 +24,6 @@ from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
 
-_READ_BY_CPU = 256  # tokens
 _LEAST_READ = 16  # tokens, where a time limit is near
 _MARGIN = 1.5  # of the time that reading took so far: evaluations take longer behind more tokens
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
@@ -143,13 +142,11 @@ class LocalVerifier:
 
     @property
     def _step(self) -> int:
-        """Tokens of a prompt that are evaluated together, with room for a draft. A CPU reads 256 at
-        a time nearly as fast as 480, and the user sees sooner how far it is. What is not read to
-        its end is lost, so only as many are read as the time limit leaves time for.
+        """Tokens of a prompt that are evaluated together, with room for a draft. An evaluation that
+        is stopped leaves nothing, so there are only as many as the time limit leaves time for.
         """
         can = self._model.capabilities
         n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
-        n = n if self._is_on_gpu else min(n, _READ_BY_CPU)
         while n > _LEAST_READ and _MARGIN * n * self._token_s > self._request.left_s():
             n //= 2
         return n

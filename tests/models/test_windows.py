@@ -30,9 +30,7 @@ def models(smollm2):
 
 @pytest.mark.long("reads a long text with three real models")
 def test_a_window_of_a_real_text(models):
-    """The draft model is the target: of all of a text it is right but for rounding, of a part
-    often.
-    """
+    """The draft model is the target: of all of a text it is always right, of a part often."""
     target, *drafts = models
     drafters = {
         name: ModelDrafter(draft, target.vocab_size, window=window)
@@ -40,10 +38,9 @@ def test_a_window_of_a_real_text(models):
     }
     options = {"lengths": sample([300, 600], 2), "depth": 3, "n_tokens": 16, "rounds": 1}
     found = measure(target, drafters, text_of([]), **options)
-    rates = {
-        name: [each[name]["draft_acceptance_rate"] for each in found.values()] for name in drafters
-    }
-    assert sum(rates["whole"]) > 0.5 * len(rates["whole"])
-    assert max(rates["window"]) > 0.2
+    for length in found:
+        whole, window = found[length]["whole"], found[length]["window"]
+        assert whole["draft_acceptance_rate"] > 0.9
+        assert 0.2 < window["draft_acceptance_rate"] <= 1
     n_seen = [draft.n_past for draft in drafts]
     assert n_seen[1] <= 4 + 128 + 4 < n_seen[0]
