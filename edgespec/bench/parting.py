@@ -31,14 +31,14 @@ class Parting:
 
 
 def partings(engine: Engine, answers: Iterable[Answer]) -> list[Parting | None]:
-    """Return where every greedy answer with drafts whose text differs parts from the one without;
-    None for one of which that is not known.
+    """Return, for each greedy answer whose text differs with drafts, where it parts from the one
+    without them, or None if that is not known.
     """
-    found = []
+    differing = []
     for plain, drafted in greedy_pairs(answers):
         if plain.text != drafted.text:
-            found.append(parting(engine, plain.prompt, plain.token_ids, drafted.token_ids))
-    return found
+            differing.append(parting(engine, plain.prompt, plain.token_ids, drafted.token_ids))
+    return differing
 
 
 def greedy_pairs(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Answer]]:
@@ -52,10 +52,10 @@ def greedy_pairs(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Answer]]:
             yield from zip(known.get((id, "plain"), ()), own, strict=False)
 
 
-def in_words(found: Sequence[Parting | None]) -> str:
+def in_words(differing: Sequence[Parting | None]) -> str:
     """Return where texts differ, and how to find out whether rounding is why."""
     parts = []
-    for each in found:
+    for each in differing:
         if each:
             first, second = each.tokens
             gap = "" if each.gap is None else f", {each.gap:.2g} apart in logits"

@@ -44,8 +44,8 @@ class Curve:
 
     @property
     def guessed(self) -> tuple[tuple[bool, ...], ...]:
-        """Which times were not measured but taken over from a wider evaluation, or from one after
-        fewer tokens, as the same to the last digit: what was measured made no sense beside it.
+        """True for each time that equals that of the next width, or of the next shorter cache, to
+        the last digit: it was copied from there, because the measured one was implausible.
         """
         taken = [[a == b for a, b in itertools.pairwise(row)] + [False] for row in self.seconds]
         for shorter, longer, row in zip(self.seconds, self.seconds[1:], taken[1:], strict=False):

@@ -75,9 +75,7 @@ class RequestLock:
                 yield False
                 return
             try:
-                self._interrupt = (
-                    interrupt  # before the look at what `close` sets before it cancels
-                )
+                self._interrupt = interrupt  # before the look at what `close` has set
                 self.check_open()
                 yield True
             finally:

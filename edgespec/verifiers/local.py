@@ -148,7 +148,7 @@ class LocalVerifier:
         can = self._model.capabilities
         n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
         while n > _LEAST_READ and _MARGIN * n * self._token_s > self._request.left_s():
-            n //= 2
+            n = max(n // 2, _LEAST_READ)
         return n
 
     def _n_tapped(self) -> int:
@@ -201,8 +201,8 @@ class LocalVerifier:
             else:
                 rows = self._cache.decode(tokens, n_logits, abort).logits
         except Aborted:
-            least_s = (self._clock() - began) / len(tokens)
-            self._token_s = max(self._token_s, least_s)
+            if len(tokens) >= _LEAST_READ:
+                self._token_s = max(self._token_s, (self._clock() - began) / len(tokens))
             if not governor or most_s == math.inf or (request.abort and request.abort()):
                 raise
             governor.stopped(self._clock() - began)

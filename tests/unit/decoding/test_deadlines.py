@@ -217,3 +217,29 @@ def test_a_prompt_that_takes_longer_than_the_limit_is_read_bit_by_bit(n_prompt):
         assert len(n_read) < 20
     assert n_read == sorted(n_read)
     assert len({*n_read[6:]}) == len(n_read[6:])  # by then it knows how fast it reads
+
+
+def test_one_slow_token_does_not_make_later_prompts_slow():
+    """A cancel inside a single token says nothing of how fast prompts are read."""
+    model, clock = Reading(PROBS, n_ctx=400, max_batch=400), Reading.clock
+    verifier = LocalVerifier(model, clock=clock.monotonic)
+    stop = []
+
+    def abort():
+        clock.now += 30 * len(stop)
+        return "cancelled" if stop else None
+
+    def asked(prompt):
+        end = clock.now + 1000
+        request = Request(
+            prompt, SamplingParams(), SeededRandomness(1), left_s=lambda: end - clock.now,
+            abort=abort,
+        )  # fmt: skip
+        return list(verifier.begin(request))
+
+    asked([1])
+    stop.append(True)
+    with pytest.raises(Aborted):
+        verifier.verify(NO_DRAFT)
+    stop.clear()
+    assert asked([i % 8 for i in range(390)]) == [0, 368]
