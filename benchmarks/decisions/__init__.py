@@ -1,0 +1,1 @@
+"""Decisions of the controller in replay, recorded once and compared with those of later code."""

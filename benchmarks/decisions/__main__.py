@@ -1,0 +1,139 @@
+"""What the controller decides in replay, and what that is worth: 100 and more settings.
+
+    python -m benchmarks.decisions record
+    python -m benchmarks.decisions compare
+    python -m benchmarks.decisions compare --quick --like "cpu-q4, auto"
+
+`record` wrote before.json.gz once, with the code before drafts grew from priced guesses
+(docs/concepts/decisions.md): the speed of every setting by category, and 5,000 decisions.
+`compare` replays the same with today's code and shows the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gzip
+import json
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import geometric_mean, mean
+from typing import Any
+
+from benchmarks.decisions.lab import Lab, Setting
+from edgespec.bench.replay import shipped_profiles, shipped_traces
+
+BEFORE = Path(__file__).with_name("before.json.gz")
+N_DECISIONS = 5000
+N_ANSWERS, N_QUICK = 12, 4  # of each category
+
+traces = functools.cache(shipped_traces)  # once in each process
+profiles = functools.cache(shipped_profiles)
+
+
+def settings() -> Iterator[Setting]:
+    for device in [name for name in profiles() if not name.endswith("-lookup")]:
+        lookup = f"{device}-lookup"
+        yield Setting(device, "plain")
+        for chains in (False, True):
+            for method in ("auto", "suffix", "recycling", "runner_ups", "suffix,recycling"):
+                if not (chains and method != "auto"):
+                    yield Setting(lookup, method, chains)
+            yield Setting(lookup, "auto", chains, 0.8)
+            yield Setting(lookup, "auto", chains, forced=0.5)
+            yield Setting(lookup, "auto", chains, trip_s=0.02)
+            for method in ("auto", "draft_model"):
+                yield Setting(device, method, chains)
+                for acceptance in ("block", "coupled", "rejection", "deterministic"):
+                    yield Setting(device, method, chains, 0.8, acceptance)
+                for trip_s in (0.005, 0.05):
+                    yield Setting(device, method, chains, trip_s=trip_s)
+                yield Setting(device, method, chains, 0.8, trip_s=0.02)
+                for head in ("head", "weak-head", "dflash"):
+                    yield Setting(device, method, chains, head=head)
+                    yield Setting(device, method, chains, 0.8, head=head)
+            yield Setting(device, "auto", chains, forced=0.5)
+            yield Setting(device, "auto", chains, 0.8, forced=0.5)
+        yield Setting(lookup, "suffix,memory")
+
+
+def run(setting: Setting, n_answers: int, n_kept: int) -> tuple[dict[str, float], list[Any]]:
+    lab, rates, kept = Lab(setting, profiles()), defaultdict(list), []
+    per_category: dict[str, int] = defaultdict(int)
+    for trace in traces():
+        if len(trace.output) < 2 or per_category[trace.category] >= n_answers:
+            continue
+        per_category[trace.category] += 1
+        lab.decisions.clear()
+        rates[trace.category].append(len(trace.output) / lab.answer(trace))
+        kept += [
+            {"trace": trace.id, **decision}
+            for decision in lab.decisions
+            if decision["tokens"] or decision["evaluated"]
+        ]
+    kept.sort(key=lambda d: zlib.crc32(f"{setting} {d['trace']} {d['n_emitted']}".encode()))
+    return {c: round(mean(values), 4) for c, values in rates.items()}, kept[:n_kept]
+
+
+def run_all(chosen: list[Setting], n_answers: int, n_kept: int) -> dict[str, Any]:
+    with ProcessPoolExecutor() as pool:
+        jobs = pool.map(functools.partial(run, n_answers=n_answers, n_kept=n_kept), chosen)
+        found = {}
+        for setting, (speed, kept) in zip(chosen, jobs, strict=True):
+            found[str(setting)] = {"tokens_per_second": speed, "decisions": kept}
+            print(setting, speed, file=sys.stderr, flush=True)
+    return found
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
+    worst: list[tuple[float, str, str]] = []
+    plain = {name.split(",")[0]: s for name, s in before.items() if name.endswith(", plain")}
+    slower: list[tuple[float, str, str]] = []
+    means = []
+    for name, found in after.items():
+        old, new = before[name]["tokens_per_second"], found["tokens_per_second"]
+        ratios = {category: new[category] / old[category] for category in new}
+        means.append((geometric_mean(ratios.values()), name))
+        worst += [(ratio, name, category) for category, ratio in ratios.items()]
+        base = plain[name.split(",")[0].removesuffix("-lookup")]["tokens_per_second"]
+        slower += [(new[c] / base[c], name, c) for c in new if new[c] < 0.99 * base[c]]
+    print(
+        f"{len(means)} settings, all together {geometric_mean(m for m, _ in means):.4f} of before"
+    )
+    for title, rows in (("least", sorted(means)[:12]), ("most", sorted(means)[-4:])):
+        print(f"{title}:", *[f"  {m:.4f} {name}" for m, name in rows], sep="\n")
+    print("least cells:", *[f"  {r:.4f} {n}: {c}" for r, n, c in sorted(worst)[:12]], sep="\n")
+    print(f"below 0.99 of plain: {len(slower)}")
+    print(*[f"  {r:.4f} {n}: {c}" for r, n, c in sorted(slower)[:12]], sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("--like", default="", help="only settings whose name has this")
+    parser.add_argument("--quick", action="store_true", help=f"{N_QUICK} answers a category")
+    parser.add_argument("--save", default="", help="file for the speeds that were compared")
+    given = parser.parse_args()
+    chosen = [s for s in settings() if given.like in str(s)]
+    if given.what == "record":
+        if BEFORE.exists():
+            sys.exit(f"{BEFORE} is there: it is what later code is compared with")
+        found = {
+            "quick": run_all(chosen, N_QUICK, 0),
+            "all": run_all(chosen, N_ANSWERS, -(-N_DECISIONS // len(chosen))),
+        }
+        BEFORE.write_bytes(gzip.compress(json.dumps(found).encode(), mtime=0))
+        return
+    before = json.loads(gzip.decompress(BEFORE.read_bytes()))["quick" if given.quick else "all"]
+    after = run_all(chosen, N_QUICK if given.quick else N_ANSWERS, 0)
+    if given.save:
+        speeds = {name: found["tokens_per_second"] for name, found in after.items()}
+        Path(given.save).write_text(json.dumps(speeds, indent=0) + "\n")
+    compare(before, after)
+
+
+main()
