@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
-_OF_VERIFIERS = {  # what happens whatever these options are, and why
-    "acceptance": ("coupled", "only token ids travel, so drafts are matched by coupled sampling"),
-    "spec_remember": ("nothing", "what is learned of drafts is not kept then"),
+_OF_VERIFIERS = {  # the values that these options may have then, and why
+    "acceptance": (
+        ("coupled",),
+        "only token ids travel, so drafts are matched by coupled sampling",
+    ),
+    "spec_remember": (("rates", "nothing"), "tokens of a target on another machine are not kept"),
 }
 _DEFAULT = "edgespec_cli.default_model"  # in the context of a command
 _MOST_KEY_BYTES = 1 << 16
@@ -142,8 +145,8 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
     """
     import edgespec
 
-    for option, (always, why) in _OF_VERIFIERS.items():
-        if options.get(option) != always:
+    for option, (possible, why) in _OF_VERIFIERS.items():
+        if options.get(option) not in possible:
             refuse_typed(
                 click.get_current_context(), [option],
                 f"has no effect with --verifier: {why}; leave it out",

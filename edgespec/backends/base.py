@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,6 +196,14 @@ class ExpectsDrafts(Model, Protocol):
 
     def expect_drafts(self, expected: bool) -> None:
         """Learn if the evaluations from now on may be of drafts as well as of single tokens."""
+
+
+@runtime_checkable
+class Timed(Model, Protocol):
+    """A model whose evaluations depend on when the request has to end."""
+
+    def begin(self, left_s: Callable[[], float]) -> None:
+        """Begin a request that has to end within `left_s()` seconds, inf for no limit."""
 
 
 class TreeModel(Model, Protocol):

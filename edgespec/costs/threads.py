@@ -99,7 +99,7 @@ class ThreadGovernor:
         self._fixed, self._stoppable, self._running = fixed_in_request, stoppable, running
         self._near = False  # the time limit of the request
         self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores that it never uses
-        self._clock, self._meter = clock, meter or LoadMeter(clock=clock)
+        self.clock, self._meter = clock, meter or LoadMeter(clock=clock)
         self._widths: dict[int, float] = {}  # seconds of the first evaluation of each
         self._n = n_threads
         self._disturbed, self._visible, self._seen = False, True, False
@@ -142,7 +142,7 @@ class ThreadGovernor:
 
     def begin(self, left_s: float = math.inf) -> None:
         """Begin a request, which has to end within `left_s`."""
-        now = self._clock()
+        now = self.clock()
         if left_s < math.inf and now - self._last_look > _PAUSE_S and not self._fixed:
             self._begin_after_pause(now)
         if self._fixed:
@@ -167,7 +167,7 @@ class ThreadGovernor:
         """Choose the number of threads of the next evaluation, of `n` tokens; `left_s`: until the
         request has to end.
         """
-        now = self._clock()
+        now = self.clock()
         self._near = left_s < math.inf and left_s < _NEAR * self._longest_s(1, 0)
         if self._near and self._trial:
             self._waiting.clear()
@@ -372,7 +372,7 @@ class ThreadGovernor:
         assert trial.ratio is not None
         tried, present = self._n, self._present
         self._trial, self._window = None, _Pace()
-        self._last_trial = self._last_look = self._clock()
+        self._last_trial = self._last_look = self.clock()
         self._meter.look()  # the next window begins here
         if present is None or trial.ratio < _BETTER * present:
             self._use(tried)
@@ -385,7 +385,7 @@ class ThreadGovernor:
     def _fail_trial(self, loss_s: float) -> None:
         """Go back to the number before a trial that has lost so much."""
         self._trial, self._window = None, _Pace()
-        self._last_trial = self._clock()
+        self._last_trial = self.clock()
         self._n = self._before_trial
         self._saved_s -= max(0.0, loss_s)
         if not self._waiting:
@@ -408,12 +408,20 @@ class ThreadGovernor:
         self._present, self._trial = None, None
 
 
+class DraftGovernor(ThreadGovernor):
+    """Governs a draft model alone: what the target's steps take says nothing of its times."""
+
+    def expect(self, seconds: Callable[[int, int], float]) -> None:
+        """Keep to the times of the first steps: these are the target's."""
+
+
 def governor_of(
     target: object,
     models: Sequence[object],
     loading: LoadMeter | None = None,
     *,
     stoppable: bool = True,
+    kind: type[ThreadGovernor] = ThreadGovernor,
 ) -> ThreadGovernor | None:
     """Return what adapts the threads of `models` to the rest of the machine, by the settings of
     the target; None where there is nothing to adapt: a target without threads, or models that a
@@ -432,9 +440,7 @@ def governor_of(
         limited += [model for model in models if isinstance(model, ThreadLimited)]
     fixed = bool(config.batch_invariant)
     stoppable = stoppable and target.capabilities.truncate
-    governor = ThreadGovernor(
-        limited, target.n_threads, fixed_in_request=fixed, stoppable=stoppable
-    )
+    governor = kind(limited, target.n_threads, fixed_in_request=fixed, stoppable=stoppable)
     if loading and (load := loading.look(WINDOW_S)):
         governor.begin_beside(load)
     return governor

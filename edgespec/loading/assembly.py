@@ -10,10 +10,11 @@ from typing import Any
 from .. import drafters
 from ..backends.base import Head, Model, Tokenizer
 from ..config import SpeculativeConfig, build
+from ..costs.governed import governed
 from ..costs.measuring import QUICK, READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
-from ..costs.threads import governor_of
+from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.engine import Engine
 from ..decoding.owners import OwnRates
 from ..decoding.session import Session
@@ -170,30 +171,60 @@ def assemble(
         draft_model = None
     head = draft_model if isinstance(draft_model, Head) else None
     governor = governor_of(target, (target, draft_model), loading)
-    made = speculate(
+    return assemble_with(
+        lambda drafts: local_verifier(
+            target, governor, rule=config.acceptance, drafts=drafts, head=head
+        ),
         DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
         lambda: _costs(profile, target, draft_model),
+        governor,
+        kept=kept,
+        **options,
     )
+
+
+def assemble_with(
+    verifier: Callable[[bool], Verifier],
+    context: DrafterContext,
+    costs: Callable[[], Costs],
+    governor: ThreadGovernor | None,
+    *,
+    kept: Kept | None = None,
+    **options: Any,
+) -> Engine:
+    """Make an engine with a verifier, wherever its target is; the engine closes all models.
+
+    verifier: returns it, told if there may be drafts. context: with a tokenizer. costs: as for
+    `speculate`. governor: chooses the threads of this process's models. kept, options: as for
+    `assemble`.
+    """
+    assert context.tokenizer is not None
+    made = speculate(context, costs)
     if isinstance(made.policy, Adaptive):
         made.policy.costs.follow(governor)
     if kept:
         kept.recall(made.rates)
     drafts = bool(made.drafters)
-    verifier = LocalVerifier(
-        target,
-        config.acceptance,
-        governor=governor,
-        drafts=drafts,
-        head=head,
-    )
+    elsewhere = ", verified on another machine" if drafts and context.is_remote else ""
     return Engine(
-        made.session(verifier),
-        tokenizer,
-        speculation=made.summary,
-        target=target,
+        made.session(verifier(drafts)),
+        context.tokenizer,
+        speculation=made.summary + elsewhere,
+        target=context.target,
         kept=kept,
         **options,
     )
+
+
+def local_verifier(target: Model, governor: ThreadGovernor | None, **options: Any) -> LocalVerifier:
+    """Return a verifier with a target whose threads a governor chooses, if there is one.
+
+    options: further arguments of LocalVerifier.
+    """
+    if governor is None:
+        return LocalVerifier(target, **options)
+    model = governed(target, governor)
+    return LocalVerifier(model, clock=model.clock, **options)
 
 
 def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) -> Costs:

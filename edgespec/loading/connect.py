@@ -9,21 +9,21 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from .. import backends, verifiers
 from ..backends import files
 from ..backends.base import FileModel, Tokenizer
 from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
 from ..costs.curves import Curve
+from ..costs.governed import governed
 from ..costs.kept_curves import kept_curve
-from ..costs.learning import Learning, ModelCurve, learning
+from ..costs.learning import Costed, ModelCurve, learning
 from ..costs.measuring import QUICK, READING
-from ..costs.online import Costs
 from ..costs.profiles import Profile
-from ..costs.threads import ThreadGovernor, governor_of
+from ..costs.threads import DraftGovernor, governor_of
 from ..decoding.engine import Engine
-from ..decoding.idle_work import Work
-from ..device import processor
+from ..device import LoadMeter
 from ..drafters.base import DrafterContext
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError
@@ -33,9 +33,10 @@ from ..sampling.randomness import SeededRandomness
 from ..types import NO_DRAFT, Abort, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
 from . import recommendations
-from .assembly import configured, speculate
-from .drafts import copying, open_draft
-from .load import described
+from .assembly import assemble_with, configured, local_verifier
+from .drafts import open_draft
+from .kept import Kept
+from .load import described, kept_for, known_costs
 from .models import Reference, model_path, open_model
 
 _PROBE = "Once upon a time there was a river, and by the river there stood a mill."
@@ -55,7 +56,8 @@ def connect(
 
     remote: a RemoteConfig, or only its URL. draft: a draft model as for `load`. options: fields of
     EngineConfig for `remote.local`, and for `draft` but for draft_options. sampling: as for `load`;
-    what is recommended comes from `remote.local` or from the catalogue, by the target's name.
+    what is recommended comes from `remote.local` or from the catalogue, by the target's name. Of
+    what is learned no tokens are kept, whatever `remember` says.
 
     Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
     Raises VerifierUnavailable (never if there is a `remote.local`), VerifierRefused, ConfigError,
@@ -65,31 +67,32 @@ def connect(
     config = build(EngineConfig, options)
     spec = configured(speculative_config)
     draft = draft or spec.model
+    meter = LoadMeter()
     with contextlib.ExitStack() as stack:
         parts = stack.enter_context(
             connected(remote, draft, draft_options=draft_options, **options)
         )
-        costs, missing = _costs(parts)
-        works: list[Work] = [missing] if missing and not spec.fixed else []
-        made = speculate(
+        costs, works = known_costs(spec, _steps(parts), parts.draft)
+        governor = governor_of(
+            parts.draft, [parts.draft], meter, stoppable=False, kind=DraftGovernor
+        )
+        drafting = governed(parts.draft, governor) if parts.draft and governor else parts.draft
+        engine = assemble_with(
+            lambda _: parts.verifier,
             DrafterContext(
                 spec,
                 parts.tokenizer.vocab_size,
                 tokenizer=parts.tokenizer,
-                draft_model=parts.draft,
+                draft_model=drafting,
                 remote_leaves=parts.verifier.max_leaves,
             ),
             lambda: costs,
-        )
-        summary = f"{made.summary}, verified on another machine" if made.drafters else made.summary
-        engine = Engine(
-            made.session(parts.verifier),
-            parts.tokenizer,
+            governor,
+            kept=_kept(spec, remote.url, parts, draft),
             on_busy=config.on_busy,
-            speculation=summary,
-            description=_describe(remote.url, parts),
-            works=works + copying(parts.draft),
             sampling=_sampling(remote, parts).replaced(sampling or {}),
+            description=_describe(remote.url, parts),
+            works=works,
         )
         stack.callback(engine.idle_work.close)  # before the models that it uses
         weakref.finalize(engine, stack.pop_all().close)
@@ -135,9 +138,8 @@ def connected(
             small = open_draft(model_path(draft), build(EngineConfig, fields))
             stack.callback(small.close)
         tokenizer = _tokenizer(target, small, remote.tokenizer, stack)
-        governor = governor_of(target, (target, small))
         reach = functools.partial(verifiers.connect, remote, tokenizer)
-        verifier, remote_part = _verifier(reach, target, governor)
+        verifier, remote_part = _verifier(reach, target)
         stack.callback(verifier.close)
         yield RemoteParts(verifier, remote_part, target, small, tokenizer)
 
@@ -166,19 +168,18 @@ def _tokenizer(
 
 
 def _verifier(
-    reach: Callable[[], Verifier], target: FileModel | None, governor: ThreadGovernor | None
+    reach: Callable[[], Verifier], target: FileModel | None
 ) -> tuple[Verifier, Verifier | None]:
     """Return the verifier, and the part of it on another machine, if that can be reached."""
     if target is None:
         remote = reach()
         return remote, remote
     from ..verifiers.fallback import Fallback
-    from ..verifiers.local import LocalVerifier
 
     name = files.label(target.path)
     both = Fallback(
         reach,
-        LocalVerifier(target, governor=governor),
+        local_verifier(target, governor_of(target, [target])),
         same=lambda remote: getattr(remote, "model", "") == name,
         local_s=curve(1) if (curve := kept_curve(target)) else None,
     )
@@ -187,19 +188,50 @@ def _verifier(
 
 def profile_of(parts: RemoteParts) -> Profile:
     """Return the costs of steps with a remote verifier; what is not known is measured now."""
-    costs, missing = _costs(parts)
+    draft = ModelCurve(parts.draft, READING, lengthens=True) if parts.draft else None
+    costs, missing = learning(_steps(parts), draft)
     if missing:
         missing.run(lambda: None)
     return costs.profile
 
 
-def _costs(parts: RemoteParts) -> tuple[Costs, Learning | None]:
-    """Return the costs of steps as far as they are known, and what measures the rest."""
-    draft = ModelCurve(parts.draft, READING, lengthens=True) if parts.draft else None
+def _steps(parts: RemoteParts) -> Costed:
+    """Return the seconds of steps, those of the local target while the remote one is away."""
     if parts.remote is not None:
-        return learning(_RemoteCurve(parts.remote, parts.tokenizer), draft)
+        return _RemoteCurve(parts.remote, parts.tokenizer)
     assert parts.local is not None
-    return learning(ModelCurve(parts.local, QUICK), draft)
+    return ModelCurve(parts.local, QUICK)
+
+
+def _kept(
+    spec: SpeculativeConfig, url: str, parts: RemoteParts, draft: Reference | None
+) -> Kept | None:
+    """Return what keeps rates for later processes, None if no server says what it has."""
+    if parts.remote is None:
+        return None
+    return kept_for(spec, _Served(url, parts.verifier), model_path(draft) if draft else None)
+
+
+class _Served:
+    """Returns what is drafted for: the address of a server, without what signs in there, and the
+    model that it tells, while it is away the last one.
+    """
+
+    def __init__(self, url: str, verifier: Verifier) -> None:
+        parts = urlsplit(url)
+        self._address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._verifier, self._model = verifier, ""
+
+    def __call__(self) -> str:
+        """Return both as one text."""
+        remote = getattr(self._verifier, "remote", self._verifier)
+        self._model = _model_of(remote) or self._model
+        return f"{self._address} {self._model}"
+
+
+def _model_of(remote: Verifier | None) -> str:
+    """Return the name of the model that a server tells, "" for none."""
+    return getattr(remote, "model", "") or getattr(remote, "served", "")
 
 
 class _RemoteCurve:
@@ -252,15 +284,10 @@ def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
 
 
 def _sampling(remote: RemoteConfig, parts: RemoteParts) -> SamplingDefaults:
-    served = remote.model or getattr(parts.remote, "model", "")
+    served = remote.model or _model_of(parts.remote)
     return recommendations.remote_defaults(remote.url, served, parts.local, remote.local)
 
 
 def _describe(url: str, parts: RemoteParts) -> dict[str, Any]:
     name = getattr(parts.remote, "model", getattr(parts.remote, "name", None))
-    return {
-        "verifier": {"url": url, "model": name},
-        "model": described(parts.local) if parts.local else None,
-        "draft": described(parts.draft) if parts.draft else None,
-        "processor": processor(),
-    }
+    return {"verifier": {"url": url, "model": name}} | described(parts.local, parts.draft)

@@ -1,9 +1,9 @@
 """The memory of what was learned of drafts, beside the measured costs.
 
 It holds rates by kind of evidence and no text, learned from requests without an owner; tokens that
-likely follow others lie in a file of their own, which nobody else may read. An engine begins with
-what the last one of these models has learned on this disk. Of two at the same time the one that
-writes last is remembered.
+likely follow others lie in a file of their own, which nobody else may read, and are not kept of a
+target on another machine. An engine begins with what the last one of these models has learned on
+this disk. Of two at the same time the one that writes last is remembered.
 """
 
 from __future__ import annotations
@@ -47,20 +47,22 @@ class _Learned(Entry, frozen=True, kw_only=True):
 
 
 class Kept:
-    """Keeps what drafters and policy have learned, for these model files.
+    """Keeps what drafters and policy have learned, for these models.
 
-    It is forgotten when one of them changes. As a work it may be done again and again. tokens: keep
-    those as well.
+    target: its file, or for one on another machine what returns its name, which changes with it.
+    It is forgotten when a model changes. As a work it may be done again and again. tokens: keep
+    those as well, for a file.
     """
 
     doing = "keeping what was learned of drafts"
     urgent = False
 
-    def __init__(self, target: Path, draft: Path | None, *, tokens: bool = True) -> None:
-        self._paths = target, draft
-        self._key = _key(self._paths)
-        self._of = [_stamp(path) for path in self._paths]
-        self._tokens = TokensFile(target) if tokens else None
+    def __init__(
+        self, target: Path | Callable[[], str], draft: Path | None, *, tokens: bool = True
+    ) -> None:
+        self._models = target, draft
+        self._key, self._of = _key(self._models), _stamps(self._models)
+        self._tokens = TokensFile(target) if tokens and isinstance(target, Path) else None
         self._rates = OwnRates(())
         self._last: dict[str, Any] = {}  # what of all names was read or kept last
         self._process = os.getpid()
@@ -100,9 +102,9 @@ class Kept:
             logger.debug("its traceback", exc_info=True)
 
     def _is_current(self) -> bool:
-        """Return True if the models' files are those that it was made with."""
+        """Return True if the models are those that it was made with."""
         with contextlib.suppress(OSError):
-            return [_stamp(path) for path in self._paths] == self._of
+            return (_key(self._models), _stamps(self._models)) == (self._key, self._of)
         return False
 
 
@@ -158,7 +160,7 @@ class TokensFile:
             name: _Array(array.shape, array.astype("<i4").tobytes())
             for name, array in tokens.items()
         }
-        content = _TokensFile(_VERSION, self._model, self._of or [], arrays)
+        content = _TokensFile(_VERSION, self._model, self._of, arrays)
         try:
             kept_files.replace(self.path, [msgspec.msgpack.encode(content)])
             self._was_there = True
@@ -181,14 +183,14 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
     entry = kept(_key((target, draft)), _Learned)
     if entry is None:
         return gain, math.inf
-    if entry.of == [_stamp(target), _stamp(draft)]:
+    if entry.of == _stamps((target, draft)):
         _attempt(functools.partial(gain.relearn, entry.learned))
     return gain, time.time() - entry.created
 
 
-def _key(paths: Sequence[Path | None]) -> dict[str, Any]:
+def _key(models: Sequence[Path | Callable[[], str] | None]) -> dict[str, Any]:
     """Return the fingerprint of what is learned with a target and a draft model."""
-    names = [path and str(path.resolve()) for path in paths]
+    names = [model() if callable(model) else model and str(model.resolve()) for model in models]
     return {"kind": _KIND, "version": _VERSION, "models": names}
 
 
@@ -231,9 +233,11 @@ def _tokens_folder() -> Path:
     return folder() / "tokens"
 
 
-def _stamp(path: Path | None) -> list[list[Any]] | None:
-    """Return what changes with the files of a model, for JSON."""
-    if path is None:
-        return None
+def _stamps(models: Sequence[Path | Callable[[], str] | None]) -> list[list[list[Any]] | None]:
+    """Return what changes with the files of each model, for JSON; None for one without a file."""
+    return [_stamp(model) if isinstance(model, Path) else None for model in models]
+
+
+def _stamp(path: Path) -> list[list[Any]]:
     found = [(part.name, part.stat()) for part in files.parts(path)]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]

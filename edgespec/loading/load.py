@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .. import advice, backends
 from ..backends import files
 from ..backends.base import FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
-from ..costs.learning import HeadTimes, Learning, ModelCurve, learning
+from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
 from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
 from ..decoding.engine import Engine
@@ -76,20 +76,20 @@ def load(
         _warn(target, draft_model, model, draft)
         if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
             logger.warning("%s; name a smaller one, or none", SAME)
-        costs, missing = (None, None) if spec.fixed else _costs(target, draft_model)
-        works: list[Work] = [missing] if missing else []
+        times = HeadTimes(target, draft_model) if isinstance(draft_model, Head) else None
+        costs, works = known_costs(spec, ModelCurve(target, QUICK), draft_model, times)
         engine = assemble(
             target,
             target.tokenizer,
             draft_model,
             spec,
             profile=costs,
-            kept=_kept(spec, path, draft_file),
+            kept=kept_for(spec, path, draft_file),
             loading=meter,
             on_busy=config.on_busy,
             sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
-            description=_describe(target, draft_model) | _suggested(model, draft, config, wanted),
-            works=works + copying(draft_model),
+            description=described(target, draft_model) | _suggested(model, draft, config, wanted),
+            works=works,
         )
         stack.pop_all()  # the engine closes them now
     return engine
@@ -105,18 +105,24 @@ def _suggested(
     return {"suggestion": found} if found else {}
 
 
-def _kept(spec: SpeculativeConfig, target: Path, draft: Path | None) -> Kept | None:
+def kept_for(
+    spec: SpeculativeConfig, target: Path | Callable[[], str], draft: Path | None
+) -> Kept | None:
     """Return what keeps what is learned for later processes, None if nothing is to be kept."""
     if spec.fixed or spec.remember == "nothing":
         return None
     return Kept(target, draft, tokens=spec.remember == "all")
 
 
-def _costs(target: FileModel, draft: FileModel | None) -> tuple[Costs, Learning | None]:
-    """Return the costs of these models as far as they are kept, and what measures the rest."""
+def known_costs(
+    spec: SpeculativeConfig, steps: Costed, draft: FileModel | None, times: HeadTimes | None = None
+) -> tuple[Costs, list[Work]]:
+    """Return the costs of steps and of a draft model as far as they are known, and the work that
+    makes them known and lower, between requests. times: of a draft that is a head.
+    """
     drafting = ModelCurve(draft, READING, lengthens=True) if draft else None
-    times = HeadTimes(target, draft) if isinstance(draft, Head) else None
-    return learning(ModelCurve(target, QUICK), drafting, times)
+    costs, missing = learning(steps, drafting, times)
+    return costs, ([missing] if missing and not spec.fixed else []) + copying(draft)
 
 
 def _warn(
@@ -150,19 +156,20 @@ def _warn_of_gpu(target: FileModel, tune: str) -> None:
         logger.warning("%s; %s", *unused)
 
 
-def _describe(target: FileModel, draft: FileModel | None) -> dict[str, Any]:
+def described(target: FileModel | None, draft: FileModel | None) -> dict[str, Any]:
+    """Return the models of this machine and its processor, for JSON."""
     return {
-        "model": described(target) | {"n_ctx": target.n_ctx},
-        "draft": described(draft) | {"n_ctx": draft.n_ctx} if draft else None,
+        "model": _described(target) if target else None,
+        "draft": _described(draft) if draft else None,
         "processor": processor(),
     }
 
 
-def described(model: FileModel) -> dict[str, Any]:
-    """Return a model's file, engine, threads and placement, for JSON."""
+def _described(model: FileModel) -> dict[str, Any]:
     return {
         "file": files.label(model.path),
         "versions": backends.of(model.path).versions(),
         "n_threads": model.n_threads,
         "placement": model.placement,
+        "n_ctx": model.n_ctx,
     }

@@ -122,7 +122,7 @@ class CompletionsVerifier(InferenceServerVerifier):
     def _connect(self, remote: RemoteConfig) -> None:
         http, tokenizer = self._http, self._tokenizer
         entry = choose_model(http, remote.model)
-        self._model: str = entry["id"]
+        self.served = entry["id"]
         kind = "vllm" if split_url(remote.url)[0] == "vllm" else str(entry.get("owned_by"))
         self._dialect = DIALECTS.get(kind, GENERIC)
         self.name = self._dialect.name
@@ -133,7 +133,7 @@ class CompletionsVerifier(InferenceServerVerifier):
         sizes = remote.n_ctx, entry.get("max_model_len"), meta.get("n_ctx")
         self.n_ctx = smallest_context(http, *sizes) - 1
         check_vocab_size(http, tokenizer, meta.get("n_vocab"))
-        check_tokenizer(http, tokenizer, self._model)
+        check_tokenizer(http, tokenizer, self.served)
         self._probe()
 
     def _probe(self) -> None:
@@ -229,7 +229,7 @@ class CompletionsVerifier(InferenceServerVerifier):
 
     def _ask(self, prompts: list[list[int]], **more: Any) -> Any:
         body = {
-            "model": self._model, "prompt": prompts, "max_tokens": 1, "n": 1, "stream": False,
+            "model": self.served, "prompt": prompts, "max_tokens": 1, "n": 1, "stream": False,
             **self._sampling(), **self._dialect.fields, **more,
         }  # fmt: skip
         return self._http.post(_PATH, body, self._abort)

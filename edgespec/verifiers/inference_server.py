@@ -60,7 +60,8 @@ class InferenceServerVerifier(ABC):
     """Asks an inference server for its own tokens and compares drafts with them.
 
     It holds the ids of the context itself; the server keeps what its prefix cache keeps.
-    name: of the kind of server. n_ctx: the longest prompt that it continues by one token.
+    name: of the kind of server. served: the name of its model. n_ctx: the longest prompt that it
+    continues by one token.
     max_draft: most tokens of a draft; a round has one prompt more. http: used in place of one made
     for `remote`; closed with the verifier.
 
@@ -68,6 +69,7 @@ class InferenceServerVerifier(ABC):
     """
 
     name: str
+    served: str
     n_ctx: int
 
     def __init__(

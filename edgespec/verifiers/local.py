@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..backends.base import (
     FINAL,
     ExpectsDrafts,
-    FileModel,
     Head,
     HiddenStates,
     Model,
     Restricting,
+    Timed,
     share_on_gpu,
 )
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
-from ..costs.threads import ThreadGovernor
 from ..errors import Aborted, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import Abort, Draft, FinishReason, Row, Rows, Verdict
+from ..types import Draft, Row, Rows, Verdict
 
 _LEAST_READ = 16  # tokens, where a time limit is near
 _MARGIN = 1.5  # of the time that reading took so far: evaluations take longer behind more tokens
@@ -40,10 +38,9 @@ class LocalVerifier:
     """Evaluates drafts with a model and checks them under the request's sampling.
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
-    target's own choice. governor: is asked for the number of threads before every evaluation.
-    drafts: there may be drafts, if a request allows it. head: reads hidden states of the model;
-    they are tapped for requests that may draft, as long as the head is worth it. The cache outlives
-    a request: the next one of the same owner reuses what it can.
+    target's own choice. drafts: there may be drafts, if a request allows it. head: reads hidden
+    states of the model; they are tapped for requests that may draft, as long as the head is worth
+    it. The cache outlives a request: the next one of the same owner reuses what it can.
     """
 
     def __init__(
@@ -51,14 +48,12 @@ class LocalVerifier:
         model: Model,
         rule: Acceptance = "block",
         clock: Callable[[], float] = time.perf_counter,
-        governor: ThreadGovernor | None = None,
         drafts: bool = True,
         head: Head | None = None,
     ) -> None:
-        self._governor = governor
         self._head = head
         self._is_tapped = self._reads_slower = False
-        self._is_on_gpu = isinstance(model, FileModel) and share_on_gpu(model.placement) > 0
+        self._is_on_gpu = share_on_gpu(getattr(model, "placement", {})) > 0
         self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
@@ -80,8 +75,8 @@ class LocalVerifier:
                 f"the prompt has {len(request.prompt)} tokens, the context {self.n_ctx}; "
                 "load the model with a larger n_ctx or shorten the prompt"
             )
-        if self._governor:
-            self._governor.begin(request.left_s())
+        if isinstance(self._model, Timed):
+            self._model.begin(request.left_s)
         self._request, self._path = request, None
         self._verification = Verification(
             request.params,
@@ -184,46 +179,22 @@ class LocalVerifier:
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
     ) -> tuple[Rows, float]:
-        """Return the rows of the last tokens, and the seconds that it took. One that tries more
-        threads and takes too long is done again.
-        """
-        governor, n_past, request = self._governor, len(self._cache.tokens), self._request
-        abort, most_s = request.abort, math.inf
-        if governor:
-            governor.before(len(tokens), request.left_s())
-            most_s = governor.may_take_s(len(tokens), n_past)
-        began = self._clock()
-        if most_s < math.inf:
-            abort = self._within(began + most_s)
+        """Return the rows of the last tokens, and the seconds that it took."""
+        abort, began = self._request.abort, self._clock()
+        is_reading = len(tokens) >= _LEAST_READ
         try:
             if parents:
                 rows = self._cache.decode_tree(tokens, parents, abort).logits
             else:
                 rows = self._cache.decode(tokens, n_logits, abort).logits
         except Aborted:
-            if len(tokens) >= _LEAST_READ:
+            if is_reading:
                 self._token_s = max(self._token_s, (self._clock() - began) / len(tokens))
-            if not governor or most_s == math.inf or (request.abort and request.abort()):
-                raise
-            governor.stopped(self._clock() - began)
-            n_done = len(self._cache.tokens) - n_past
-            return self._evaluate(tokens[n_done:], n_logits, parents)
+            raise
         seconds = self._clock() - began
-        if len(tokens) >= _LEAST_READ:
+        if is_reading:
             self._token_s = seconds / len(tokens)
-        if governor:
-            governor.observe(len(tokens), n_past, seconds)
         return rows, seconds
-
-    def _within(self, end: float) -> Abort:
-        """Return what stops an evaluation that goes on at `end`, or for the request's reasons."""
-        request, clock = self._request, self._clock
-
-        def abort() -> FinishReason | None:
-            reason = request.abort() if request.abort else None
-            return reason or ("cancelled" if clock() >= end else None)
-
-        return abort
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Keep what was emitted; the last emitted token is never in the cache."""

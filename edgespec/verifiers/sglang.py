@@ -33,7 +33,8 @@ class SGLangVerifier(InferenceServerVerifier):
             self._refuse(f"the adapter {entry['id']}", "name the model itself")
         size = smallest_context(self._http, remote.n_ctx, entry.get("max_model_len"))
         self.n_ctx = min(size - 1, self._longest_prompt(size))
-        check_tokenizer(self._http, self._tokenizer, entry["id"])
+        self.served = entry["id"]
+        check_tokenizer(self._http, self._tokenizer, self.served)
         self._probe()
 
     def _longest_prompt(self, size: int) -> int:

@@ -29,6 +29,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
 from ...backends.base import Batchable, BatchedModel, Tokenizer
+from ...costs.governed import GovernedSlots
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
 from ...costs.measuring import QUICK
@@ -39,7 +40,6 @@ from ...decoding.engine import Engine
 from ...errors import ConfigError
 from .answers import Answers
 from .frames import FrameHandler
-from .governed import GovernedModel
 from .registry import SessionRegistry
 from .scheduler import Scheduler
 from .slots import SlotTable
@@ -227,7 +227,7 @@ def serving(
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
     if governor := governor_of(target, [model], stoppable=False):
-        model = GovernedModel(model, governor)
+        model = GovernedSlots(model, governor)
     measured = ModelCurve(target, QUICK)
     if measured.curve is None:
         engine.idle_work.add(Learning([measured], lambda: None, Costs(None)))

@@ -8,6 +8,7 @@ import pytest
 
 import edgespec
 from edgespec import Aborted, SamplingParams, ToyModel, ToyTokenizer
+from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
 from edgespec.decoding import constraints, request_lock
 from edgespec.device import LoadMeter
@@ -143,7 +144,7 @@ def test_an_evaluation_on_trial_is_stopped_and_done_again_with_the_same_rows():
         [Limitable()], 2, n_cpus=2, meter=LoadMeter(machine._system, lambda: machine.own_s,
         lambda: machine.now), clock=lambda: machine.now,
     )  # fmt: skip
-    verifier = LocalVerifier(model, clock=lambda: machine.now, governor=governor)
+    verifier = LocalVerifier(GovernedModel(model, governor))
     list(verifier.begin(Request([1], SamplingParams(), SeededRandomness(1))))
     governor._use(1)
     governor._disturbed = governor._seen = True

@@ -1,0 +1,143 @@
+"""Models that ask a governor for their threads before every evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..backends.base import BatchItem, GrowingModel, Model, TreeModel
+from ..errors import Aborted
+from ..types import Abort, FinishReason, Outputs
+from .threads import ThreadGovernor
+
+T = TypeVar("T")
+
+
+def _own(name: str, *default: Any) -> Any:
+    """Return an attribute that is the model's own; `default` where it has none of that name."""
+    return property(lambda governed: getattr(governed._model, name, *default))
+
+
+def _ignored(_: object) -> None:
+    """Do nothing, as a model for which it makes no difference."""
+
+
+class _Governed:
+    """A model whose evaluations use the threads that a governor chooses, and tell it their times.
+
+    An evaluation that tries more threads and takes too long is stopped and done again.
+    """
+
+    def __init__(self, model: Any, governor: ThreadGovernor) -> None:
+        self._model, self._governor = model, governor
+        self._left_s: Callable[[], float] = lambda: math.inf
+        self._lost_s = 0.0
+
+    def clock(self) -> float:
+        """Return the time in seconds, without that of evaluations that were stopped and repeated:
+        differences tell what evaluations cost.
+        """
+        return self._governor.clock() - self._lost_s
+
+    def _evaluate(
+        self,
+        n: int,
+        evaluate: Callable[[Abort | None], T],
+        n_past: int = 0,
+        abort: Abort | None = None,
+    ) -> T:
+        governor = self._governor
+        governor.before(n, self._left_s())
+        most_s, began = governor.may_take_s(n, n_past), governor.clock()
+        try:
+            outputs = evaluate(self._within(began + most_s, abort) if most_s < math.inf else abort)
+        except Aborted:
+            if most_s == math.inf or (abort and abort()):
+                raise
+            seconds = governor.clock() - began
+            self._lost_s += seconds
+            governor.stopped(seconds)
+            self._model.truncate(n_past)
+            return self._evaluate(n, evaluate, n_past, abort)
+        governor.observe(n, n_past, governor.clock() - began)
+        return outputs
+
+    def _within(self, end: float, abort: Abort | None) -> Abort:
+        """Return what stops an evaluation that goes on at `end`, or for the caller's reasons."""
+
+        def stop() -> FinishReason | None:
+            reason = abort() if abort else None
+            return reason or ("cancelled" if self._governor.clock() >= end else None)
+
+        return stop
+
+
+class GovernedModel(_Governed):
+    """A `Model` whose threads a governor chooses."""
+
+    vocab_size, n_ctx, n_past = _own("vocab_size"), _own("n_ctx"), _own("n_past")
+    capabilities, placement = _own("capabilities"), _own("placement", {})
+    truncate, keep, close = _own("truncate"), _own("keep"), _own("close")
+    checkpoint, restore = _own("checkpoint"), _own("restore")
+    hidden_size, n_layer, tap = _own("hidden_size", 0), _own("n_layer", 0), _own("tap", _ignored)
+    restrict, expect_drafts = _own("restrict", _ignored), _own("expect_drafts", _ignored)
+
+    def begin(self, left_s: Callable[[], float]) -> None:
+        """Begin a request that has to end within `left_s()` seconds, inf for no limit."""
+        self._left_s = left_s
+        self._governor.begin(left_s())
+
+    def decode(
+        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens; as the model's own `decode`."""
+        model: Model = self._model
+        return self._evaluate(
+            len(tokens), lambda stop: model.decode(tokens, n_logits, stop), model.n_past, abort
+        )
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append tokens and a tree; as the model's own `decode_tree`."""
+        model: TreeModel = self._model
+        return self._evaluate(
+            len(tokens), lambda stop: model.decode_tree(tokens, parents, stop), model.n_past, abort
+        )
+
+
+class _GovernedGrowing(GovernedModel):
+    """A `GrowingModel` whose threads a governor chooses. Growing is never repeated: what fails
+    leaves no node.
+    """
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree; as the model's own `grow`."""
+        model: GrowingModel = self._model
+        return self._evaluate(
+            len(tokens), lambda _: model.grow(tokens, parents, abort), model.n_past, abort
+        )
+
+
+class GovernedSlots(_Governed):
+    """A `BatchedModel` whose threads a governor chooses, one that stops no evaluation."""
+
+    vocab_size, n_ctx, n_slots = _own("vocab_size"), _own("n_ctx"), _own("n_slots")
+    max_rows, max_draft_rows = _own("max_rows"), _own("max_draft_rows")
+    max_batch, max_leaves = _own("max_batch"), _own("max_leaves")
+    shares_prefixes, n_parked = _own("shares_prefixes"), _own("n_parked")
+    keep, truncate, copy, close = _own("keep"), _own("truncate"), _own("copy"), _own("close")
+
+    def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
+        """Append tokens to their slots; as the model's own `decode`."""
+        n = sum(len(item.tokens) for item in items)
+        return self._evaluate(n, lambda _: self._model.decode(items))
+
+
+def governed(model: Model, governor: ThreadGovernor) -> GovernedModel:
+    """Return a model whose threads a governor chooses; it grows trees if the given one does."""
+    kind = _GovernedGrowing if isinstance(model, GrowingModel) else GovernedModel
+    return kind(model, governor)
