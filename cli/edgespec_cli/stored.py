@@ -50,8 +50,8 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
     with it, and what was learned of drafts.
     """
     from edgespec import hub
+    from edgespec.decoding.kept import forget_learned
     from edgespec.loading.drafts import discard_copy_of
-    from edgespec.loading.kept import forget_learned
 
     for model in [hub.find(reference) for reference in references]:
         what = f"{model.reference} ({model.path}, {size(model.size)})"

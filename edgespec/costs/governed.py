@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ..backends.base import BatchItem, GrowingModel, Model, TreeModel
+from ..backends.base import BatchItem, GrowingModel, Model
 from ..errors import Aborted
 from ..types import Abort, FinishReason, Outputs
 from .threads import ThreadGovernor
@@ -92,19 +92,20 @@ class GovernedModel(_Governed):
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Append tokens; as the model's own `decode`."""
-        model: Model = self._model
-        return self._evaluate(
-            len(tokens), lambda stop: model.decode(tokens, n_logits, stop), model.n_past, abort
-        )
+        return self._evaluate_with(self._model.decode, tokens, n_logits, abort)
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
         """Append tokens and a tree; as the model's own `decode_tree`."""
-        model: TreeModel = self._model
-        return self._evaluate(
-            len(tokens), lambda stop: model.decode_tree(tokens, parents, stop), model.n_past, abort
-        )
+        return self._evaluate_with(self._model.decode_tree, tokens, parents, abort)
+
+    def _evaluate_with(
+        self, call: Callable[..., Outputs], tokens: Sequence[int], given: Any, abort: Abort | None
+    ) -> Outputs:
+        """Call a method of the model with tokens and what else it is given."""
+        n_past = self._model.n_past
+        return self._evaluate(len(tokens), lambda stop: call(tokens, given, stop), n_past, abort)
 
 
 class _GovernedGrowing(GovernedModel):

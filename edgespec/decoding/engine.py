@@ -16,7 +16,8 @@ from ..sampling.randomness import SeededRandomness
 from ..types import Abort, Completion, Event, Logprob, Stats
 from .chat import Chat
 from .constraints import Constraints, parsed
-from .idle_work import IdleWork, Keeping, Work
+from .idle_work import IdleWork, Work
+from .kept import Kept
 from .output import Output
 from .prompts import Prompt, prediction_ids, prompt_ids
 from .request_lock import Interrupt, RequestLock
@@ -56,7 +57,7 @@ class Engine:
         description: dict[str, Any] | None = None,
         target: Model | None = None,
         works: Sequence[Work] = (),
-        kept: Keeping | None = None,
+        kept: Kept | None = None,
         sampling: SamplingDefaults = GREEDY,
     ) -> None:
         self.target = target
@@ -329,7 +330,7 @@ class Engine:
         return self._speculation if params.may_draft else "off: disabled by request"
 
 
-def _free(session: Session, kept: Keeping | None) -> None:
+def _free(session: Session, kept: Kept | None) -> None:
     """Free the models, once what was learned with them is kept."""
     if kept:
         kept.save()

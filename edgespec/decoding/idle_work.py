@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..types import Abort, FinishReason
+from .kept import Kept
 from .request_lock import Interrupt, RequestLock
 
 logger = logging.getLogger("edgespec.idle")
@@ -38,13 +39,6 @@ class Work(Protocol):
         """
 
 
-class Keeping(Work, Protocol):
-    """A work that keeps what was learned so far."""
-
-    def save(self) -> None:
-        """Do it at once."""
-
-
 class IdleWork:
     """Does works on a thread of its own, one after the other, some moments after a request.
 
@@ -58,7 +52,7 @@ class IdleWork:
     """
 
     def __init__(
-        self, lock: RequestLock, works: Sequence[Work] = (), kept: Keeping | None = None
+        self, lock: RequestLock, works: Sequence[Work] = (), kept: Kept | None = None
     ) -> None:
         self.busy: Callable[[], bool] = lambda: False
         self._lock = lock

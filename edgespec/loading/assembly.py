@@ -16,6 +16,7 @@ from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.engine import Engine
+from ..decoding.kept import Kept
 from ..decoding.owners import OwnRates
 from ..decoding.session import Session
 from ..device import LoadMeter
@@ -29,7 +30,6 @@ from ..policies.base import Policy
 from ..policies.fixed import FixedDepth
 from ..verifiers.base import Verifier
 from ..verifiers.local import LocalVerifier
-from .kept import Kept
 
 
 @dataclass(frozen=True, slots=True)

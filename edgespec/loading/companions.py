@@ -19,9 +19,9 @@ from ..backends import files
 from ..backends.base import HeadBackend, HeadFacts
 from ..config import EngineConfig
 from ..costs.profiles import Entry, keep, kept
+from ..decoding.kept import draft_gain
 from ..errors import EdgeSpecError
 from ..hub.repositories import quantisation_of
-from .kept import draft_gain
 from .models import Reference, has_own_head, is_head, is_installed
 
 logger = logging.getLogger("edgespec.loading")

@@ -18,11 +18,12 @@ from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConf
 from ..costs.curves import Curve
 from ..costs.governed import governed
 from ..costs.kept_curves import kept_curve
-from ..costs.learning import Costed, ModelCurve, learning
-from ..costs.measuring import QUICK, READING
+from ..costs.learning import Costed, ModelCurve
+from ..costs.measuring import QUICK
 from ..costs.profiles import Profile
 from ..costs.threads import DraftGovernor, governor_of
 from ..decoding.engine import Engine
+from ..decoding.kept import Kept
 from ..device import LoadMeter
 from ..drafters.base import DrafterContext
 from ..drafters.vocabulary import check_vocabulary
@@ -34,8 +35,7 @@ from ..types import NO_DRAFT, Abort, Draft
 from ..verifiers.base import AsyncVerifier, Verifier
 from . import recommendations
 from .assembly import assemble_with, configured, local_verifier
-from .drafts import open_draft
-from .kept import Kept
+from .drafts import copying, open_draft
 from .load import described, kept_for, known_costs
 from .models import Reference, model_path, open_model
 
@@ -72,7 +72,7 @@ def connect(
         parts = stack.enter_context(
             connected(remote, draft, draft_options=draft_options, **options)
         )
-        costs, works = known_costs(spec, _steps(parts), parts.draft)
+        costs, measuring = known_costs(_steps(parts), parts.draft)
         governor = governor_of(
             parts.draft, [parts.draft], meter, stoppable=False, kind=DraftGovernor
         )
@@ -92,7 +92,7 @@ def connect(
             on_busy=config.on_busy,
             sampling=_sampling(remote, parts).replaced(sampling or {}),
             description=_describe(remote.url, parts),
-            works=works,
+            works=([] if spec.fixed else measuring) + copying(parts.draft),
         )
         stack.callback(engine.idle_work.close)  # before the models that it uses
         weakref.finalize(engine, stack.pop_all().close)
@@ -188,10 +188,9 @@ def _verifier(
 
 def profile_of(parts: RemoteParts) -> Profile:
     """Return the costs of steps with a remote verifier; what is not known is measured now."""
-    draft = ModelCurve(parts.draft, READING, lengthens=True) if parts.draft else None
-    costs, missing = learning(_steps(parts), draft)
-    if missing:
-        missing.run(lambda: None)
+    costs, measuring = known_costs(_steps(parts), parts.draft)
+    for work in measuring:
+        work.run(lambda: None)
     return costs.profile
 
 

@@ -13,7 +13,7 @@ from ..corpus.collection import Made, Progress, listed
 from ..corpus.documents import located
 from ..corpus.folder import folder
 from ..corpus.stored import Stored
-from .kept import forget_tokens, stored_tokens
+from ..decoding.kept import forget_tokens, stored_tokens
 from .models import Reference, model_path
 
 __all__ = ["Made", "Stored", "add", "clear", "listed", "located", "stored"]

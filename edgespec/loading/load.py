@@ -18,12 +18,12 @@ from ..costs.measuring import QUICK, READING
 from ..costs.online import Costs
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
+from ..decoding.kept import Kept
 from ..device import LoadMeter, processor, seen_gpus
 from . import recommendations
 from .assembly import assemble, configured
 from .companions import is_new, suggestion
 from .drafts import SAME, copying, draft_paths, is_same, load_first
-from .kept import Kept
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
 
@@ -77,7 +77,7 @@ def load(
         if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
             logger.warning("%s; name a smaller one, or none", SAME)
         times = HeadTimes(target, draft_model) if isinstance(draft_model, Head) else None
-        costs, works = known_costs(spec, ModelCurve(target, QUICK), draft_model, times)
+        costs, measuring = known_costs(ModelCurve(target, QUICK), draft_model, times)
         engine = assemble(
             target,
             target.tokenizer,
@@ -89,7 +89,7 @@ def load(
             on_busy=config.on_busy,
             sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
             description=described(target, draft_model) | _suggested(model, draft, config, wanted),
-            works=works,
+            works=([] if spec.fixed else measuring) + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
     return engine
@@ -115,14 +115,14 @@ def kept_for(
 
 
 def known_costs(
-    spec: SpeculativeConfig, steps: Costed, draft: FileModel | None, times: HeadTimes | None = None
+    steps: Costed, draft: FileModel | None, times: HeadTimes | None = None
 ) -> tuple[Costs, list[Work]]:
-    """Return the costs of steps and of a draft model as far as they are known, and the work that
-    makes them known and lower, between requests. times: of a draft that is a head.
+    """Return the costs of steps and of a draft model as far as they are known, and what measures
+    the rest. times: of a draft that is a head.
     """
     drafting = ModelCurve(draft, READING, lengthens=True) if draft else None
     costs, missing = learning(steps, drafting, times)
-    return costs, ([missing] if missing and not spec.fixed else []) + copying(draft)
+    return costs, [missing] if missing else []
 
 
 def _warn(

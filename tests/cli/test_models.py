@@ -14,9 +14,9 @@ from click.shell_completion import ShellComplete
 import edgespec
 from edgespec import hub
 from edgespec.costs.places import Place
+from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.hub import catalogue, hub_client, ladder
-from edgespec.loading.kept import Kept
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli

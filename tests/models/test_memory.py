@@ -27,7 +27,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path))
 
 
-@pytest.mark.long("two engines with real weights; tests/unit/loading/test_kept.py has toys")
+@pytest.mark.long("two engines with real weights; tests/unit/decoding/test_kept.py has toys")
 def test_an_answer_is_remembered_from_one_process_to_the_next(smollm2, kept):
     with engine(smollm2, draft_memory="disk") as first:
         plain = first.generate(PROMPT, max_tokens=40, disable_spec_decode=True)

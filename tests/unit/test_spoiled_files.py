@@ -20,7 +20,7 @@ from edgespec.costs.profiles import keep, kept, store, stored
 from edgespec.loading import tuned
 from edgespec_cli import prompt
 from tests.helpers.selection import share
-from tests.unit.loading import test_kept
+from tests.unit.decoding import test_kept
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")
 

@@ -13,12 +13,12 @@ import edgespec
 from edgespec import hub
 from edgespec.config import EngineConfig
 from edgespec.costs import profiles
+from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.errors import ConfigError, ModelError
 from edgespec.hub import catalogue
 from edgespec.loading import companions, drafts
 from edgespec.loading.companions import ENOUGH, FORGOTTEN_S, Companion, ranked
-from edgespec.loading.kept import Kept
 from tests.helpers import gguf_files, libllama, tiny_gemma4, tiny_heads, tiny_models
 from tests.helpers.catalogue import HEADS, TOML
 
@@ -203,7 +203,7 @@ def test_what_did_not_gain_is_tried_again_when_its_file_changes_or_after_a_while
     os.utime(first, (1, 1))
     assert best() == [first]
     now = profiles.time.time()
-    monkeypatch.setattr("edgespec.loading.kept.time.time", lambda: now + FORGOTTEN_S + 60)
+    monkeypatch.setattr("edgespec.decoding.kept.time.time", lambda: now + FORGOTTEN_S + 60)
     assert best() == [first, second]
 
 

@@ -27,10 +27,10 @@ from ..backends import files
 from ..corpus.collection import delete
 from ..corpus.stored import Stored
 from ..costs.profiles import Count, Entry, folder, forget_all, keep, kept
-from ..decoding.owners import OwnRates
 from ..drafters.base import Learns, LearnsTokens, Tokens
 from ..policies.draft_gain import DraftGain
 from ..types import Abort
+from .owners import OwnRates
 
 logger = logging.getLogger("edgespec.kept")
 

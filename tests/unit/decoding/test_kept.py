@@ -15,10 +15,10 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
+from edgespec.decoding.kept import Kept, TokensFile, forget_learned
 from edgespec.decoding.owners import OwnRates
 from edgespec.drafters.recycling import RecyclingBranches
 from edgespec.loading import corpora
-from edgespec.loading.kept import Kept, TokensFile, forget_learned
 from edgespec.types import Verified
 
 VOCAB = ["a", "b", "c", "d", "<end>"]
@@ -183,7 +183,7 @@ def test_another_version_is_ignored(model, folder, caplog, monkeypatch):
     use(model)
     (path,) = folder.glob("*.json")
     before = observed(on_disk(folder))
-    monkeypatch.setattr("edgespec.loading.kept._VERSION", 99)
+    monkeypatch.setattr("edgespec.decoding.kept._VERSION", 99)
     use(model)
     assert not caplog.records
     (other,) = set(folder.glob("*.json")) - {path}
@@ -248,7 +248,7 @@ def test_who_writes_last_is_remembered(model, folder):
 
 def test_a_program_that_closes_nothing(model, folder):
     code = (
-        "import sys; from pathlib import Path; from tests.unit.loading.test_kept import *;"
+        "import sys; from pathlib import Path; from tests.unit.decoding.test_kept import *;"
         "made = engine(Path(sys.argv[1])); answer(made)"
     )
     for _ in range(2):
