@@ -18,6 +18,8 @@ from edgespec import (
 )
 from edgespec.backends.base import GrowingModel, HiddenStates
 from edgespec.cache.token_cache import TokenCache
+from edgespec.costs.governed import governed
+from edgespec.costs.threads import ThreadGovernor
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files, libllama, mtp_files
 from tests.helpers.selection import every, first
@@ -96,7 +98,8 @@ def opened(tmp_path_factory, head_folders):
 def make(name, folder, head_folders, request):
     """Open a model of the contract."""
     if name.startswith("toy"):
-        return toy(truncate="cannot" not in name)
+        made = toy(truncate="cannot" not in name)
+        return governed(made, ThreadGovernor([], 1)) if "governed" in name else made
     if name == "llama.cpp":
         libllama.require()
         from edgespec.backends.llama_cpp import LlamaCppModel
@@ -115,7 +118,11 @@ def make(name, folder, head_folders, request):
     return onnx.OnnxModel(path, EngineConfig(n_ctx=N_CTX, n_batch=64, n_threads=1))
 
 
-@pytest.fixture(params=["toy", "toy that cannot truncate", LLAMA_CPP, *ONNX, *HEADS])
+TOYS = ["toy", "toy that cannot truncate"]
+TOYS += [f"{name}, governed" for name in TOYS]
+
+
+@pytest.fixture(params=[*TOYS, LLAMA_CPP, *ONNX, *HEADS])
 def model(request, opened, monkeypatch):
     found = opened(request.param, request)
     monkeypatch.setitem(noise, "logits", noise_of(request.param))

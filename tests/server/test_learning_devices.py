@@ -10,11 +10,11 @@ import edgespec
 from edgespec import EngineConfig, ToyModel
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import store
-from edgespec.costs.threads import DraftGovernor
+from edgespec.costs.threads import ThreadGovernor
 from edgespec.loading import connect as connecting
 from edgespec.server.verification.sessions import Sessions
 from tests.helpers.neighbours import Limitable, Machine
-from tests.helpers.serving import TOKENIZER, N, Server, Shared, probs_of, served, toy
+from tests.helpers.serving import TOKENIZER, N, Server, Shared, free_port, probs_of, served, toy
 
 PROMPTS = ["the cat sat on the mat", "a", "to be or not to be that is"]
 DRAFT = {"method": "draft_model"}
@@ -69,10 +69,14 @@ def drafts(monkeypatch, folder, tmp_path, machine):
 
     monkeypatch.setattr(connecting, "open_draft", open_draft)
     monkeypatch.setattr(connecting, "described", lambda *_: {})  # no engine knows the file
-    governor = functools.partial(
-        DraftGovernor, n_cpus=2, meter=machine.meter(), clock=lambda: machine.now
-    )
-    monkeypatch.setattr(connecting, "DraftGovernor", governor)
+    monkeypatch.setattr(connecting, "open_model", open_draft)
+
+    def governor_of(*models, kind=ThreadGovernor, **options):
+        kind = functools.partial(kind, n_cpus=2, meter=machine.meter(), clock=lambda: machine.now)
+        return original(*models, kind=kind, **options)
+
+    original = connecting.governor_of
+    monkeypatch.setattr(connecting, "governor_of", governor_of)
     (tmp_path / "draft.gguf").write_bytes(b"weights")
     return opened
 
@@ -161,6 +165,19 @@ def test_a_draft_model_leaves_cores_to_other_programs(drafts, draft, machine):
         machine.loops = 0
         answer(there)
         assert model.thread_limit == 0
+
+
+def test_the_local_target_leaves_cores_too_and_nothing_is_kept_without_a_server(
+    drafts, draft, machine, folder
+):
+    remote = edgespec.RemoteConfig(f"ws://127.0.0.1:{free_port()}", local=draft, timeout_s=0.3)
+    with edgespec.connect(remote, speculative_config={"method": "none"}) as there:
+        machine.loops = 2
+        answer(there)
+        assert drafts[0].thread_limit == 1
+    with edgespec.connect(remote, draft, speculative_config=DRAFT) as there:
+        answer(there)
+    assert learned(folder) == {}
 
 
 def test_costs_follow_the_governor_of_the_draft_model(drafts, draft, machine, monkeypatch):
