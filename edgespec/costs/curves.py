@@ -15,8 +15,9 @@ _CALL_S = 0.005  # that calls of small models may take without a token
 class Curve:
     """Seconds of one evaluation on a device, by its tokens and by the cached ones before them.
 
-    seconds[i][j] is what widths[j] tokens take behind lengths[i] cached ones. Between measured
-    points it is linear; beyond the last ones it is as steep as before them.
+    seconds[i][j] is what widths[j] tokens take after lengths[i] cached ones: a wider evaluation may
+    take less time. Between measured points it is linear; beyond the last ones it is as steep as
+    before them, and never falls.
     """
 
     lengths: tuple[int, ...]
@@ -59,11 +60,20 @@ class Curve:
 
 
 def least(curves: Sequence[Curve]) -> Curve:
-    """Return the least times of curves over the same lengths and widths."""
-    first, *_ = curves
-    rows = zip(*(curve.seconds for curve in curves), strict=True)
-    seconds = (tuple(map(min, zip(*same, strict=True))) for same in rows)
-    return Curve(first.lengths, first.widths, tuple(seconds))
+    """Return the least times of curves of one length, at the widths that all of them have."""
+    first, *others = curves
+    widths = tuple(w for w in first.widths if all(w in other.widths for other in others))
+    return Curve(first.lengths, widths, (tuple(min(c(w) for c in curves) for w in widths),))
+
+
+def joined(short: Curve, longer: Curve) -> Curve:
+    """Return a curve of two lengths: more tokens before them take no less time.
+
+    longer: of one length, with some of the widths of the shorter one, or all.
+    """
+    before = tuple(short(width) for width in longer.widths)
+    after = tuple(map(max, before, longer.seconds[0]))
+    return Curve((*short.lengths, *longer.lengths), longer.widths, (before, after))
 
 
 def _between(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
@@ -72,4 +82,5 @@ def _between(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
         return ys[0] * max(1.0, x / xs[0])
     i = min(max(bisect_right(xs, x), 1), len(xs) - 1)
     x0, x1, y0, y1 = xs[i - 1], xs[i], ys[i - 1], ys[i]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    y = y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return max(y, y1) if x > x1 else y

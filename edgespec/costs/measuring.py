@@ -10,46 +10,36 @@ from ..backends.base import FileModel, Head, HiddenStates, Model, ThreadLimited,
 from ..backends.features import Blank
 from ..errors import Aborted
 from ..types import Abort, FinishReason
-from .curves import Curve
+from .curves import Curve, joined
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)
-QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-READING = (1, 2, 4, 8, 16, 32, 128)  # of a draft model: it mostly reads one token, or many
+WIDTHS = (*range(1, 17), 17, 24, 32)
+QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # those of them that are measured whatever it takes
+READING = (*range(1, 9), 16, 32, 128)  # of a draft model: it reads a few tokens, or many
+_LENGTH = 64  # tokens: of a short text
 LONG = 2048  # tokens: evaluations behind a longer text tell what each cached token costs
 _LEAST_LONG = 512  # behind so many it can be told from noise
 _FILLING_S = 3.0  # that may be spent on reading them
 _PATIENCE_S = 0.1  # of who wants the model, with an evaluation that would empty its cache
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
+_ROUNDS, _MOST_ROUNDS = 3, 5  # evaluations of a width: more where the least was not repeated,
+_REPEATED = 1.07  # so that the second least takes at most so many times as long
 
 
 def measure(
     model: Model,
     *,
     widths: Sequence[int] = WIDTHS,
-    lengths: Sequence[int] = (64,),
-    repeats: int = 3,
     budget_s: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
-    """Measure t(n), the seconds of evaluations of n tokens. The model's cache is empty afterwards.
-
-    Widths are measured in turns, so that a device that slows down does so for all of them, and
-    the least of at most `repeats` rounds is taken. Of the first length every width is measured
-    once whatever it takes; more rounds and lengths only within `budget_s` seconds.
+    """Measure t(n), the seconds of evaluations of n tokens, after a short text, as a `Measurement`
+    does. The model's cache is empty afterwards.
     """
-    end = clock() + budget_s
-    widths = fitting(model, widths)
-    rows = []
-    lengths = sorted({min(length, model.n_ctx - max(widths)) for length in lengths})
-    for i, length in enumerate(lengths):
-        if i and clock() > end:
-            break
-        fill(model, length)
-        measurement = Measurement(model, widths, repeats, budget_s=end - clock(), clock=clock)
-        measurement.run()
-        rows.append(measurement.row())
+    fill(model, min(_LENGTH, model.n_ctx - max(fitting(model, widths))))
+    measurement = Measurement(model, widths, budget_s=budget_s, clock=clock)
+    measurement.run()
     model.truncate(0)
-    return Curve(tuple(lengths[: len(rows)]), tuple(widths), tuple(rows))
+    return measurement.curve()
 
 
 def long_length(model: Model, curve: Curve) -> int:
@@ -80,9 +70,7 @@ def lengthened(
         measurement = Measurement(model, curve.widths, budget_s=1.0, clock=clock)
         if not measurement.run(abort):
             return None
-        (before,), row = curve.seconds, measurement.row()
-        longer = tuple(map(max, before, row))  # more tokens before them take no less time
-        return Curve((*curve.lengths, model.n_past), curve.widths, (before, longer))
+        return joined(curve, measurement.curve())
     except Aborted:
         return None
     finally:
@@ -102,17 +90,19 @@ def plans_anew(model: object) -> bool:
 
 
 class Measurement:
-    """t(n) behind what the cache of a model holds: it stays as it is.
+    """t(n) after what the cache of a model holds: it stays as it is.
 
-    A measurement can be left after any evaluation and continued later, behind another text if that
-    is about as long. budget_s: seconds of evaluations, after which no other round begins.
+    Widths are measured in turns, so that a device that slows down does so for all of them: those
+    in QUICK and the wider ones once whatever it takes, and within `budget_s` seconds of evaluations
+    the others, then all again, and those whose least time was not repeated more often. A
+    measurement can be left after any evaluation and continued later, after another text if that is
+    about as long.
     """
 
     def __init__(
         self,
         model: Model,
         widths: Sequence[int],
-        repeats: int = 3,
         *,
         budget_s: float = 4.0,
         clock: Callable[[], float] = time.perf_counter,
@@ -120,14 +110,15 @@ class Measurement:
         self.model = model
         self.widths = fitting(model, widths)
         self._replans = plans_anew(model)
-        self._repeats = repeats
         self._budget_s = budget_s
         self._clock = clock
+        self._touched: bool
+        self._spent_s: float
         self._begin()
 
     def run(self, abort: Abort = lambda: None) -> bool:
         """Measure until all is known; False if `abort` gave a reason, or the cache is too full."""
-        if not self._n or abs(self.model.n_past - self._n_past) > _MOVED:
+        if not self._touched or abs(self.model.n_past - self._n_past) > _MOVED:
             self._begin()
         if self.model.n_past + max(self.widths) > self.model.n_ctx:
             return False
@@ -135,18 +126,17 @@ class Measurement:
             return self._run(abort)
 
     def _run(self, abort: Abort) -> bool:
-        while not self._complete:
+        while width := self._next():
             if abort():
                 return False
-            width = self.widths[(self._n - 1) % len(self.widths)]  # the widest is the first of all
             try:
                 seconds = self._timed(width, abort)
             except Aborted:
                 return False
-            if self._n:  # the first touches memory that nothing has used before
-                self._found[width].append(seconds)
+            if self._touched:
+                self._times[width].append(seconds)
+            self._touched = True
             self._spent_s += seconds
-            self._n += 1
         return True
 
     def _timed(self, width: int, abort: Abort) -> float:
@@ -157,27 +147,29 @@ class Measurement:
         after, steady = (timed(self.model, 1, self._clock, abort) for _ in range(2))
         return steady if width == 1 else seconds + max(0.0, after - steady)
 
-    def row(self) -> tuple[float, ...]:
-        """Return the seconds of each width: the least, for other programs only ever add to it."""
-        return _rising([min(times) for times in self._found.values()])
-
     def curve(self) -> Curve:
         """Return what was measured, once `run` has returned True."""
-        return Curve((self._n_past,), tuple(self.widths), (self.row(),))
+        times = {width: sorted(times) for width, times in self._times.items() if times}
+        return Curve((self._n_past,), tuple(times), (_believable([*times.values()]),))
 
-    @property
-    def _complete(self) -> bool:
-        """True once every width was measured, and there is no time for more or no need of it."""
-        n = self._n - 1
-        return n >= self._repeats * len(self.widths) or (
-            n >= len(self.widths) and self._spent_s > self._budget_s
-        )
+    def _next(self) -> int:
+        """Return the width to be measured now, 0 if there is no time for more or no need of it."""
+        if not self._touched:
+            return max(self.widths)  # once, for memory that nothing has used before
+        wanted = [width for width in self.widths if self._wants(width)]
+        return min(wanted, key=lambda w: (len(self._times[w]), w not in QUICK), default=0)
+
+    def _wants(self, width: int) -> bool:
+        times = self._times[width]
+        if self._spent_s > self._budget_s:
+            return not times and (width in QUICK or width > max(QUICK))
+        return len(times) < (_ROUNDS if _is_repeated(sorted(times)) else _MOST_ROUNDS)
 
     def _begin(self) -> None:
-        """Begin anew, behind the tokens that are cached now."""
+        """Begin anew, after the tokens that are cached now."""
         self._n_past = self.model.n_past
-        self._found: dict[int, list[float]] = {width: [] for width in self.widths}
-        self._n, self._spent_s = 0, 0.0
+        self._times: dict[int, list[float]] = {width: [] for width in self.widths}
+        self._touched, self._spent_s = False, 0.0
 
 
 def timed(
@@ -317,9 +309,25 @@ def _append(model: Model, length: int, abort: Abort | None = None) -> None:
         model.decode([i % min(50, model.vocab_size) for i in range(n)], 0, abort)
 
 
-def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return times that never fall: more tokens take no less time, and what says so is noise."""
-    values = list(seconds)
-    for i in range(len(values) - 1, 0, -1):
-        values[i - 1] = min(values[i - 1], values[i])
+def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the least time of each width, for other programs only ever add to it.
+
+    Kernels may evaluate more tokens in less time. That is believed of times that were repeated: of
+    the others, one below those of fewer tokens was luck, and one above that of more tokens was
+    disturbed. times: sorted.
+    """
+    values, highest = [], 0.0
+    for each in times:
+        if _is_repeated(each):
+            highest = max(highest, each[0])
+        lucky = each[0] < highest and not _is_repeated(each)
+        values.append(min(each[1:], default=highest) if lucky else each[0])
+    for i in reversed(range(len(values) - 1)):
+        if not _is_repeated(times[i]):
+            values[i] = min(values[i : i + 2])
     return tuple(values)
+
+
+def _is_repeated(times: Sequence[float]) -> bool:
+    """Return whether the least of sorted times was measured twice, nearly."""
+    return len(times) > 1 and times[1] <= _REPEATED * times[0]

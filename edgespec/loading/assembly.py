@@ -11,7 +11,7 @@ from .. import drafters
 from ..backends.base import Head, Model, Tokenizer
 from ..config import SpeculativeConfig, build
 from ..costs.governed import governed
-from ..costs.measuring import QUICK, READING, measure, plans_anew
+from ..costs.measuring import READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import ThreadGovernor, governor_of
@@ -231,6 +231,6 @@ def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) ->
     """Return the costs that are given, or those of models that no file stands for: not kept."""
     if given is not None:
         return given if isinstance(given, Costs) else Costs(given)
-    curve = measure(target, widths=QUICK, budget_s=1)
+    curve = measure(target, budget_s=1)
     drafting = measure(draft, widths=READING, budget_s=1) if draft else None
     return Costs(Profile(curve, drafting, replans=plans_anew(target)))

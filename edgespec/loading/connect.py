@@ -19,7 +19,7 @@ from ..costs.curves import Curve
 from ..costs.governed import governed
 from ..costs.kept_curves import kept_curve
 from ..costs.learning import Costed, ModelCurve
-from ..costs.measuring import QUICK
+from ..costs.measuring import WIDTHS
 from ..costs.profiles import Profile
 from ..costs.threads import DraftGovernor, governor_of
 from ..decoding.engine import Engine
@@ -199,7 +199,7 @@ def _steps(parts: RemoteParts) -> Costed:
     if parts.remote is not None:
         return _RemoteCurve(parts.remote, parts.tokenizer)
     assert parts.local is not None
-    return ModelCurve(parts.local, QUICK)
+    return ModelCurve(parts.local, WIDTHS)
 
 
 def _kept(

@@ -14,7 +14,7 @@ from ..backends import files
 from ..backends.base import FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
-from ..costs.measuring import QUICK, READING
+from ..costs.measuring import READING, WIDTHS
 from ..costs.online import Costs
 from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
@@ -77,7 +77,7 @@ def load(
         if draft_file and is_same(draft_file, path) and not isinstance(draft_model, Head):
             logger.warning("%s; name a smaller one, or none", SAME)
         times = HeadTimes(target, draft_model) if isinstance(draft_model, Head) else None
-        costs, measuring = known_costs(ModelCurve(target, QUICK), draft_model, times)
+        costs, measuring = known_costs(ModelCurve(target, WIDTHS), draft_model, times)
         engine = assemble(
             target,
             target.tokenizer,

@@ -39,7 +39,7 @@ def measured_curve(
 
     if (widths := next((w for w in choices if seconds(w) < budget.left), None)) is None:
         return None
-    measuring_s = min(_MEASURING_S, 0.5 * left)
+    measuring_s = max(seconds(widths), min(_MEASURING_S, 0.5 * left))
     measurement = Measurement(model, widths, budget_s=measuring_s, clock=budget.clock)
     if not measurement.run(budget.abort):
         return None

@@ -12,7 +12,7 @@ from .. import hub
 from ..advice import command
 from ..backends.base import FileModel, Threaded, share_on_gpu
 from ..config import EngineConfig
-from ..costs.measuring import QUICK, timed
+from ..costs.measuring import WIDTHS, timed
 from ..device import available_memory, thread_counts
 from ..errors import ConfigError, EdgeSpecError
 from ..loading.drafts import draft_path
@@ -67,7 +67,7 @@ def check_model(
         yield from check_single_tokens(target)
         if isinstance(target, Threaded):
             yield _check_threads(target, budget.part(_THREADS_S), tune, busy)
-        finding, curve = check_profile(target, QUICK, budget, tune)
+        finding, curve = check_profile(target, WIDTHS, budget, tune)
         yield check_verdict(curve)
         yield finding
         if curve:

@@ -10,7 +10,7 @@ from ..backends import files
 from ..backends.base import FileModel
 from ..costs.curves import Curve
 from ..costs.kept_curves import is_impossible, kept_curve
-from ..costs.measuring import fill, timed
+from ..costs.measuring import QUICK, fill, timed
 from ..errors import Aborted
 from .budget import Budget
 from .curve import FEW, measured_curve
@@ -56,7 +56,7 @@ def _token_s(model: FileModel, budget: Budget) -> float:
 
 
 def _measured(model: FileModel, widths: Sequence[int], budget: Budget) -> Curve | None:
-    found = measured_curve(model, [widths, FEW], budget, SHORT_CACHE)
+    found = measured_curve(model, [widths, QUICK, FEW], budget, SHORT_CACHE)
     return None if found is None or is_impossible(model, found[0]) else found[0]
 
 

@@ -15,7 +15,7 @@ from ..backends import files
 from ..backends.base import FileModel, Threaded, ThreadLimited
 from ..cache.requantization import known
 from ..config import EngineConfig, build
-from ..costs.curves import Curve
+from ..costs.curves import Curve, joined
 from ..costs.kept_curves import is_impossible, keep_curve, kept_curve
 from ..costs.measuring import QUICK, READING, WIDTHS, plans_anew
 from ..costs.profiles import Profile, forget_all, keep
@@ -261,12 +261,6 @@ class _Tuner:
             return None
         self._curves.append((model, *found))
         return found[0]
-
-
-def joined(short: Curve, longer: Curve) -> Curve:
-    """Return a curve with the times of both lengths: after more tokens they are never less."""
-    row = tuple(map(max, short.seconds[0], longer.seconds[0]))
-    return Curve((*short.lengths, *longer.lengths), short.widths, (*short.seconds, row))
 
 
 def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..costs.learning import ModelCurve
-from ..costs.measuring import QUICK
+from ..costs.measuring import WIDTHS
 from ..costs.profiles import Profile
 from ..loading.connect import RemoteParts, profile_of
 from ..verifiers.base import AsyncVerifier
@@ -36,7 +36,7 @@ def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
     )
     yield check_drafting(profile)
     if parts.local:
-        local = ModelCurve(parts.local, QUICK)
+        local = ModelCurve(parts.local, WIDTHS)
         local.run(lambda: None)
         assert local.curve
         here = local.curve(1)

@@ -32,7 +32,7 @@ from ...backends.base import Batchable, BatchedModel, Tokenizer
 from ...costs.governed import GovernedSlots
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
-from ...costs.measuring import QUICK
+from ...costs.measuring import WIDTHS
 from ...costs.online import Costs
 from ...costs.threads import governor_of
 from ...decoding.constraints import Constraints, compiled_at_once
@@ -228,7 +228,7 @@ def serving(
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
     if governor := governor_of(target, [model], stoppable=False):
         model = GovernedSlots(model, governor)
-    measured = ModelCurve(target, QUICK)
+    measured = ModelCurve(target, WIDTHS)
     if measured.curve is None:
         engine.idle_work.add(Learning([measured], lambda: None, Costs(None)))
 

@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import json
+import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from edgespec.costs.profiles import Profile, forget, store, stored
 from edgespec.types import Outputs, StepStats
 from tests.helpers.toy_head import ToyHead
 
+DATA = Path(__file__).parents[2] / "data"
 FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512, "b": None}}
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
 
@@ -75,6 +78,11 @@ def test_curve_in_both_directions():
     assert curve(1, 0) == 0.5  # never less than half of what was measured
 
 
+def test_a_curve_falls_between_its_points_and_not_beyond_them():
+    curve = Curve((0,), (1, 3, 4), ((1.0, 1.8, 1.5),))
+    assert [curve(n) for n in (2, 3, 4, 5, 40)] == pytest.approx([1.4, 1.8, 1.5, 1.5, 1.5])
+
+
 def test_curve_of_one_width():
     curve = Curve((64,), (2,), ((3.0,),))
     assert [curve(n) for n in (1, 2, 4)] == [3, 3, 6]
@@ -86,37 +94,119 @@ def test_scaled():
 
 def test_measures_exactly_what_is_there():
     model = Timed(lambda n, n_past, _: 0.25 * (4 + n // 4) + n_past / 64)
-    curve = measure(model, lengths=(64, 128), budget_s=1e9, clock=model.clock)
-    assert (curve.lengths, curve.widths) == ((64, 128), WIDTHS)
-    for length, row in zip(curve.lengths, curve.seconds, strict=True):
-        assert row == tuple(0.25 * (4 + n // 4) + length / 64 for n in curve.widths)
+    curve = measure(model, budget_s=1e9, clock=model.clock)
+    assert (curve.lengths, curve.widths) == ((64,), WIDTHS)
+    assert curve.seconds == (tuple(0.25 * (4 + n // 4) + 1 for n in WIDTHS),)
+    assert curve.widths[:16] == tuple(range(1, 17))
     assert model.n_past == 0
-    assert {n_past for _, n_past in model.calls} == {64, 128}
+    assert {n_past for _, n_past in model.calls} == {64}
 
 
-def test_the_first_evaluation_does_not_count_and_medians_do():
-    model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 6, 10) else n)
+def test_widths_take_turns_and_the_first_evaluation_does_not_count():
+    model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 5, 6) else n)
     curve = measure(model, widths=(1, 2, 3), budget_s=1e9, clock=model.clock)
     assert curve.seconds == ((1, 2, 3),)
-    assert [n for n, _ in model.calls] == [3, *(1, 2, 3) * 3]  # in turns
+    # at last what was not repeated, once more
+    assert [n for n, _ in model.calls] == [3, *(1, 2, 3) * 3, 1]
 
 
-def test_noise_is_made_to_rise():
+def measured(*rounds):
+    """Return t(1) … t(5) where the evaluations of each round take so many seconds."""
+    times = [iter(times) for times in zip(*rounds, *(rounds[-1:] * 5), strict=True)]
+    model = Timed(lambda n, n_past, i: next(times[n - 1]) if i > 1 else 0)
+    return measure(model, widths=range(1, 6), budget_s=1e9, clock=model.clock).seconds[0]
+
+
+SMOOTH, LUCKY = (10, 14, 16, 18, 20), (10, 14, 16, 9, 20)
+IN_FOURS = (10, 14, 18.3, 14.9, 20)  # as kernels work
+SLOW = tuple(3 * s for s in IN_FOURS)
+
+
+@pytest.mark.parametrize(("rounds", "row"), [
+    ((IN_FOURS,), IN_FOURS),
+    ((SLOW, [1.04 * s for s in IN_FOURS], SLOW, IN_FOURS), IN_FOURS),
+    ((LUCKY, SMOOTH), SMOOTH),
+    ((SMOOTH, SMOOTH, LUCKY, SMOOTH), SMOOTH),
+    ((LUCKY, SMOOTH, LUCKY, SMOOTH), LUCKY),
+    (((10, 14, 8, 9, 20), SMOOTH), SMOOTH),  # several in one lucky moment
+    (((10, 14, 40, 18, 20), (10, 14, 30, 18, 20), SMOOTH), SMOOTH),
+    ([(10, 14, slow, 18, 20) for slow in (40, 30, 50, 60, 90)], (10, 14, 18, 18, 20)),
+])  # fmt: skip
+def test_less_time_for_more_tokens_is_believed_if_it_is_repeated(rounds, row):
+    assert measured(*rounds) == pytest.approx(row)
+
+
+def test_what_is_measured_once_rises():
     times = dict(zip(QUICK, (5, 4, 6, 9, 8, 7, 10, 12, 11, 13), strict=True))
     model = Timed(lambda n, n_past, _: times.get(n, 0))
-    curve = measure(model, widths=QUICK, budget_s=1e9, clock=model.clock)
-    assert curve.seconds == ((4, 4, 6, 7, 7, 7, 10, 11, 11, 13),)
+    curve = measure(model, budget_s=0, clock=model.clock)
+    assert (curve.widths, curve.seconds) == (QUICK, ((4, 4, 6, 7, 7, 7, 10, 11, 11, 13),))
+    guessed = [n for n, guess in zip(QUICK, *curve.guessed, strict=True) if guess]
+    assert guessed == [1, 4, 6, 16]
 
 
-def test_a_budget_ends_rounds_and_lengths():
-    for budget, n_calls, n_lengths in ((0, 3, 1), (10, 4, 1), (40, 7, 2), (1000, 7, 3)):
-        model = Timed(lambda n, n_past, i: (i > 0) * 3.0)
-        curve = measure(
-            model, widths=(1, 2), lengths=(0, 8, 16), budget_s=budget, clock=model.clock
-        )
-        assert sum(n_past == 0 for _, n_past in model.calls) == n_calls
-        assert len(curve.lengths) == len(curve.seconds) == n_lengths
-        assert model.n_past == 0
+def neighbours(seed, share, lasting):
+    """Yield by how much evaluations are slowed down while another program runs a `share` of the
+    time, for about so many evaluations at a stretch.
+    """
+    random_, run = random.Random(seed), False
+    while True:
+        if random_.random() < (1 / lasting if run else share / (1 - share) / lasting):
+            run = not run
+        yield random_.uniform(1.3, 3) if run else random_.uniform(1, 1.02)
+
+
+@pytest.mark.parametrize("lasting", [1.5, 4, 40])
+@pytest.mark.parametrize("seconds", [lambda n: 10 + n, lambda n: 10 + n + 5 * (n % 4 > 0)])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_neighbours_make_no_dents_and_hide_none(seconds, share, lasting):
+    def ratios(seed):
+        slower = neighbours(seed, share, lasting)
+        model = Timed(lambda n, n_past, _: seconds(n) * next(slower))
+        curve = measure(model, budget_s=1e9, clock=model.clock)
+        return [curve(n) / seconds(n) for n in WIDTHS]
+
+    wrong = [abs(ratio - 1) > 0.1 for seed in range(50) for ratio in ratios(seed)]
+    assert sum(wrong) < 0.12 * len(wrong)
+
+
+def recorded(clock):
+    """Yield, for rounds that follow each other, the curve by the clock and the least CPU times of
+    all rounds.
+    """
+    rounds = json.loads((DATA / "rounds.json").read_text())
+    true = [min(times) for times in zip(*rounds["cpu"], strict=True)]
+    for first in range(len(rounds[clock]) - 4):
+        times = [iter(times) for times in zip(*rounds[clock][first:], strict=True)]
+        model = Timed(lambda n, *_, times=times: next(times[WIDTHS.index(n)]))
+        measurement = Measurement(model, WIDTHS, budget_s=1e9, clock=model.clock)
+        times[-1] = itertools.chain([0], times[-1])  # the first of all does not count
+        assert measurement.run()
+        yield measurement.curve().seconds[0], true
+
+
+def test_recorded_dents_are_kept():
+    for row, true in recorded("cpu"):
+        assert row == pytest.approx(true, rel=0.1)
+        for odd in range(2, 16, 2):  # 3, 5, … tokens take longer than one more
+            assert row[odd] > row[odd + 1]
+
+
+def test_recorded_neighbours_leave_the_shape():
+    for row, true in recorded("wall"):
+        ratios = [a / b for a, b in zip(row, true, strict=True)]
+        assert max(ratios) < 1.6 * min(ratios)
+
+
+@pytest.mark.parametrize(("budget_s", "n_calls", "widths"), [
+    (0, 1 + len(QUICK), QUICK), (3 * 11, 1 + 11, (*QUICK[:4], 5, *QUICK[4:])),
+    (3 * 19, 1 + 19, WIDTHS), (3 * 30, 1 + 30, WIDTHS), (1e9, 1 + 3 * 19, WIDTHS),
+])  # fmt: skip
+def test_a_budget_ends_widths_and_rounds(budget_s, n_calls, widths):
+    model = Timed(lambda n, n_past, i: (i > 0) * 3.0)
+    curve = measure(model, budget_s=budget_s, clock=model.clock)
+    assert (len(model.calls), curve.widths) == (n_calls, widths)
+    assert model.n_past == 0
 
 
 @pytest.mark.parametrize(("n_ctx", "max_batch", "widest"), [
@@ -153,6 +243,22 @@ def test_a_curve_behind_a_long_text_as_well(n_past):
     assert found.seconds[1] == pytest.approx([1e-3 + length * 1e-6, 4e-3 + length * 1e-6])
     assert model.n_past == n_past
     assert long_length(model, found) == 0
+
+
+@pytest.mark.parametrize(("reading", "dent", "widths"), [
+    (1e-5, 5, READING),
+    (5e-3, 0, [n for n in READING if n not in (5, 7)]),  # where time is short
+])  # fmt: skip
+def test_behind_a_long_text_dents_are_kept(reading, dent, widths):
+    def seconds(n, n_past=0, _=0):
+        return reading * (20 + n + dent * (n % 4 > 0)) * (1 + n_past / 4096)
+
+    short = Curve((64,), READING, (tuple(map(seconds, READING)),))
+    model = Timed(seconds, 8192)
+    found = lengthened(model, short, clock=model.clock)
+    assert found.widths == tuple(widths)
+    for length, row in zip((0, found.lengths[1]), found.seconds, strict=True):
+        assert row == pytest.approx([seconds(n, length) for n in widths])
 
 
 def test_a_longer_text_takes_no_less_time():

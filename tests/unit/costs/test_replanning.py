@@ -35,7 +35,7 @@ def test_several_tokens_take_what_the_next_one_loses_by_them(tmp_path, placement
     made.decode([0], 1)
     measurement = Measurement(made, (1, 2, 8), clock=machine.clock)
     assert measurement.run()
-    first, *others = measurement.row()
+    first, *others = measurement.curve().seconds[0]
     assert first == pytest.approx(one)
     assert others == pytest.approx([several, several])
     assert plans_anew(made) == bool(placement)
