@@ -21,7 +21,8 @@ _LEAST_LONG = 512  # behind so many it can be told from noise
 _FILLING_S = 3.0  # that may be spent on reading them
 _PATIENCE_S = 0.1  # of who wants the model, with an evaluation that would empty its cache
 _MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
-_ROUNDS, _MOST_ROUNDS = 3, 5  # evaluations of a width: more where the least was not repeated,
+_NARROW = 8  # tokens: most evaluations have no more, so that these are measured first
+_ENOUGH, _MOST = 3, 5  # evaluations of a width: more where the least was not repeated,
 _REPEATED = 1.07  # so that the second least takes at most so many times as long
 
 
@@ -92,11 +93,10 @@ def plans_anew(model: object) -> bool:
 class Measurement:
     """t(n) after what the cache of a model holds: it stays as it is.
 
-    Widths are measured in turns, so that a device that slows down does so for all of them: those
-    in QUICK and the wider ones once whatever it takes, and within `budget_s` seconds of evaluations
-    the others, then all again, and those whose least time was not repeated more often. A
-    measurement can be left after any evaluation and continued later, after another text if that is
-    about as long.
+    Those in QUICK and wider ones are measured once whatever it takes. Then, within `budget_s`
+    seconds of evaluations, the narrow ones are in turns, then the others: each three times, or five
+    if its least time was not repeated. A measurement can be left after any evaluation and continued
+    later, after another text if that is about as long.
     """
 
     def __init__(
@@ -156,14 +156,17 @@ class Measurement:
         """Return the width to be measured now, 0 if there is no time for more or no need of it."""
         if not self._touched:
             return max(self.widths)  # once, for memory that nothing has used before
+        whatever = (w for w in self.widths if w in QUICK or w > max(QUICK))
+        if width := next((w for w in whatever if not self._times[w]), 0):
+            return width
+        if self._spent_s > self._budget_s:
+            return 0
         wanted = [width for width in self.widths if self._wants(width)]
-        return min(wanted, key=lambda w: (len(self._times[w]), w not in QUICK), default=0)
+        return min(wanted, key=lambda w: (w > _NARROW, len(self._times[w])), default=0)
 
     def _wants(self, width: int) -> bool:
         times = self._times[width]
-        if self._spent_s > self._budget_s:
-            return not times and (width in QUICK or width > max(QUICK))
-        return len(times) < (_ROUNDS if _is_repeated(sorted(times)) else _MOST_ROUNDS)
+        return len(times) < (_ENOUGH if _is_repeated(sorted(times)) else _MOST)
 
     def _begin(self) -> None:
         """Begin anew, after the tokens that are cached now."""

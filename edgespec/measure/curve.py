@@ -12,7 +12,7 @@ from .budget import Budget
 
 FEW = (1, 2, 4, 8, 16)  # widths where there is little time
 UNSTEADY = 0.3  # times of one thing that differ by more than this share were disturbed
-_MEASURING_S = 4.0  # after which no other round begins
+_MEASURING_S = 4.0  # or twice what one evaluation of each width takes, after which no more begin
 
 
 def measured_curve(
@@ -39,7 +39,7 @@ def measured_curve(
 
     if (widths := next((w for w in choices if seconds(w) < budget.left), None)) is None:
         return None
-    measuring_s = max(seconds(widths), min(_MEASURING_S, 0.5 * left))
+    measuring_s = min(max(_MEASURING_S, 2 * seconds(widths)), 0.5 * left)
     measurement = Measurement(model, widths, budget_s=measuring_s, clock=budget.clock)
     if not measurement.run(budget.abort):
         return None

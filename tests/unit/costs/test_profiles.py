@@ -103,11 +103,11 @@ def test_measures_exactly_what_is_there():
 
 
 def test_widths_take_turns_and_the_first_evaluation_does_not_count():
-    model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 5, 6) else n)
-    curve = measure(model, widths=(1, 2, 3), budget_s=1e9, clock=model.clock)
-    assert curve.seconds == ((1, 2, 3),)
-    # at last what was not repeated, once more
-    assert [n for n, _ in model.calls] == [3, *(1, 2, 3) * 3, 1]
+    model = Timed(lambda n, n_past, i: 100 if i in (1, 2, 3, 6) else n)
+    curve = measure(model, widths=(1, 2, 12), budget_s=1e9, clock=model.clock)
+    assert curve.seconds == ((1, 2, 12),)
+    # narrow ones first, and again where none was repeated
+    assert [n for n, _ in model.calls] == [12, 1, 2, 12, 1, 2, 1, 2, 2, 12, 12]
 
 
 def measured(*rounds):
@@ -199,8 +199,9 @@ def test_recorded_neighbours_leave_the_shape():
 
 
 @pytest.mark.parametrize(("budget_s", "n_calls", "widths"), [
-    (0, 1 + len(QUICK), QUICK), (3 * 11, 1 + 11, (*QUICK[:4], 5, *QUICK[4:])),
-    (3 * 19, 1 + 19, WIDTHS), (3 * 30, 1 + 30, WIDTHS), (1e9, 1 + 3 * 19, WIDTHS),
+    (0, 1 + 10, QUICK), (3 * 11, 1 + 11, (*QUICK[:4], 5, *QUICK[4:])),
+    (3 * 26, 1 + 26, (*range(1, 9), *QUICK[6:])), (3 * 35, 1 + 35, WIDTHS),
+    (1e9, 1 + 3 * 19, WIDTHS),
 ])  # fmt: skip
 def test_a_budget_ends_widths_and_rounds(budget_s, n_calls, widths):
     model = Timed(lambda n, n_past, i: (i > 0) * 3.0)
