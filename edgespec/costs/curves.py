@@ -60,10 +60,15 @@ class Curve:
 
 
 def least(curves: Sequence[Curve]) -> Curve:
-    """Return the least times of curves of one length, at the widths that all of them have."""
+    """Return the least times of curves over the same lengths, at widths that all of them have."""
     first, *others = curves
     widths = tuple(w for w in first.widths if all(w in other.widths for other in others))
-    return Curve(first.lengths, widths, (tuple(min(c(w) for c in curves) for w in widths),))
+
+    def least_s(i: int, width: int) -> float:
+        return min(curve.seconds[i][curve.widths.index(width)] for curve in curves)
+
+    seconds = tuple(tuple(least_s(i, w) for w in widths) for i in range(len(first.lengths)))
+    return Curve(first.lengths, widths, seconds)
 
 
 def joined(short: Curve, longer: Curve) -> Curve:

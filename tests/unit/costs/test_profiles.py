@@ -13,7 +13,7 @@ from edgespec import Aborted, ToyModel
 from edgespec.backends.base import Capabilities
 from edgespec.backends.features import Features
 from edgespec.costs import profiles
-from edgespec.costs.curves import Curve
+from edgespec.costs.curves import Curve, least
 from edgespec.costs.measuring import (
     QUICK,
     READING,
@@ -86,6 +86,12 @@ def test_a_curve_falls_between_its_points_and_not_beyond_them():
 def test_curve_of_one_width():
     curve = Curve((64,), (2,), ((3.0,),))
     assert [curve(n) for n in (1, 2, 4)] == [3, 3, 6]
+
+
+def test_the_least_of_curves_has_the_widths_of_all():
+    one = Curve((64,), (1, 2, 3, 4), ((1.0, 4.0, 3.0, 5.0),))
+    two = Curve((64,), (1, 2, 4), ((2.0, 3.0, 4.0),))
+    assert least([one, two]) == least([two, one]) == Curve((64,), (1, 2, 4), ((1.0, 3.0, 4.0),))
 
 
 def test_scaled():
