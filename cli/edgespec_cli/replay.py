@@ -69,7 +69,7 @@ def replay(
     from edgespec.bench.trace_model import dense
     from edgespec.config import did_you_mean
 
-    known = replays.shipped_profiles()
+    known = replays.shipped_profiles() | replays.shipped_profiles(raw=True)
     for name in profile:
         if name not in known:
             raise click.UsageError(f"unknown profile {name!r}; {did_you_mean(name, list(known))}")

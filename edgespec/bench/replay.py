@@ -94,12 +94,14 @@ def shipped_traces() -> list[Trace]:
         return dense(load(path))
 
 
-def shipped_profiles() -> dict[str, Profile]:
+def shipped_profiles(raw: bool = False) -> dict[str, Profile]:
     """Return devices to replay on by their names: measured CPUs, and made-up GPUs.
 
-    Each comes with a draft model, and as NAME-lookup without.
+    Each comes with a draft model, and as NAME-lookup without. raw: return CPUs whose times are as
+    they were measured, of every width to 16; those of the others rise.
     """
-    text = files(__package__).joinpath("data/profiles.json").read_text("utf-8")
+    name = "raw_profiles.json" if raw else "profiles.json"
+    text = files(__package__).joinpath(f"data/{name}").read_text("utf-8")
     pairs = {
         name: Profile(_curve(fields["target"]), _curve(fields["draft"]))
         for name, fields in json.loads(text).items()
