@@ -1,8 +1,11 @@
 """Devices whose times are as they were measured: more tokens may take less time."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from edgespec.bench.replay import shipped_profiles
+from edgespec.bench.replay import shipped_profiles, shipped_traces, table
 
 RAW = shipped_profiles(raw=True)
 
@@ -24,3 +27,16 @@ def test_the_others_rise_and_are_separate():
     assert not set(RAW) & set(smooth)
     for profile in smooth.values():
         assert all(list(row) == sorted(row) for row in profile.target.seconds)
+
+
+@pytest.mark.long("replays every recorded answer on two more devices")
+def test_the_controller_on_raw_times():
+    """The best fixed settings in hindsight were made as those of tests/data/replay.jsonl."""
+    text = Path(__file__).parents[3].joinpath("tests/data/raw_replay.jsonl").read_text()
+    rows = [row for row in map(json.loads, text.splitlines()) if row["policy"] == "best-fixed"]
+    best = {(row["profile"], row["category"]): row["speedup"] for row in rows}
+    names = ["cpu-q4-raw", "cpu-f16-raw"]
+    rows = table(shipped_traces(), {name: RAW[name] for name in names}, fixed=False)
+    auto = {(r["profile"], r["category"]): r["speedup"] for r in rows if r["policy"] == "auto"}
+    assert {key: speed for key, speed in auto.items() if speed < 0.99} == {}
+    assert {key: speed for key, speed in auto.items() if speed < 0.95 * best[key]} == {}
