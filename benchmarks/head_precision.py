@@ -31,7 +31,7 @@ import numpy.typing as npt
 import edgespec
 from benchmarks.common import GREEDY, model, save
 from edgespec import Engine, EngineConfig, Stats
-from edgespec.backends.base import FINAL, HiddenStates
+from edgespec.backends.base import FINAL, Model
 from edgespec.convert.heads.conversion import convert_head
 from edgespec.convert.heads.target_weights import from_gguf
 from edgespec.loading.models import open_model
@@ -53,7 +53,7 @@ def texts() -> tuple[list[str], list[str]]:
     return [x for i, x in enumerate(read) if i % 5], read[::5]
 
 
-def pairs(target: HiddenStates, tokens: Sequence[int]) -> Iterator[tuple[Matrix, list[int]]]:
+def pairs(target: Model, tokens: Sequence[int]) -> Iterator[tuple[Matrix, list[int]]]:
     """Yield the final states of chunks of a text, [n, hidden_size], and the tokens."""
     target.tap((FINAL,))
     for start in range(0, len(tokens), CHUNK):
@@ -113,7 +113,6 @@ def fit(path: Path, folder: Path, n_tokens: int, n_features: int) -> Path:
     """Fit a head to a target, and return the checkpoint."""
     config = EngineConfig(n_ctx=CHUNK, n_batch=CHUNK)
     with contextlib.closing(open_model(path, config)) as target:
-        assert isinstance(target, HiddenStates)
         tokens = target.tokenizer.encode("\n\n".join(texts()[0]))[:n_tokens]
         found = list(pairs(target, tokens))
     embedding = from_gguf(path, "embed_tokens")

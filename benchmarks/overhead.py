@@ -18,7 +18,7 @@ import numpy as np
 import edgespec
 import edgespec.backends.llama_cpp.batch as backend
 from benchmarks.common import GREEDY, chat_prompt, known, median, model, save
-from edgespec.backends.base import Capabilities
+from edgespec.backends.base import Capabilities, Model
 from edgespec.types import Outputs
 
 SETTINGS = {
@@ -82,7 +82,7 @@ def full_steps(engine, prompt, stopwatch, sampling):
     return found
 
 
-class Costless:
+class Costless(Model):
     """Rows that are there already: one clear favourite, so every draft is accepted."""
 
     vocab_size, n_ctx, n_past = 151_936, 4096, 0
@@ -99,9 +99,6 @@ class Costless:
 
     def truncate(self, n_past):
         self.n_past = min(n_past, self.n_past)
-
-    def close(self):
-        pass
 
 
 class OneWord:

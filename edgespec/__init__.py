@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import drafters, hub
+from .backends.base import Capabilities, Model
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import (
     EngineConfig,
@@ -50,7 +51,7 @@ from .errors import (
 from .loading.assembly import assemble
 from .loading.connect import connect
 from .loading.load import load
-from .types import Completion, Event, Logprob, Part, Stats, ToolCall
+from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
     from .decoding.answers.options import AnswerOptions
@@ -70,6 +71,7 @@ __all__ = [
     "AnswerOptions",
     "Candidate",
     "CannotTruncate",
+    "Capabilities",
     "Chat",
     "Choice",
     "Completion",
@@ -92,11 +94,13 @@ __all__ = [
     "HeadConversion",
     "HeadFacts",
     "Logprob",
+    "Model",
     "ModelError",
     "ModelInfo",
     "ModelNotFound",
     "NotAGGUF",
     "OutOfMemory",
+    "Outputs",
     "Part",
     "RemoteConfig",
     "RepetitionDetection",

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config import EngineConfig
+from ..errors import ConfigError
 from ..types import Abort, Outputs
 from .features import Features
 
 FINAL = -1
-"""In place of a layer's number: the final hidden states, behind the last norm."""
+"""In place of a layer's number: the final hidden states, after the last norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities and limits of an engine.
+    """Abilities and limits of an engine, as far as somebody decides by them.
 
     max_rows: most logits rows a call. max_batch: most tokens a native call. min_tokens: fewer take
     as long as so many. truncate: the tail of the memory can be dropped. rollback: without that,
     tokens at the end of the last call that can be dropped, but for its first. hidden_states: it
-    gives them. max_leaves: most leaves of a tree of tokens; 1: it evaluates chains only.
+    gives those of its layers (`Model.tap`). max_leaves: most leaves of a tree of tokens; 1: it
+    evaluates chains only. grows: it evaluates a tree a few nodes at a time (`Model.grow`). threads:
+    their numbers can be changed while it is there (`Model.set_threads`).
     """
 
     max_rows: int
@@ -37,19 +42,38 @@ class Capabilities:
     max_leaves: int = 1
     min_tokens: int = 1
     rollback: int = 0
+    grows: bool = False
+    threads: bool = False
 
 
-class Model(Protocol):
-    """One engine, one sequence state."""
+class Model(ABC):
+    """One engine with one sequence of tokens: what all models are made from, yours as well.
+
+    A subclass sets `vocab_size`, `n_ctx` and `capabilities`, and has at least `n_past`, `decode`
+    and `truncate`. All else is optional: it does nothing, or says that this model cannot do it.
+
+    placement: what lies on which device, in the engine's words; empty where nothing says so.
+    hidden_size: numbers of a hidden state, n_layer: layers; 0 where they are not known.
+    cached_size: numbers of a token's keys and values in one layer of the cache, 0 where the cache
+    is not lent. thread_limit: most threads at present, 0 for as many as are set; None for a model
+    whose threads cannot be limited.
+    """
 
     vocab_size: int
     n_ctx: int
     capabilities: Capabilities
+    placement: Mapping[str, str] = MappingProxyType({})
+    hidden_size: int = 0
+    n_layer: int = 0
+    cached_size: int = 0
+    thread_limit: int | None = None
 
     @property
+    @abstractmethod
     def n_past(self) -> int:
         """Number of tokens that the cache holds."""
 
+    @abstractmethod
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
@@ -60,14 +84,104 @@ class Model(Protocol):
         how much was).
         """
 
+    @abstractmethod
     def truncate(self, n_past: int) -> None:
         """Forget everything from position `n_past` on. Raises CannotTruncate."""
 
     def checkpoint(self) -> Any:
-        """Return the state at the present `n_past`, for models that cannot truncate."""
+        """Return the state at the present `n_past`: by default its number, which is enough where
+        the memory can be truncated.
+        """
+        return self.n_past
 
     def restore(self, state: Any) -> None:
         """Return to a checkpoint."""
+        self.truncate(state)
+
+    def decode_tree(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append `tokens`, the last len(parents) of which are the nodes of a tree; for models whose
+        capabilities.max_leaves is more than 1.
+
+        parents: in depth-first order; parents[i] is the node that node i follows, -1 for the root,
+        which is the token before all nodes. `keep` has to follow, or `truncate` to what was
+        before the nodes. Outputs.logits: [len(parents) + 1, vocab_size], of the root and of each
+        node. Raises as `decode`, and ValueError for more leaves than there can be.
+        """
+        raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
+
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree whose root is the cache's last token, appended by `decode`; for
+        models whose capabilities.grows is True.
+
+        Nodes are numbered in the order in which they are appended; parents: of each new one, the
+        number of a node of an earlier call, -1 for the root. `keep` or `truncate` ends the tree.
+        Outputs.logits: [len(tokens), vocab_size], of the new nodes. Raises as `decode_tree`; then
+        no node is left.
+        """
+        raise NotImplementedError(f"{type(self).__name__} grows no trees (grows is False)")
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
+        other nodes are gone.
+        """
+        raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Let each evaluation from now on give the hidden states of these layers, as
+        `Outputs.hidden`, in this order; none at no cost.
+
+        Layer i from 0 is what goes into layer i, the residual stream without a norm, as in
+        hidden_states[i] of transformers; n_layer is what comes out of the last one. FINAL is that
+        after the last norm. All tokens of a call have them, prompts and nodes of trees included.
+        Raises ConfigError for a layer that this model cannot give; it is then as before.
+        """
+        if layers:
+            raise ConfigError(
+                f"{type(self).__name__} gives no hidden states, and those of the layers "
+                f"{list(layers)} are asked for; draft with something else than a head"
+            )
+
+    @property
+    def n_cached(self) -> int:
+        """The number of tokens whose keys and values `cached` can return."""
+        return 0
+
+    def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
+        """Return keys and values of the tokens at these positions, [end - start, n_layer,
+        cached_size], a copy: attention head by head, a head's keys before its values. Keys are
+        rotated by their positions, where the model does so. For models with a cached_size.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not lend its cache")
+
+    def begin(self, left_s: Callable[[], float]) -> None:
+        """Begin a request that has to end within `left_s()` seconds, inf for no limit. Of use where
+        how evaluations are done depends on that.
+        """
+
+    def restrict(self, top: int) -> None:
+        """Allow rows from now on to be -inf outside their `top` largest logits; 0: whole rows. Of
+        use where logits lie on a device of their own, from where whole rows take long.
+        """
+
+    def expect_drafts(self, expected: bool) -> None:
+        """Learn if the evaluations from now on may be of drafts as well as of single tokens, which
+        may be evaluated in another way where no drafts come between them.
+        """
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Set the threads for one token and for several, from the next evaluation on; for models
+        whose capabilities.threads is True.
+        """
+        raise NotImplementedError(f"the threads of {type(self).__name__} are fixed")
+
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most `n_threads` from the next evaluation on, 0 for as many as are set. The
+        settings and the fingerprint stay as they are.
+        """
 
     def close(self) -> None:
         """Free everything. Calling it twice is harmless."""
@@ -127,12 +241,11 @@ class Tokenizer(Vocabulary, Protocol):
         """Return the texts of bos_token and eos_token, for templates."""
 
 
-@runtime_checkable
-class FileModel(Model, Protocol):
+class FileModel(Model):
     """A model opened from a file, with what loading, measuring and tuning ask of it.
 
-    placement: what lies on which device, in the engine's words. n_ctx_train: tokens of context
-    that it was trained for, 0 where nothing says so.
+    tokenizer: the file's own vocabulary. n_ctx_train: tokens of context that it was trained for, 0
+    where nothing says so.
     """
 
     path: Path
@@ -140,12 +253,9 @@ class FileModel(Model, Protocol):
     config: EngineConfig
     n_threads: int
     n_threads_batch: int
-    placement: dict[str, str]
+    tokenizer: Tokenizer
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The file's own vocabulary."""
-
+    @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """Return what the model's speed depends on, for JSON: device, build, file and settings."""
 
@@ -153,6 +263,13 @@ class FileModel(Model, Protocol):
         """Return settings that are fixed at load and may be faster otherwise, each with its
         present value and another one.
         """
+        return {}
+
+    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
+        """Return a cache of `n_ctx` tokens with `n_slots` slots over the same weights. Raises
+        OutOfMemory.
+        """
+        raise ConfigError(f"{self.path} keeps one sequence only, so it cannot verify for others")
 
 
 def share_on_gpu(placement: Mapping[str, str]) -> float:
@@ -162,139 +279,16 @@ def share_on_gpu(placement: Mapping[str, str]) -> float:
     return float(placement.get("provider", "CPU") != "CPU")
 
 
-@runtime_checkable
-class Threaded(FileModel, Protocol):
-    """A model whose numbers of threads can be changed while it is there."""
-
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for one token and for several, from the next evaluation on."""
-
-
-@runtime_checkable
-class ThreadLimited(Protocol):
-    """A model that can do with fewer threads for a while. thread_limit: how many, 0 for all."""
-
-    thread_limit: int
-
-    def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` from the next evaluation on, 0 for as many as are set. The
-        settings and the fingerprint stay as they are.
-        """
-
-
-@runtime_checkable
-class Restricting(Model, Protocol):
-    """A model whose logits lie on a device of their own, from where whole rows take long."""
-
-    def restrict(self, top: int) -> None:
-        """Allow rows from now on to be -inf outside their `top` largest logits; 0: whole rows."""
-
-
-@runtime_checkable
-class ExpectsDrafts(Model, Protocol):
-    """A model that may evaluate single tokens in another way where drafts come between them."""
-
-    def expect_drafts(self, expected: bool) -> None:
-        """Learn if the evaluations from now on may be of drafts as well as of single tokens."""
-
-
-@runtime_checkable
-class Timed(Model, Protocol):
-    """A model whose evaluations depend on when the request has to end."""
-
-    def begin(self, left_s: Callable[[], float]) -> None:
-        """Begin a request that has to end within `left_s()` seconds, inf for no limit."""
-
-
-class TreeModel(Model, Protocol):
-    """A model that evaluates trees of tokens: its capabilities.max_leaves is more than 1."""
-
-    def decode_tree(
-        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
-    ) -> Outputs:
-        """Append `tokens`, the last len(parents) of which are the nodes of a tree.
-
-        parents: in depth-first order; parents[i] is the node that node i follows, -1 for the root,
-        which is the token before all nodes. `keep` has to follow, or `truncate` to what was
-        before the nodes. Outputs.logits: [len(parents) + 1, vocab_size], of the root and of each
-        node. Raises as `decode`, and ValueError for more leaves than there can be.
-        """
-
-    def keep(self, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
-        other nodes are gone.
-        """
-
-
-@runtime_checkable
-class GrowingModel(TreeModel, Protocol):
-    """A model that evaluates a tree a few nodes at a time, for a drafter that chooses each by the
-    rows before it.
-    """
-
-    def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
-    ) -> Outputs:
-        """Append nodes to a tree whose root is the cache's last token, appended by `decode`.
-
-        Nodes are numbered in the order in which they are appended; parents: of each new one, the
-        number of a node of an earlier call, -1 for the root. `keep` or `truncate` ends the tree.
-        Outputs.logits: [len(tokens), vocab_size], of the new nodes. Raises as `decode_tree`; then
-        no node is left.
-        """
-
-
-@runtime_checkable
-class HiddenStates(Model, Protocol):
-    """A model that gives its hidden states. hidden_size: their width. n_layer: how many layers it
-    has.
-    """
-
-    hidden_size: int
-    n_layer: int
-
-    def tap(self, layers: Sequence[int]) -> None:
-        """Let each evaluation from now on give the hidden states of these layers, as
-        `Outputs.hidden`, in this order; none at no cost.
-
-        Layer i from 0 is what goes into layer i, the residual stream without a norm, as in
-        hidden_states[i] of transformers; n_layer is what comes out of the last one. FINAL is that
-        behind the last norm. All tokens of a call have them, prompts and nodes of trees included.
-        Raises ConfigError for a layer that this model cannot give; it is then as before.
-        """
-
-
-@runtime_checkable
-class CachedStates(Protocol):
-    """A model that lends the keys and values of its cache. n_layer: how many layers it has, each
-    with a cache. cached_size: how many numbers there are of a token in one of them.
-    """
-
-    n_layer: int
-    cached_size: int
-
-    @property
-    def n_cached(self) -> int:
-        """The number of tokens whose keys and values are there."""
-
-    def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
-        """Return keys and values of the tokens at these positions, [end - start, n_layer,
-        cached_size], a copy: attention head by head, a head's keys before its values. Keys are
-        rotated by their positions, where the model does so.
-        """
-
-
-@runtime_checkable
-class Trained(GrowingModel, Protocol):
+class Head(Model):
     """A trained draft as a model: it reads tokens together with the target's hidden states.
 
     A token at position p of the text goes in with the hidden states of the target at p - 1, zeros
-    where there are none; so the row behind it guesses the token at p + 1. `decode` reads tokens
+    where there are none; so the row after it guesses the token at p + 1. `decode` reads tokens
     that the target has evaluated. `grow` guesses on: its nodes go in with the head's own states,
     and never stay; `keep` takes an empty path only, and leaves the tokens that `decode` read.
 
     kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash" or "moa". layers: of the
-    target, whose hidden states it reads; none where it reads keys and values (`CachedStates`) in
+    target, whose hidden states it reads; none where it reads keys and values (`Model.cached`) in
     their place. max_depth: most tokens on a path that it guesses, 0 for any number. features: where
     the hidden states are found, by position in the text. n_states: it reads those of so many latest
     tokens; 0: of all tokens that it has not read. start: position of its cache's first token in the
@@ -309,8 +303,7 @@ class Trained(GrowingModel, Protocol):
     start: int
 
 
-@runtime_checkable
-class Head(FileModel, Trained, Protocol):
+class FileHead(FileModel, Head):
     """A trained draft in a file."""
 
 
@@ -318,7 +311,7 @@ class Head(FileModel, Trained, Protocol):
 class BatchItem:
     """Tokens to append to one slot; logits are wanted of the last `n_logits` of them.
 
-    parents: the last of the tokens are the nodes of a tree, as in `TreeModel.decode_tree`; n_logits
+    parents: the last of the tokens are the nodes of a tree, as in `Model.decode_tree`; n_logits
     is then len(parents) + 1.
     """
 
@@ -328,13 +321,13 @@ class BatchItem:
     parents: Sequence[int] = ()
 
 
-class BatchedModel(Protocol):
+class BatchedModel(ABC):
     """A model with several slots, a sequence of tokens each, evaluated together in one call.
 
     n_ctx: most tokens of one slot; n_slots: slots are numbered from 0. max_rows: most
     rows of logits a call, all items together; max_draft_rows: of one item. max_batch: most
     tokens a call. max_leaves: most leaves of a slot's tree; 1: only chains. shares_prefixes: `copy`
-    is possible, and costs little.
+    is possible, and costs little. thread_limit: as in `Model`.
     """
 
     vocab_size: int
@@ -343,16 +336,19 @@ class BatchedModel(Protocol):
     max_rows: int
     max_draft_rows: int
     max_batch: int
-    max_leaves: int
-    shares_prefixes: bool
+    max_leaves: int = 1
+    shares_prefixes: bool = False
+    thread_limit: int | None = None
 
     @property
     def n_parked(self) -> int:
         """Number of the cache's cells that rejected nodes take until they are in the way."""
+        return 0
 
+    @abstractmethod
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots and return the logits of every item, views valid until the
-        next call. Behind a tree `keep` has to follow, or `truncate` to what was before its nodes.
+        next call. After a tree `keep` has to follow, or `truncate` to what was before its nodes.
         Raises ContextFull (nothing was appended), and DecodeError: slots may have lost something.
         """
 
@@ -360,7 +356,9 @@ class BatchedModel(Protocol):
         """Make the nodes of a path of the slot's last tree, in order, its end; all other nodes are
         gone.
         """
+        raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
 
+    @abstractmethod
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything of a slot from `n_past` on. Raises CannotTruncate; the slot is then
         empty.
@@ -370,17 +368,61 @@ class BatchedModel(Protocol):
         """Let an empty slot begin with the first tokens of another. Raises CannotTruncate if the
         other has lost what they begin with.
         """
+        raise NotImplementedError(f"{type(self).__name__} shares no prefixes")
 
+    def limit_threads(self, n_threads: int) -> None:
+        """Use at most `n_threads` from the next evaluation on, as `Model.limit_threads`."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the caches. The weights stay with the model."""
 
 
-@runtime_checkable
-class Batchable(FileModel, Protocol):
-    """A model whose weights can serve a cache of several sequences besides its own."""
+@dataclass(frozen=True, slots=True)
+class TargetSizes:
+    """The sizes of a target, as `Model` has them: all that checks ask of one. In what a file says
+    of itself, 0 is one that it does not say. cached_size: 0 for a target that does not lend its
+    cache. n_cached: no tokens.
+    """
 
-    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a cache of `n_ctx` tokens with `n_slots` slots. Raises OutOfMemory."""
+    hidden_size: int
+    vocab_size: int
+    n_layer: int
+    cached_size: int = 0
+
+    @property
+    def n_cached(self) -> int:
+        """Return 0: nothing was evaluated."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """The description of a head in its files; nothing of its weights is read.
+
+    kind, layers, max_depth: as in `Head`. sizes: of the targets that it was made for. target: the
+    name of the one that it was converted for, "" where none is noted. n_drafted: tokens that it can
+    guess. precision: of its matrices. size: bytes on disk. read_size: those that a guess reads,
+    about: of embeddings only a row is looked up.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    sizes: TargetSizes
+    n_drafted: int
+    size: int
+    read_size: int
+    max_depth: int = 0
+    n_ctx_train: int = 0
+    precision: str = "unknown"
+    license: str = "unknown"
+    source: str = ""
+    target: str = ""
+
+    def fits(self, target: TargetSizes) -> bool:
+        """Return False if a size is another one than the target's."""
+        pairs = [(getattr(self.sizes, f), getattr(target, f)) for f in TargetSizes.__slots__]
+        return all(ours == theirs for ours, theirs in pairs if ours and theirs)
 
 
 class Backend(Protocol):
@@ -424,58 +466,6 @@ class Backend(Protocol):
         False from an engine that does not count layers.
         """
 
-
-@dataclass(frozen=True, slots=True)
-class TargetSizes:
-    """The sizes of a target, as HiddenStates and CachedStates have them: all that checks ask of
-    one. In what a file says of itself, 0 is one that it does not say. cached_size: 0 for a target
-    that does not lend its cache. n_cached: no tokens.
-    """
-
-    hidden_size: int
-    vocab_size: int
-    n_layer: int
-    cached_size: int = 0
-
-    @property
-    def n_cached(self) -> int:
-        """Return 0: nothing was evaluated."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class HeadFacts:
-    """The description of a head in its files; nothing of its weights is read.
-
-    kind, layers, max_depth: as in `Head`. sizes: of the targets that it was made for. target: the
-    name of the one that it was converted for, "" where none is noted. n_drafted: tokens that it can
-    guess. precision: of its matrices. size: bytes on disk. read_size: those that a guess reads,
-    about: of embeddings only a row is looked up.
-    """
-
-    kind: str
-    layers: tuple[int, ...]
-    sizes: TargetSizes
-    n_drafted: int
-    size: int
-    read_size: int
-    max_depth: int = 0
-    n_ctx_train: int = 0
-    precision: str = "unknown"
-    license: str = "unknown"
-    source: str = ""
-    target: str = ""
-
-    def fits(self, target: TargetSizes) -> bool:
-        """Return False if a size is another one than the target's."""
-        pairs = [(getattr(self.sizes, f), getattr(target, f)) for f in TargetSizes.__slots__]
-        return all(ours == theirs for ours, theirs in pairs if ours and theirs)
-
-
-@runtime_checkable
-class HeadBackend(Backend, Protocol):
-    """A backend that evaluates trained heads."""
-
     def head_facts(self, path: Path) -> HeadFacts:
         """Return what a head's files say. Raises ModelError and its kinds."""
 
@@ -494,21 +484,15 @@ class HeadBackend(Backend, Protocol):
         model's own path. Raises ModelError and its kinds.
         """
 
-    def open_head(self, path: Path, config: EngineConfig, target: HiddenStates) -> Head:
+    def open_head(self, path: Path, config: EngineConfig, target: FileModel) -> FileHead:
         """Load a head for a target, which may run on another engine. Raises ModelError and its
         kinds; where the head was made for another target, a ConfigError that says how they differ.
         """
 
-
-@runtime_checkable
-class Requantizing(Backend, Protocol):
-    """A backend that can write a copy of a model in a format that CPUs evaluate faster."""
-
     def can_requantize(self) -> bool:
-        """Return True if the library that runs here has what it takes."""
-
-    def check_file(self, path: Path) -> None:
-        """Raise ModelNotFound or another ModelError if `path` is no file of this format."""
+        """Return True if the library that runs here can write a copy of a model in a format that
+        CPUs evaluate faster; only then `requantizable` and `requantize` are called.
+        """
 
     def requantizable(self, path: Path) -> bool:
         """Return True if the copy would be in another format, and hardly a worse one. Raises
@@ -517,3 +501,15 @@ class Requantizing(Backend, Protocol):
 
     def requantize(self, path: Path, target: Path) -> None:
         """Write the copy. Raises ModelError."""
+
+
+class _Growing(ABCMeta):
+    def __instancecheck__(cls, model: object) -> bool:
+        return isinstance(model, Model) and model.capabilities.grows
+
+
+class GrowingModel(Model, metaclass=_Growing):
+    """A model whose capabilities.grows is True: the drafters still ask for it by this name."""
+
+
+Trained = Head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import CachedStates
+from .base import Model
 from .features import Features, States
 
 
@@ -11,7 +11,7 @@ class CachedFeatures(Features):
     here, so appending and forgetting say nothing.
     """
 
-    def __init__(self, target: CachedStates) -> None:
+    def __init__(self, target: Model) -> None:
         super().__init__(0, (target.n_layer, target.cached_size))
         self._target = target
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from ..sampling.trees import depths_of
 from ..types import Abort, Outputs
-from .base import GrowingModel
+from .base import Model
 
 
 def decode_by_levels(
-    model: GrowingModel, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None
+    model: Model, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None
 ) -> Outputs:
-    """Evaluate a tree as `TreeModel.decode_tree` by growing it, a level at a time."""
+    """Evaluate a tree as `Model.decode_tree` by growing it, a level at a time."""
     n_before = len(tokens) - len(parents)
     if n_before < 1:
         raise ValueError(f"a tree of {len(parents)} nodes needs a token before it")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from ..errors import ConfigError
 from ..types import Outputs
-from .base import BatchItem, Model, TreeModel
+from .base import BatchedModel, BatchItem, Model
 from .chunks import check_slots
 
 
-class SeparateModels:
+class SeparateModels(BatchedModel):
     """Models of the same weights, a slot each: evaluated one after another, nothing shared."""
-
-    shares_prefixes = False
-    n_parked = 0
 
     def __init__(self, models: Sequence[Model]) -> None:
         first = models[0]
@@ -37,15 +33,11 @@ class SeparateModels:
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
         """Make these nodes of the slot's last tree its tail; the others are gone."""
-        cast(TreeModel, self._models[slot]).keep(path)
+        self._models[slot].keep(path)
 
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything of a slot from `n_past` on."""
         self._models[slot].truncate(n_past)
-
-    def copy(self, source: int, target: int, n_past: int) -> None:
-        """Raise NotImplementedError: nothing is shared."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Free the models."""
@@ -55,5 +47,5 @@ class SeparateModels:
     def _evaluate(self, item: BatchItem) -> Outputs:
         model = self._models[item.slot]
         if item.parents:
-            return cast(TreeModel, model).decode_tree(item.tokens, item.parents)
+            return model.decode_tree(item.tokens, item.parents)
         return model.decode(item.tokens, n_logits=item.n_logits)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
 from ..sampling.trees import path_to
 from ..types import Abort, Outputs
-from .base import FINAL, Capabilities
+from .base import FINAL, Capabilities, Model
 
 NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 
 
-class ToyModel:
+class ToyModel(Model):
     """A model whose next-token probabilities come from a table or a function.
 
     probs: [vocab_size, vocab_size], row t being the probabilities after token t; or a
@@ -55,7 +55,12 @@ class ToyModel:
             self.vocab_size = table.shape[0]
         self.n_ctx = n_ctx
         self.capabilities = Capabilities(
-            max_rows, max_batch, truncate, max_leaves=max_rows if truncate else 1
+            max_rows,
+            max_batch,
+            truncate,
+            hidden_states=True,
+            max_leaves=max_rows if truncate else 1,
+            grows=truncate,
         )
         self.n_evaluated = 0
         self._layers: tuple[int, ...] = ()
@@ -159,9 +164,6 @@ class ToyModel:
     def restore(self, state: Any) -> None:
         """Return to a checkpoint."""
         self._tokens = list(state)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
 
 
 class ToyTokenizer:

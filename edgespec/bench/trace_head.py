@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.base import Head
 from ..backends.features import Features
 from ..costs.curves import Curve
 from .trace_model import Clock, TraceModel
@@ -82,8 +83,8 @@ class _States(Features):
         return self._target.n_past if self.wanted else 0
 
 
-class HeadModel(TraceModel):
-    """A head that guesses recorded answers as often as its quality says, at every depth: `Trained`.
+class HeadModel(TraceModel, Head):
+    """A head that guesses recorded answers as often as its quality says, at every depth: a `Head`.
 
     What it guesses is drawn once for each position of an answer, whatever was drafted before: its
     first choice is the answer's token with a probability that it tells as its confidence; else it

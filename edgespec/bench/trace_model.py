@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..backends.base import Capabilities
+from ..backends.base import Capabilities, Model
 from ..cache.token_cache import common_prefix
 from ..costs.curves import Curve
 from ..errors import ConfigError
@@ -34,7 +34,7 @@ class Clock:
         return self.now
 
 
-class TraceModel:
+class TraceModel(Model):
     """A model that repeats what was recorded, of traces that `dense` numbered.
 
     A row holds the recorded tokens with their probabilities, and others that are never right with
@@ -46,7 +46,7 @@ class TraceModel:
     source: the name of the draft model in traces; None for the target.
     """
 
-    capabilities = Capabilities(32, 512, max_leaves=31)
+    capabilities = Capabilities(32, 512, max_leaves=31, grows=True)
     n_ctx = 1 << 20
     vocab_size = VOCAB
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends
-from ..backends.base import Requantizing
+from ..backends.files import opened
 from ..config import EngineConfig, build
 from ..costs.curves import least
 from ..costs.kept_curves import keep_curve
@@ -60,7 +60,7 @@ def fastest(path: Path, config: EngineConfig) -> Path:
 
     if found := known(path, config):
         return found
-    if not _engine(path).requantizable(path):
+    if not backends.of(path).requantizable(path):
         keep(_key(path), {"faster": False})  # finding that out means reading the header
         return path
     copy = _copy_path(path)
@@ -111,9 +111,9 @@ def is_copy(path: Path) -> bool:
 def known(path: Path, config: EngineConfig) -> Path | None:
     """Return the result of `fastest` if it is decided already, else None."""
     engine = backends.of(path)
-    if not isinstance(engine, Requantizing) or not engine.can_requantize():
+    if not engine.can_requantize():
         return path
-    engine.check_file(path)
+    opened(path).close()  # raises ModelNotFound
     if engine.gpus(config):
         return path
     decided, copy = kept(_key(path), _Decided), _copy_path(path)
@@ -122,12 +122,6 @@ def known(path: Path, config: EngineConfig) -> Path | None:
     if decided.faster is False:
         return path
     return copy if decided.copy and decided.copy == _stamp(copy) else None
-
-
-def _engine(path: Path) -> Requantizing:
-    engine = backends.of(path)
-    assert isinstance(engine, Requantizing)  # `known` has asked
-    return engine
 
 
 def _key(path: Path) -> dict[str, Any]:
@@ -157,7 +151,7 @@ def _make(path: Path, copy: Path) -> None:
         raise OSError(f"{free >> 20} MiB are free in {copy.parent}, {needed >> 20} MiB are wanted")
     partial = copy.with_suffix(".partial")
     try:
-        _engine(path).requantize(path, partial)
+        backends.of(path).requantize(path, partial)
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from ..backends.base import GrowingModel, Model, TreeModel
+from ..backends.base import Model
 from ..backends.features import Features, States
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
@@ -107,14 +107,13 @@ class TokenCache:
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Call `TreeModel.decode_tree`; the nodes are not among `tokens` before `keep`."""
+        """Call `Model.decode_tree`; the nodes are not among `tokens` before `keep`."""
         if self._nodes:
             self._settle()
         n_before, n_past = len(tokens) - len(parents), len(self.tokens)
         self.tokens.extend(tokens[:n_before])
-        model = cast(TreeModel, self.model)
         try:
-            outputs = model.decode_tree(tokens, parents, abort)
+            outputs = self.model.decode_tree(tokens, parents, abort)
         except BaseException:
             self._forget_failed()
             raise
@@ -127,10 +126,9 @@ class TokenCache:
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Call `GrowingModel.grow`; if it fails, all nodes are gone."""
-        model = cast(GrowingModel, self.model)
+        """Call `Model.grow`; if it fails, all nodes are gone."""
         try:
-            outputs = model.grow(tokens, parents, abort)
+            outputs = self.model.grow(tokens, parents, abort)
         except BaseException:
             self._nodes = []
             self._forget_failed()
@@ -149,7 +147,7 @@ class TokenCache:
         """Make the nodes of a path of the tree just evaluated the end of the cache."""
         nodes, self._nodes = self._nodes, []
         try:
-            cast(TreeModel, self.model).keep(path)
+            self.model.keep(path)
         except BaseException:
             self._forget_failed()
             raise

@@ -10,13 +10,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from .. import backends
 from ..backends.base import FINAL as FINAL
-from ..backends.base import HiddenStates
+from ..backends.base import FileModel
 from ..config import EngineConfig
 from ..errors import ConfigError, ConversionError, DecodeError, ModelError
 from ..loading.models import model_path, open_model
@@ -149,13 +149,12 @@ class _Probe(NamedTuple):
     def of(cls, path: Path, layers: Sequence[int] = ()) -> _Probe:
         """Evaluate some tokens with a graph. layers: whose hidden states are wanted."""
         config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
-        with contextlib.closing(open_model(path, config)) as opened:
-            model = cast(HiddenStates, opened)
+        with contextlib.closing(open_model(path, config)) as model:
             given = [layer for layer in layers if _gives(model, layer)]
             model.tap(given)
             tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
             rows = model.decode(tokens, n_logits=_N_TOKENS).logits.copy()
-            return cls(rows, opened.placement["trees"], [i for i in layers if i not in given])
+            return cls(rows, model.placement["trees"], [i for i in layers if i not in given])
 
     def compare(self, path: Path, changed: Path, what: str, layers: Sequence[int] = ()) -> _Probe:
         """Probe a changed graph. Raises ConversionError where it does not run or its rows are
@@ -170,7 +169,7 @@ class _Probe(NamedTuple):
         return after
 
 
-def _gives(model: HiddenStates, layer: int) -> bool:
+def _gives(model: FileModel, layer: int) -> bool:
     try:
         model.tap([layer])
     except ConfigError:

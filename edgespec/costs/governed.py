@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ..backends.base import BatchItem, GrowingModel, Model
+from ..backends.base import BatchedModel, BatchItem, Model
 from ..errors import Aborted
 from ..types import Abort, FinishReason, Outputs
 from .threads import ThreadGovernor
@@ -14,13 +14,9 @@ from .threads import ThreadGovernor
 T = TypeVar("T")
 
 
-def _own(name: str, *default: Any) -> Any:
-    """Return an attribute that is the model's own; `default` where it has none of that name."""
-    return property(lambda governed: getattr(governed._model, name, *default))
-
-
-def _ignored(_: object) -> None:
-    """Do nothing, as a model for which it makes no difference."""
+def _own(name: str) -> Any:
+    """Return an attribute that is the model's own."""
+    return property(lambda governed: getattr(governed._model, name))
 
 
 class _Governed:
@@ -73,15 +69,15 @@ class _Governed:
         return stop
 
 
-class GovernedModel(_Governed):
+class GovernedModel(_Governed, Model):
     """A `Model` whose threads a governor chooses."""
 
     vocab_size, n_ctx, n_past = _own("vocab_size"), _own("n_ctx"), _own("n_past")
-    capabilities, placement = _own("capabilities"), _own("placement", {})
+    capabilities, placement = _own("capabilities"), _own("placement")
     truncate, keep, close = _own("truncate"), _own("keep"), _own("close")
     checkpoint, restore = _own("checkpoint"), _own("restore")
-    hidden_size, n_layer, tap = _own("hidden_size", 0), _own("n_layer", 0), _own("tap", _ignored)
-    restrict, expect_drafts = _own("restrict", _ignored), _own("expect_drafts", _ignored)
+    hidden_size, n_layer, tap = _own("hidden_size"), _own("n_layer"), _own("tap")
+    restrict, expect_drafts = _own("restrict"), _own("expect_drafts")
 
     def begin(self, left_s: Callable[[], float]) -> None:
         """Begin a request that has to end within `left_s()` seconds, inf for no limit."""
@@ -100,6 +96,17 @@ class GovernedModel(_Governed):
         """Append tokens and a tree; as the model's own `decode_tree`."""
         return self._evaluate_with(self._model.decode_tree, tokens, parents, abort)
 
+    def grow(
+        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
+    ) -> Outputs:
+        """Append nodes to a tree; as the model's own `grow`. It is never repeated: what fails
+        leaves no node.
+        """
+        model: Model = self._model
+        return self._evaluate(
+            len(tokens), lambda _: model.grow(tokens, parents, abort), model.n_past, abort
+        )
+
     def _evaluate_with(
         self, call: Callable[..., Outputs], tokens: Sequence[int], given: Any, abort: Abort | None
     ) -> Outputs:
@@ -108,22 +115,7 @@ class GovernedModel(_Governed):
         return self._evaluate(len(tokens), lambda stop: call(tokens, given, stop), n_past, abort)
 
 
-class _GovernedGrowing(GovernedModel):
-    """A `GrowingModel` whose threads a governor chooses. Growing is never repeated: what fails
-    leaves no node.
-    """
-
-    def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
-    ) -> Outputs:
-        """Append nodes to a tree; as the model's own `grow`."""
-        model: GrowingModel = self._model
-        return self._evaluate(
-            len(tokens), lambda _: model.grow(tokens, parents, abort), model.n_past, abort
-        )
-
-
-class GovernedSlots(_Governed):
+class GovernedSlots(_Governed, BatchedModel):
     """A `BatchedModel` whose threads a governor chooses, one that stops no evaluation."""
 
     vocab_size, n_ctx, n_slots = _own("vocab_size"), _own("n_ctx"), _own("n_slots")
@@ -136,9 +128,3 @@ class GovernedSlots(_Governed):
         """Append tokens to their slots; as the model's own `decode`."""
         n = sum(len(item.tokens) for item in items)
         return self._evaluate(n, lambda _: self._model.decode(items))
-
-
-def governed(model: Model, governor: ThreadGovernor) -> GovernedModel:
-    """Return a model whose threads a governor chooses; it grows trees if the given one does."""
-    kind = _GovernedGrowing if isinstance(model, GrowingModel) else GovernedModel
-    return kind(model, governor)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..backends.base import FileModel, Head, HiddenStates, share_on_gpu
+from ..backends.base import FileHead, FileModel, share_on_gpu
 from ..backends.files import label
 from ..device import BUSY, Load, LoadMeter
 from ..types import Abort
@@ -135,7 +135,7 @@ class HeadTimes:
     another takes, as a share of its first. What was measured beside other programs is not kept.
     """
 
-    def __init__(self, target: FileModel, head: Head) -> None:
+    def __init__(self, target: FileModel, head: FileHead) -> None:
         self._target, self._head = target, head
         key = target.fingerprint() | {"kind": "head", "head": head.fingerprint()}
         self.kept_as = (key,)
@@ -150,7 +150,6 @@ class HeadTimes:
 
     def run(self, abort: Abort) -> bool:
         """Measure them; False where `abort` has ended it."""
-        assert isinstance(self._target, HiddenStates)  # the head was opened for it
         with _MEASURING:
             meter = LoadMeter()
             self.tapping = tapping_s(self._target, self._head.layers, abort)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import FileModel, Head, HiddenStates, Model, ThreadLimited, share_on_gpu
+from ..backends.base import Head, Model, share_on_gpu
 from ..backends.features import Blank
 from ..errors import Aborted
 from ..types import Abort, FinishReason
@@ -83,11 +83,11 @@ def fitting(model: Model, widths: Sequence[int]) -> list[int]:
     return [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
 
 
-def plans_anew(model: object) -> bool:
+def plans_anew(model: Model) -> bool:
     """Return True if evaluations are planned anew where the number of tokens changes, and that
     takes about as long as they do: on GPUs.
     """
-    return isinstance(model, FileModel) and share_on_gpu(model.placement) > 0
+    return share_on_gpu(model.placement) > 0
 
 
 class Measurement:
@@ -186,8 +186,7 @@ def timed(
     Where the engine cannot truncate, an evaluation that fails empties the cache, so that one which
     `abort` ends is given a moment to end by itself. Raises Aborted.
     """
-    if isinstance(model, ThreadLimited):
-        model.limit_threads(0)  # which other programs may have left behind
+    model.limit_threads(0)  # which other programs may have left behind
     n_past, can_truncate = model.n_past, model.capabilities.truncate
     state = None if can_truncate else model.checkpoint()
     start = clock()
@@ -210,7 +209,7 @@ def timed(
 
 
 def tapping_s(
-    model: HiddenStates,
+    model: Model,
     layers: Sequence[int],
     abort: Abort = lambda: None,
     *,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..backends.base import FileModel, ThreadLimited, share_on_gpu
+from ..backends.base import BatchedModel, FileModel, Model, share_on_gpu
 from ..device import Load, LoadMeter, others_now, usable_cpus
 
 logger = logging.getLogger("edgespec.threads")
@@ -82,7 +82,7 @@ class ThreadGovernor:
 
     def __init__(
         self,
-        models: Sequence[ThreadLimited],
+        models: Sequence[Model | BatchedModel],
         n_threads: int,
         *,
         fixed_in_request: bool = False,
@@ -416,8 +416,8 @@ class DraftGovernor(ThreadGovernor):
 
 
 def governor_of(
-    target: object,
-    models: Sequence[object],
+    target: Model | None,
+    models: Sequence[Model | BatchedModel | None],
     loading: LoadMeter | None = None,
     *,
     stoppable: bool = True,
@@ -435,9 +435,9 @@ def governor_of(
     if not isinstance(target, FileModel) or _are_on_gpu([target, *models]):
         return None
     config = target.config
-    limited: list[ThreadLimited] = []
+    limited: list[Model | BatchedModel] = []
     if config.dynamic_threads:
-        limited += [model for model in models if isinstance(model, ThreadLimited)]
+        limited += [model for model in models if model and model.thread_limit is not None]
     fixed = bool(config.batch_invariant)
     stoppable = stoppable and target.capabilities.truncate
     governor = kind(limited, target.n_threads, fixed_in_request=fixed, stoppable=stoppable)

@@ -10,7 +10,7 @@ from typing import Any
 from .. import drafters
 from ..backends.base import Head, Model, Tokenizer
 from ..config import SpeculativeConfig, build
-from ..costs.governed import governed
+from ..costs.governed import GovernedModel
 from ..costs.measuring import READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
@@ -165,6 +165,12 @@ def assemble(
     options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
     they or `sampling` say otherwise.
     """
+    for model in (target, draft_model):
+        if not isinstance(model, Model | None):
+            raise ConfigError(
+                f"{type(model).__name__} is no edgespec.Model; make it a subclass, whose optional "
+                "methods do nothing"
+            )
     config = configured(speculative_config)
     if draft_model and not uses_model(config):
         draft_model.close()
@@ -223,7 +229,7 @@ def local_verifier(target: Model, governor: ThreadGovernor | None, **options: An
     """
     if governor is None:
         return LocalVerifier(target, **options)
-    model = governed(target, governor)
+    model = GovernedModel(target, governor)
     return LocalVerifier(model, clock=model.clock, **options)
 
 

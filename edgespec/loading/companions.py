@@ -16,7 +16,7 @@ from typing import Literal
 
 from .. import backends, hub, kept_files
 from ..backends import files
-from ..backends.base import HeadBackend, HeadFacts
+from ..backends.base import HeadFacts
 from ..config import EngineConfig
 from ..costs.profiles import Entry, keep, kept
 from ..decoding.kept import draft_gain
@@ -200,7 +200,7 @@ def _facts(path: Path) -> HeadFacts | None:
     """Return what a file says of a head; None where it is none, or cannot be read."""
     try:
         backend = backends.of(path)
-        if isinstance(backend, HeadBackend) and (is_head(path) or has_own_head(path)):
+        if is_head(path) or has_own_head(path):
             return backend.head_facts(path)
     except (EdgeSpecError, OSError) as error:
         logger.info("%s is not drafted with: %s", path, error)
@@ -211,7 +211,7 @@ def _fitting(path: Path, target: Path) -> Companion | None:
     """Return a head if its sizes are those of the target."""
     facts = _facts(path)
     backend = backends.of(target)
-    if facts is None or not isinstance(backend, HeadBackend):
+    if facts is None:
         return None
     if not facts.fits(backend.target_sizes(target)):
         logger.info("%s is not drafted with: it was made for a target of other sizes", path)

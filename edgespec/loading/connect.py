@@ -16,7 +16,7 @@ from ..backends import files
 from ..backends.base import FileModel, Tokenizer
 from ..config import EngineConfig, RemoteConfig, SamplingParams, SpeculativeConfig, build
 from ..costs.curves import Curve
-from ..costs.governed import governed
+from ..costs.governed import GovernedModel
 from ..costs.kept_curves import kept_curve
 from ..costs.learning import Costed, ModelCurve
 from ..costs.measuring import WIDTHS
@@ -76,7 +76,7 @@ def connect(
         governor = governor_of(
             parts.draft, [parts.draft], meter, stoppable=False, kind=DraftGovernor
         )
-        drafting = governed(parts.draft, governor) if parts.draft and governor else parts.draft
+        drafting = GovernedModel(parts.draft, governor) if parts.draft and governor else parts.draft
         engine = assemble_with(
             lambda _: parts.verifier,
             DrafterContext(

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import backends, drafters
 from ..backends import files
-from ..backends.base import FileModel, Head, HeadBackend, HiddenStates
+from ..backends.base import FileModel, Head
 from ..cache.requantization import Copying, discard, discard_copy_of, fastest, is_copy, known
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..decoding.idle_work import Work
@@ -120,7 +120,7 @@ def load_draft(
     settings["batch_invariant"] = False  # a guess may depend on how it was made
     config = build(EngineConfig, settings | dict(options))
     if (path == target.path and has_own_head(path)) or is_head(path):
-        return _open_head(path, config, target)
+        return backends.of(path).open_head(path, config, target)
     copies = make_copy and config.requantize
     if copies and not known(path, config):  # no copy is made of what cannot draft
         _checked(open_model(path, config), path, target).close()
@@ -160,20 +160,8 @@ def load_first(
 
 def _try_tap(target: FileModel, head: Head) -> None:
     """Raise ConfigError if a target cannot give the states that a head reads."""
-    assert isinstance(target, HiddenStates)  # the head was opened for it
     target.tap(head.layers)
     target.tap(())
-
-
-def _open_head(path: Path, config: EngineConfig, target: FileModel) -> Head:
-    backend = backends.of(path)
-    assert isinstance(backend, HeadBackend)
-    if not isinstance(target, HiddenStates):
-        raise ConfigError(
-            f"{files.label(path)} is a head, which reads hidden states, and the engine of "
-            f"{files.label(target.path)} gives none; take a draft model"
-        )
-    return backend.open_head(path, config, target)
 
 
 def _checked(draft: FileModel, path: Path, target: FileModel) -> FileModel:

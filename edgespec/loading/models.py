@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import backends, hub
 from ..backends import files
-from ..backends.base import FileModel, HeadBackend
+from ..backends.base import FileModel
 from ..config import EngineConfig
 from ..device import set_priority
 from ..errors import ConfigError, EngineMissing, ModelError, ModelNotFound
@@ -46,8 +46,7 @@ def open_model(path: Path, config: EngineConfig) -> FileModel:
 
 def is_head(path: Path) -> bool:
     """Return True if a file is a trained head. Raises EngineMissing, ModelError and its kinds."""
-    backend = backends.of(path)
-    return isinstance(backend, HeadBackend) and backend.is_head(path)
+    return backends.of(path).is_head(path)
 
 
 def has_own_head(path: Path) -> bool:
@@ -56,7 +55,7 @@ def has_own_head(path: Path) -> bool:
     """
     backend = backends.of(path)
     try:
-        return isinstance(backend, HeadBackend) and backend.has_own_head(path)
+        return backend.has_own_head(path)
     except ModelError:
         return False
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FileModel, Head, HeadBackend
+from ..backends.base import FileHead, FileModel
 from ..config import EngineConfig
 from ..costs.curves import Curve
 from ..costs.measuring import READING
@@ -56,7 +56,7 @@ def check_draft(
         return
     assert draft is not None
     try:
-        if isinstance(draft, Head):
+        if isinstance(draft, FileHead):
             yield _check_head(draft)
         elif is_same(wanted, target.path):
             remedy = _smaller_draft(reference, files.size_of(target.path))
@@ -78,10 +78,9 @@ def _check_none(reference: Reference, path: Path, config: EngineConfig) -> Findi
     return Finding("ok", "draft", text, f"edgespec pull {known} may help" if known else "")
 
 
-def _check_head(head: Head) -> Finding:
+def _check_head(head: FileHead) -> Finding:
     """Return what a head is."""
     backend = backends.of(head.path)
-    assert isinstance(backend, HeadBackend)
     facts = backend.head_facts(head.path)
     words = in_words(facts)
     text = (

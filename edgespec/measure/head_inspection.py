@@ -6,7 +6,7 @@ import os
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FINAL, HeadBackend
+from ..backends.base import FINAL
 from ..backends.base import HeadFacts as HeadFacts
 from ..errors import ConfigError
 from ..loading.models import is_head, model_path
@@ -19,7 +19,7 @@ def inspect_head(reference: str | os.PathLike[str]) -> HeadFacts:
     """
     path = model_path(reference)
     backend = backends.of(path)
-    if not isinstance(backend, HeadBackend) or not is_head(path):
+    if not is_head(path):
         raise ConfigError(f"{files.label(path)} is a model and no trained head; use inspect()")
     return backend.head_facts(path)
 

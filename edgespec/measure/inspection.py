@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import backends, hub
 from ..backends import files
-from ..backends.base import HeadBackend, Vocabulary
+from ..backends.base import Vocabulary
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import EdgeSpecError, VocabularyMismatch
 from ..loading import companions
@@ -137,9 +137,8 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
 def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
     """Compare the sizes that a head was made for with those of a target."""
     backend, of_target = backends.of(path), backends.of(target_path)
-    assert isinstance(backend, HeadBackend)
     facts = backend.head_facts(path)
-    if isinstance(of_target, HeadBackend) and facts.fits(of_target.target_sizes(target_path)):
+    if facts.fits(of_target.target_sizes(target_path)):
         return DraftFit(name, True, f"a trained head ({facts.kind}) for a target of its sizes")
     return DraftFit(name, False, f"a trained head ({facts.kind}) for a target of other sizes")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import hub
 from ..advice import command
-from ..backends.base import FileModel, Threaded, share_on_gpu
+from ..backends.base import FileModel, share_on_gpu
 from ..config import EngineConfig
 from ..costs.measuring import WIDTHS, timed
 from ..device import available_memory, thread_counts
@@ -65,7 +65,7 @@ def check_model(
     try:
         yield _check_placement(target)
         yield from check_single_tokens(target)
-        if isinstance(target, Threaded):
+        if target.capabilities.threads:
             yield _check_threads(target, budget.part(_THREADS_S), tune, busy)
         finding, curve = check_profile(target, WIDTHS, budget, tune)
         yield check_verdict(curve)
@@ -141,7 +141,7 @@ def check_single_tokens(model: FileModel) -> Iterator[Finding]:
     )
 
 
-def _check_threads(model: Threaded, budget: Budget, tune: str, busy: bool) -> Finding:
+def _check_threads(model: FileModel, budget: Budget, tune: str, busy: bool) -> Finding:
     """Compare the present number of threads with those that `tune` tries, and name one only where
     `tune` would choose it. One that is far ahead is used from now on: what is measured next would
     take as many times as long with the others.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import files
-from ..backends.base import FileModel, Threaded
+from ..backends.base import FileModel
 from ..costs.measuring import timed
 from ..device import available_memory, thread_counts
 from ..errors import Aborted, ModelError
@@ -50,7 +50,7 @@ def search(
     """
     seconds, found = budget.left, []
     for setting, (width, share, aim) in _THREADS.items():
-        if setting not in fixed and isinstance(target, Threaded):
+        if setting not in fixed and target.capabilities.threads:
             progress(f"trying threads for {aim}")
             if busy:
                 width = min(width, BUSY_PROMPT_TOKENS)
@@ -82,7 +82,7 @@ def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any
 
 
 def _choose_threads(
-    model: Threaded, setting: str, width: int, budget: Budget, busy: bool
+    model: FileModel, setting: str, width: int, budget: Budget, busy: bool
 ) -> Choice:
     defaults = {name: getattr(model, name) for name in _THREADS}
     default, most = defaults[setting], model.config.max_cores

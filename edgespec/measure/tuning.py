@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import backends
 from ..backends import files
-from ..backends.base import FileModel, Threaded, ThreadLimited
+from ..backends.base import FileModel
 from ..cache.requantization import known
 from ..config import EngineConfig, build
 from ..costs.curves import Curve, joined
@@ -192,7 +192,7 @@ class _Tuner:
         threads follows those programs by itself, and is as it was when they have left.
         """
         follows = self._config.dynamic_threads and not self._config.batch_invariant
-        if not (self._strict and follows and isinstance(target, ThreadLimited)):
+        if not (self._strict and follows and target.thread_limit is not None):
             return {}
         return {name: chosen[name] for name in ("n_threads", "n_threads_batch") if name in chosen}
 
@@ -279,7 +279,7 @@ def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dic
 @contextlib.contextmanager
 def _threads_of(model: FileModel, options: Mapping[str, Any]) -> Iterator[None]:
     """Let a model use these numbers of threads meanwhile, if there are any."""
-    if not options or not isinstance(model, Threaded):
+    if not options or not model.capabilities.threads:
         yield
         return
     before = model.n_threads, model.n_threads_batch

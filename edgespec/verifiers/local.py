@@ -5,16 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import (
-    FINAL,
-    ExpectsDrafts,
-    Head,
-    HiddenStates,
-    Model,
-    Restricting,
-    Timed,
-    share_on_gpu,
-)
+from ..backends.base import FINAL, Head, Model, share_on_gpu
 from ..cache.token_cache import TokenCache
 from ..config import Acceptance, SamplingParams
 from ..errors import Aborted, ContextFull
@@ -53,7 +44,7 @@ class LocalVerifier:
     ) -> None:
         self._head = head
         self._is_tapped = self._reads_slower = False
-        self._is_on_gpu = share_on_gpu(getattr(model, "placement", {})) > 0
+        self._is_on_gpu = share_on_gpu(model.placement) > 0
         self._cache = TokenCache(model, head.features if head else None)
         self._model = model
         self._clock = clock
@@ -75,8 +66,7 @@ class LocalVerifier:
                 f"the prompt has {len(request.prompt)} tokens, the context {self.n_ctx}; "
                 "load the model with a larger n_ctx or shorten the prompt"
             )
-        if isinstance(self._model, Timed):
-            self._model.begin(request.left_s)
+        self._model.begin(request.left_s)
         self._request, self._path = request, None
         self._verification = Verification(
             request.params,
@@ -89,16 +79,13 @@ class LocalVerifier:
         self._context = list(request.prompt)
         self._cache.begin(request.owner)
         self._tap(request.params.may_draft)
-        if isinstance(self._model, Restricting):
-            self._model.restrict(self._n_wanted(request))
-        if isinstance(self._model, ExpectsDrafts):
-            self._model.expect_drafts(self._drafts and request.params.may_draft)
+        self._model.restrict(self._n_wanted(request))
+        self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
 
     def _tap(self, may_draft: bool) -> None:
         """Let the model give the hidden states that the head reads, where that is of use."""
         if self._head:
-            assert isinstance(self._model, HiddenStates)  # the head was opened for it
             stays = self._is_tapped and self._is_on_gpu  # where each switch takes long
             of_use = may_draft and (self._head.features.wanted or stays)
             if of_use != self._is_tapped:

@@ -16,9 +16,8 @@ from edgespec import (
     EngineMissing,
     ToyModel,
 )
-from edgespec.backends.base import GrowingModel, HiddenStates
 from edgespec.cache.token_cache import TokenCache
-from edgespec.costs.governed import governed
+from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files, libllama, mtp_files
@@ -99,7 +98,7 @@ def make(name, folder, head_folders, request):
     """Open a model of the contract."""
     if name.startswith("toy"):
         made = toy(truncate="cannot" not in name)
-        return governed(made, ThreadGovernor([], 1)) if "governed" in name else made
+        return GovernedModel(made, ThreadGovernor([], 1)) if "governed" in name else made
     if name == "llama.cpp":
         libllama.require()
         from edgespec.backends.llama_cpp import LlamaCppModel
@@ -128,8 +127,7 @@ def model(request, opened, monkeypatch):
     monkeypatch.setitem(noise, "logits", noise_of(request.param))
     yield found
     with contextlib.suppress(ConfigError):
-        if isinstance(found, HiddenStates):
-            found.tap(())
+        found.tap(())
     found.truncate(0)
 
 
@@ -341,7 +339,7 @@ def grown(model, *calls):
     """Return the path and the row of each node of a tree grown behind a text in several calls, each
     a list of parents.
     """
-    assert isinstance(model, GrowingModel)
+    assert model.capabilities.grows
     model.decode(TEXT)
     nodes, parents, rows = [], [], []
     for call in calls:

@@ -64,6 +64,7 @@ def target() -> SimpleNamespace:
     """Return what a head asks of its target."""
     return SimpleNamespace(
         hidden_size=files.HIDDEN, vocab_size=files.VOCAB, n_layer=files.TARGET_LAYERS,
+        cached_size=0,
         tokenizer="the target's",
     )  # fmt: skip
 

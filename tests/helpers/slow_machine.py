@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgespec import EngineConfig, ToyModel
+from edgespec.backends.base import FileModel
 from edgespec.errors import Aborted
 
 _STEP_S = 0.01  # an evaluation asks `abort` so often
@@ -33,7 +35,7 @@ class SlowMachine:
         return SlowModel(self, path, config)
 
 
-class SlowModel(ToyModel):
+class SlowModel(ToyModel, FileModel):
     """A model in a file on such a machine, with two threads unless the settings say another."""
 
     n_ctx_train = 0
@@ -43,7 +45,8 @@ class SlowModel(ToyModel):
         super().__init__([[0.5, 0.5], [0.5, 0.5]], n_ctx=256)
         self.machine, self.path, self.config = machine, path, config
         self.n_threads, self.n_threads_batch = config.threads(2)
-        self.placement: dict[str, str] = {}
+        self.capabilities = replace(self.capabilities, threads=True)
+        self.placement = {}
 
     def decode(self, tokens, n_logits=1, abort=None):
         """Append tokens when their time has passed. Raises Aborted."""
@@ -63,7 +66,3 @@ class SlowModel(ToyModel):
     def fingerprint(self) -> dict[str, Any]:
         """Return what its speed depends on."""
         return {"file": self.path.name, "threads": [self.n_threads, self.n_threads_batch]}
-
-    def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return nothing: there are no other settings."""
-        return {}

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import EngineConfig, ToyModel
+from edgespec.backends.base import FileHead
 from edgespec.backends.features import Features
 
 
-class ToyHead(ToyModel):
+class ToyHead(ToyModel, FileHead):
     """A head that knows what a table or a function says, and remembers what it has read.
 
     read: of each token in its cache, the hidden states that it went in with, None for none; the
@@ -57,9 +58,6 @@ class ToyHead(ToyModel):
         del self.read[self.n_past :]
 
     def fingerprint(self):
-        return {}
-
-    def switches(self):
         return {}
 
 

@@ -187,8 +187,8 @@ def test_costs_follow_the_governor_of_the_draft_model(drafts, draft, machine, mo
         made.append(original(*arguments))
         return made[-1]
 
-    original = connecting.governed
-    monkeypatch.setattr(connecting, "governed", governed)
+    original = connecting.GovernedModel
+    monkeypatch.setattr(connecting, "GovernedModel", governed)
     with (
         Server(served) as server,
         edgespec.connect(server.url, draft, speculative_config=DRAFT) as there,

@@ -20,7 +20,6 @@ from .library import can_requantize as can_requantize
 from .library import engine as engine
 from .library import features as features
 from .library import versions as versions
-from .metadata import check_file as check_file
 from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
 from .model import published_sampling as published_sampling

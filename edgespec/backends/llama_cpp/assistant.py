@@ -17,7 +17,7 @@ import numpy as np
 from ...config import EngineConfig
 from ...errors import DecodeError
 from ...types import Abort, Outputs
-from ..base import HiddenStates
+from ..base import FileModel
 from ..chunks import chunk_ends
 from .batch import Part
 from .context import Native
@@ -38,9 +38,7 @@ class LlamaCppAssistant(LlamaCppMtp):
 
     n_states = 1
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._lender = lender = cast(LlamaCppModel, target)  # as its file was checked for
         config = replace(
             lender.config,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError
 from ...types import Outputs
-from ..base import BatchItem
+from ..base import BatchedModel, BatchItem
 from ..chunks import check_slots
 from .batch import MOST_SEQUENCES, Batch, Part, RowViews
 from .branches import N_SEQUENCES, Branches
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MANY_ROWS = 64  # logits rows a call of several slots
 
 
-class LlamaCppBatchedModel:
+class LlamaCppBatchedModel(BatchedModel):
     """One cache with several slots under the `BatchedModel` contract.
 
     A common prefix is kept once, and a long slot may have the tokens that others do not use. What

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...config import EngineConfig
 from ...errors import Aborted, ContextFull
 from ...types import Abort, Outputs
-from ..base import HiddenStates
+from ..base import FileModel
 from ..chunks import chunk_ends
 from .batch import Batch, StateBatch
 from .context import MAX_ROWS
@@ -35,9 +35,7 @@ class LlamaCppDFlash(LlamaCppHead):
     p - start + 1 in the cache. A node gets the block's row for its depth, whatever is before it.
     """
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._size, self._mask = file.block, file.mask
         self.max_depth = file.block - 1
         self._joined = len(file.layers) * target.hidden_size

@@ -13,7 +13,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...errors import Aborted, DecodeError
 from ...types import Abort
-from ..base import HiddenStates
+from ..base import FileModel
 from ..features import States
 from .batch import StateBatch
 from .context import MAX_ROWS
@@ -25,9 +25,7 @@ from .library import lib
 class LlamaCppEagle(FedBackHead):
     """A GGUF of an EAGLE-3 head under the `Head` contract."""
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._fused = len(file.layers) * target.hidden_size
         super().__init__(path, config, target, file)
 

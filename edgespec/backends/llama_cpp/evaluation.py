@@ -12,7 +12,7 @@ from typing import Any
 from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort
-from ..base import Capabilities, share_on_gpu
+from ..base import Capabilities, FileModel, share_on_gpu
 from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .branches import N_SEQUENCES, Branches
@@ -24,13 +24,16 @@ from .library import lib
 from .tokenizer import LlamaCppTokenizer
 
 
-class TextInContext:
+class TextInContext(FileModel):
     """A native context with one text and a tree behind it, as models and heads have: evaluations,
     their failures, threads.
     """
 
     path: Path
     config: EngineConfig
+    placement: dict[str, str]
+    thread_limit: int
+    n_past: int = 0
     _batch: Batch
     _rows: RowViews
 
@@ -47,7 +50,9 @@ class TextInContext:
         self.n_threads_batch: int = lib.llama_n_threads_batch(context)
         self.placement = placement(native.log)
         self.thread_limit = 0
-        self.capabilities: Capabilities = Capabilities(MAX_ROWS, 0, truncate=self._can_truncate())
+        self.capabilities: Capabilities = Capabilities(
+            MAX_ROWS, 0, truncate=self._can_truncate(), grows=True, threads=True
+        )
         self.n_past = 0
         self._n_nodes = 0  # of a tree that waits for `keep`
         self._use(context)

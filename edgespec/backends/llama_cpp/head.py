@@ -14,7 +14,7 @@ import numpy as np
 
 from ...config import EngineConfig
 from ...types import Abort, Outputs
-from ..base import HiddenStates
+from ..base import FileHead, FileModel
 from ..chunks import chunk_ends
 from ..features import Features, States
 from ..levels import decode_by_levels
@@ -29,7 +29,7 @@ from .model import LlamaCppModel
 from .weights import load_weights
 
 
-class LlamaCppHead(TextInContext):
+class LlamaCppHead(TextInContext, FileHead):
     """A head under the `Head` contract: what is the same for all kinds.
 
     It may use weights of its target: close it before the target. Its cache holds a token for every
@@ -38,9 +38,7 @@ class LlamaCppHead(TextInContext):
 
     max_depth = n_states = 0
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self.path = Path(path)
         self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
         self.kind, self.layers = file.kind, file.layers
@@ -48,18 +46,6 @@ class LlamaCppHead(TextInContext):
         self.features = Features(shape=(len(file.layers), target.hidden_size))
         self.start = 0
         self._take(self._open(file))
-
-    def grow(
-        self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
-    ) -> Outputs:
-        """Append nodes; float32 [len(tokens), vocab_size]."""
-        raise NotImplementedError
-
-    def decode(
-        self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
-    ) -> Outputs:
-        """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
-        raise NotImplementedError
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -76,14 +62,6 @@ class LlamaCppHead(TextInContext):
     def checkpoint(self) -> int:
         """Return n_past, all that is needed where the cache can be cut."""
         return self.n_past - self._n_nodes
-
-    def restore(self, state: int) -> None:
-        """Return to a checkpoint."""
-        self.truncate(state)
-
-    def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return nothing: a head has no settings that are worth measuring."""
-        return {}
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the speed depends on, with the kind: a head may be in its target's file."""
@@ -122,9 +100,7 @@ class FedBackHead(LlamaCppHead):
     width: of the states that go in, those of `_outputs`.
     """
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._width = file.width
         self._own: States = np.empty((0, file.width), np.float32)  # of the root, then of the nodes
         super().__init__(path, config, target, file)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ..base import FINAL, HiddenStates
+from ..base import FINAL, FileModel
 from .context import MAX_ROWS
 from .damage import check
 from .metadata import Header
@@ -52,7 +52,7 @@ class HeadFile:
     mask: int = 0
 
 
-def fitting(path: Path, target: HiddenStates) -> HeadFile:
+def fitting(path: Path, target: FileModel) -> HeadFile:
     """Return what a file says of a head. Raises ModelError and its kinds, ConfigError where the
     head was made for another target.
     """
@@ -70,7 +70,7 @@ def fitting(path: Path, target: HiddenStates) -> HeadFile:
 
 
 class _Check:
-    def __init__(self, header: Header, kind: str, target: HiddenStates) -> None:
+    def __init__(self, header: Header, kind: str, target: FileModel) -> None:
         self._header, self._kind, self._target = header, kind, target
         self._width = self._number("embedding_length")
 

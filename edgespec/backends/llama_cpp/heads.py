@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...config import EngineConfig
 from ...errors import ConfigError
-from ..base import HiddenStates
+from ..base import FileModel
 from .assistant import LlamaCppAssistant
 from .declarations import CHAINS, HEADS, missing
 from .dflash import LlamaCppDFlash
@@ -21,7 +21,7 @@ _CLASSES: dict[str, type[LlamaCppHead]] = {
 }  # fmt: skip
 
 
-def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> LlamaCppHead:
+def open_head(path: Path, config: EngineConfig, target: FileModel) -> LlamaCppHead:
     """Load a head for a target, from a file of its own or, where `path` is the target's, from that.
     Raises ModelError and its kinds; ConfigError where they do not fit, or where the library
     evaluates no heads.

@@ -24,7 +24,7 @@ from ..base import FINAL
 from ..features import States
 from .abort import AbortableDecode
 from .batch import Batch, Part, RowViews
-from .context import LEAST_N_CTX, MAX_ROWS, ROLLBACK, copy_text, new_context
+from .context import LEAST_N_CTX, MAX_ROWS, ROLLBACK, Native, copy_text, new_context
 from .declarations import LAYER_INPUTS, ROLLING_BACK, WATCHING, EvalCallback, missing
 from .evaluation import TextInContext
 from .inspection import inspect_metadata
@@ -64,7 +64,7 @@ def gives_states(call: _Call) -> _Call:
 class Taps:
     """The hidden states of some layers, collected over the evaluations of one call.
 
-    layers: as in `HiddenStates.tap`. of_outputs: only tokens whose logits are wanted have them all.
+    layers: as in `Model.tap`. of_outputs: only tokens whose logits are wanted have them all.
     watch: the callback that the context has to be made with, if it needs one.
     """
 
@@ -232,18 +232,13 @@ class Tappable(TextInContext):
 
     _taps: Taps | None = None
 
-    @property
-    def hidden_size(self) -> int:
-        """Numbers of a hidden state."""
-        return lib.llama_model_n_embd(self.native.model)  # type: ignore[no-any-return]
-
-    @property
-    def n_layer(self) -> int:
-        """Number of layers."""
-        return lib.llama_model_n_layer(self.native.model)  # type: ignore[no-any-return]
+    def _take(self, native: Native) -> None:
+        self.hidden_size = lib.llama_model_n_embd(native.model)
+        self.n_layer = lib.llama_model_n_layer(native.model)
+        super()._take(native)
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let each evaluation give the hidden states of these layers, as `HiddenStates.tap`.
+        """Let each evaluation give the hidden states of these layers, as `Model.tap`.
 
         FINAL and the number of layers make the engine compute the logits of every token, in pieces
         of `max_rows`, unless it is what MTP layers read. While states are given, recurrent ones

@@ -73,7 +73,7 @@ def _number(text: str) -> int | float | str:
 
 
 class LlamaCppModel(Tappable):
-    """A GGUF under the `Model` contract, with `HiddenStates`.
+    """A GGUF under the `Model` contract.
 
     placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
     config: as it runs; batch_invariant decides some settings. So many rows as stay equal to the

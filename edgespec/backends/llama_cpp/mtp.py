@@ -18,7 +18,7 @@ import numpy as np
 from ...config import EngineConfig
 from ...sampling.trees import path_to
 from ...types import Abort, Outputs
-from ..base import HiddenStates
+from ..base import FileModel
 from ..chunks import chunk_ends
 from ..features import States
 from .batch import Part
@@ -70,9 +70,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
     _tokens: list[int]  # of the nodes
     _parents: list[int]
 
-    def __init__(
-        self, path: Path, config: EngineConfig, target: HiddenStates, file: HeadFile
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self.max_depth = file.n_mtp
         self._forget_nodes()
         super().__init__(path, config, target, file)

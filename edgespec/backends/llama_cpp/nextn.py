@@ -54,7 +54,7 @@ _EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnor
 @dataclass(frozen=True, slots=True)
 class MtpLayers:
     """The MTP layers of a file. n: how many. n_layer: layers of the model before them. reads: the
-    layer of the target whose states they read, as in `HiddenStates.tap`. alone: the model itself is
+    layer of the target whose states they read, as in `Model.tap`. alone: the model itself is
     in another file. lacks: weights that are missing.
     """
 

@@ -28,7 +28,7 @@ class Graph:
 
     inputs: name → type of all but the past. mask: the input that says for every token which
     others it sees, [1, 1, n, total], added to scores; "" where there is none. optional: those of
-    `inputs` that chains of tokens do without. hidden: by layer (see `HiddenStates.tap`), the output
+    `inputs` that chains of tokens do without. hidden: by layer (see `Model.tap`), the output
     that gives its hidden states, and their type. hidden_size: their width, 0 if nothing says it.
     keep_shape: of the number of rows that are wanted: newer exports take a scalar.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from ...config import EngineConfig
 from ...device import fast_cores
 from ...errors import ContextFull, ModelError
 from ...types import Abort, Ids, Outputs
-from ..base import CachedStates, Capabilities, HiddenStates, Tokenizer
+from ..base import Capabilities, FileHead, FileModel, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
@@ -34,12 +34,12 @@ _STEPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def open_head(path: Path, config: EngineConfig, target: HiddenStates) -> OnnxHead:
+def open_head(path: Path, config: EngineConfig, target: FileModel) -> OnnxHead:
     """Load a head for a target, which may run on another engine. Raises as `OnnxHead`."""
     return OnnxHead(path, config, target)
 
 
-class OnnxHead:
+class OnnxHead(FileHead):
     """A trained draft in a folder that `edgespec convert --head` wrote.
 
     path: the folder, or a graph in it. target: the model that it drafts for. See `Head` for the
@@ -48,7 +48,7 @@ class OnnxHead:
     Raises ModelNotFound, ModelError and its kinds; ConfigError for another target.
     """
 
-    def __init__(self, path: Path, config: EngineConfig, target: HiddenStates) -> None:
+    def __init__(self, path: Path, config: EngineConfig, target: FileModel) -> None:
         check_packages()
         folder = folder_of(path)
         note = read_note(folder)
@@ -59,7 +59,7 @@ class OnnxHead:
         self.max_depth, self.n_ctx_train = note.max_depth, note.n_ctx_train
         self.vocab_size = note.vocab_size
         self.n_threads = self.n_threads_batch = config.threads(fast_cores())[0]
-        self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1)
+        self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1, grows=True)
         self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
         if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:
             raise ModelError(
@@ -84,10 +84,9 @@ class OnnxHead:
         return self._n_read + len(self._depths)
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
         """The target's own: a head has its vocabulary."""
-        found: Tokenizer = self._target.tokenizer  # type: ignore[attr-defined]
-        return found
+        return self._target.tokenizer
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
@@ -138,14 +137,6 @@ class OnnxHead:
         self._end_tree()
         if n_past < self._n_read:
             self._n_read, self._has_root = n_past, False
-
-    def checkpoint(self) -> int:
-        """Return the length: what is behind it can be dropped."""
-        return self.n_past
-
-    def restore(self, state: int) -> None:
-        """Return to a checkpoint."""
-        self.truncate(state)
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""
@@ -217,10 +208,10 @@ class OnnxHead:
         return partial(self._run, abort=abort, n_past=self.n_past)
 
 
-def _features(note: Note, target: HiddenStates) -> Features:
+def _features(note: Note, target: FileModel) -> Features:
     """Return the features of a head: what the target gives with every evaluation, or its cache."""
     if note.cached_size:
-        return CachedFeatures(cast(CachedStates, target))
+        return CachedFeatures(target)
     return Features(shape=(len(note.layers), note.hidden_size))
 
 

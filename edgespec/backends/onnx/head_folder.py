@@ -13,7 +13,7 @@ from ...errors import ConfigError, ModelError, ModelNotFound
 from ...kept_files import one_line
 from ...schema import convert
 from ...types import Ids
-from ..base import FINAL, HiddenStates
+from ..base import FINAL, FileModel
 from ..files import HEAD as NOTE
 from ..files import read_bytes
 from .companions import read
@@ -101,7 +101,7 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
     return np.ascontiguousarray(found)
 
 
-def check_target(folder: Path, note: Note, target: HiddenStates) -> None:
+def check_target(folder: Path, note: Note, target: FileModel) -> None:
     """Raise ConfigError if a head was made for a target of other sizes, or reads a cache that this
     one does not lend.
     """
@@ -116,7 +116,7 @@ def check_target(folder: Path, note: Note, target: HiddenStates) -> None:
                 f"{folder} was made for another target: for one with {wanted} {thing}, and this "
                 f"one has {found}; convert the head for this target"
             )
-    found = getattr(target, "cached_size", 0)
+    found = target.cached_size
     if note.cached_size and not found:
         raise ConfigError(
             f"{folder} reads the keys and values of its target, and only ONNX models lend theirs; "

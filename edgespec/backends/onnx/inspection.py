@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...config import EngineConfig
+from ...errors import ModelError
 from .companions import n_ctx_train, read
 from .graph import Graph
 from .model import OnnxModel
@@ -36,6 +37,21 @@ def inspect_metadata(path: Path) -> dict[str, str]:
         } | {f"engine.{name}": value for name, value in model.placement.items()}
     finally:
         model.close()
+
+
+def can_requantize() -> bool:
+    """Return False: a graph is converted again from its checkpoint, in any precision."""
+    return False
+
+
+def requantizable(path: Path) -> bool:
+    """Return False, as `can_requantize`."""
+    return False
+
+
+def requantize(path: Path, target: Path) -> None:
+    """Raise ModelError, as `can_requantize` says."""
+    raise ModelError(f"{path} is not written in other formats; convert its checkpoint again")
 
 
 def _precision(path: Path, graph: Graph) -> str:

@@ -16,7 +16,7 @@ from ...config import EngineConfig
 from ...device import fast_cores
 from ...errors import OutOfMemory
 from ...types import Abort, Outputs
-from ..base import Capabilities
+from ..base import Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..separate import SeparateModels
 from .abort import AbortableRun
@@ -46,7 +46,7 @@ def published_sampling(model: OnnxModel) -> dict[str, Any]:
     return read(model.path.parent, "generation_config.json")
 
 
-class OnnxModel:
+class OnnxModel(FileModel):
     """An ONNX decoder under the `Model` contract.
 
     path: an .onnx file, its tokenizer.json beside it or above a folder onnx/. The graph has the
@@ -178,14 +178,6 @@ class OnnxModel:
         if n_past < self._n_past:
             self._cache.truncate(n_past)
             self._n_past = n_past
-
-    def checkpoint(self) -> int:
-        """Return the length: what is behind it can be dropped."""
-        return self.n_past
-
-    def restore(self, state: int) -> None:
-        """Return to a checkpoint."""
-        self.truncate(state)
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the threads: the session is made for a number of them."""

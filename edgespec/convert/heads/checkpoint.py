@@ -116,7 +116,7 @@ class HeadCheckpoint:
         return self.weights[name].array().astype(np.float32, copy=False)
 
     def layers(self, n_layer: int) -> list[tuple[int, ...]]:
-        """Return the inputs of which layers of a target it reads, as `HiddenStates.tap` counts
+        """Return the inputs of which layers of a target it reads, as `Model.tap` counts
         them; both readings, the likelier first, where the ids may be of inputs or of outputs.
         """
         if self.kind == "moa":

@@ -78,7 +78,7 @@ def convert_head(
     has none of its own. out: a folder that is not there yet; by default beside pulled models.
     precision: of the matrices; int8 guesses as well as fp32 and takes a third of its time
     (`benchmarks/head_precision.py`, `head_costs.py`). layers: whose inputs it reads
-    (`HiddenStates.tap`); by default as the checkpoint says, and where that may mean two things,
+    (`Model.tap`); by default as the checkpoint says, and where that may mean two things,
     those with which it guesses more of the target's tokens. python: an interpreter that has onnx,
     and gguf for a GGUF; by default this one if it has, else one in an environment that is made for
     them, where not `offline`.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import backends
-from ...backends.base import Head, HeadBackend, HiddenStates, TargetSizes
+from ...backends.base import Head, Model, TargetSizes
 from ...backends.features import Features, States
 from ...backends.files import has_folder
 from ...config import EngineConfig
@@ -47,7 +47,6 @@ def target_sizes(path: Path) -> TargetSizes:
 def check_runs(folder: Path, sizes: TargetSizes) -> None:
     """Raise ConversionError if the head in a folder does not give finite rows for a few tokens."""
     engine = backends.get("onnx")
-    assert isinstance(engine, HeadBackend)
     config = EngineConfig(n_ctx=64, provider="cpu")
     head: Any = engine.open_head(folder, config, sizes)  # type: ignore[arg-type]
     with contextlib.closing(head):
@@ -84,18 +83,15 @@ def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
     Raises ConfigError for a target that gives no states.
     """
     engine = backends.get("onnx")
-    assert isinstance(engine, HeadBackend)
     config = EngineConfig(n_ctx=512)
     with contextlib.closing(open_model(model, config)) as target:
-        if not isinstance(target, HiddenStates):
-            raise ConfigError(f"{model.name} gives no hidden states")
         prompt = target.tokenizer.encode(_PROMPT)
         with contextlib.closing(engine.open_head(folder, config, target)) as head:
             return agreements(head, target, candidates, prompt)
 
 
 def agreements(
-    head: Head, target: HiddenStates, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
+    head: Head, target: Model, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
 ) -> list[float]:
     """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target behind a
     prompt that a head guesses from their states. The first of them is given.
@@ -117,7 +113,7 @@ def agreements(
 
 
 def _greedy(
-    target: HiddenStates, layers: Sequence[int], prompt: Sequence[int]
+    target: Model, layers: Sequence[int], prompt: Sequence[int]
 ) -> tuple[list[int], States]:
     """Return N_TOKENS tokens that a target writes, and the states of these layers of the prompt and
     of all tokens but the last, [n, n_layers, hidden_size].

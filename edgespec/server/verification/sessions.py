@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
-from ...backends.base import Batchable, BatchedModel, Tokenizer
+from ...backends.base import BatchedModel, FileModel, Tokenizer
 from ...costs.governed import GovernedSlots
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
@@ -223,7 +223,7 @@ def serving(
     a target that cannot keep several sequences, and OutOfMemory.
     """
     target = engine.target
-    if not isinstance(target, Batchable):
+    if not isinstance(target, FileModel):
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
     model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
     if governor := governor_of(target, [model], stoppable=False):

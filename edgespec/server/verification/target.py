@@ -48,7 +48,7 @@ class ServedTarget:
         self.vocab_size = model.vocab_size
         self.n_ctx = model.n_ctx
         self.max_draft = model.max_draft_rows - 1
-        self.max_leaves: int = getattr(model, "max_leaves", 1)
+        self.max_leaves = model.max_leaves
         self._tokenizer = tokenizer
         self._costs = costs
         self._constraints = constraints or Constraints(tokenizer)

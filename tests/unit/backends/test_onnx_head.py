@@ -11,7 +11,7 @@ from edgespec import (
     DecodeError,
     EngineMissing,
 )
-from edgespec.backends.base import Head, HeadBackend
+from edgespec.backends.base import Head
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files as files
 from tests.helpers import mtp_files
@@ -78,7 +78,6 @@ def eagle3(tmp_path):
 
 def test_contracts(opened):
     assert isinstance(opened.head, Head)
-    assert isinstance(backend, HeadBackend)
     assert opened.head.kind == opened.made.kind
     assert opened.head.tokenizer == "the target's"
     taps = opened.made.kind in ("eagle3", "dflash")

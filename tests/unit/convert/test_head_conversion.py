@@ -16,7 +16,7 @@ from edgespec import (
     TruncatedModel,
     UnknownArchitecture,
 )
-from edgespec.backends.base import Capabilities
+from edgespec.backends.base import Capabilities, Model
 from edgespec.convert import tools
 from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
@@ -301,15 +301,15 @@ def test_layers_for_multi_token_prediction_are_no_layers_of_the_target(tmp_path)
     assert fitting.target_sizes(path).n_layer == 8
 
 
-class Counting:
+class Counting(Model):
     """A target that says the next number, whose layers' states are their own numbers."""
 
     vocab_size, hidden_size, n_layer, n_ctx = files.VOCAB, files.HIDDEN, files.TARGET_LAYERS, 512
     capabilities = Capabilities(32, 64, hidden_states=True)
-    closed = False
+    n_past, closed = 0, False
 
     def __init__(self):
-        self.tokenizer, self.layers, self.n_past = self, (), 0
+        self.tokenizer, self.layers = self, ()
 
     def encode(self, text):
         return [3, 4, 5]
@@ -319,12 +319,6 @@ class Counting:
 
     def truncate(self, n_past):
         self.n_past = min(self.n_past, n_past)
-
-    def checkpoint(self):
-        return self.n_past
-
-    def restore(self, state):
-        self.truncate(state)
 
     def decode(self, tokens, n_logits=1, abort=None):
         self.n_past += len(tokens)

@@ -8,7 +8,7 @@ import pytest
 from edgespec import Aborted, ToyModel
 from edgespec.backends import base
 from edgespec.backends.base import BatchItem
-from edgespec.costs.governed import GovernedModel, GovernedSlots, governed
+from edgespec.costs.governed import GovernedModel, GovernedSlots
 from edgespec.costs.threads import ThreadGovernor
 from tests.helpers.neighbours import Limitable, Machine
 
@@ -195,7 +195,7 @@ class Chains(ToyModel):
 
 def test_what_a_model_can_do_it_can_do_governed():
     model = Special()
-    decorated = governed(model, ThreadGovernor([], 1))
+    decorated = GovernedModel(model, ThreadGovernor([], 1))
     decorated.restrict(5)
     decorated.expect_drafts(True)
     decorated.tap((1, 2))
@@ -214,7 +214,7 @@ def test_what_a_model_can_do_it_can_do_governed():
 
 
 def test_what_a_model_cannot_do_is_left_out():
-    decorated = governed(Chains(np.full((9, 9), 1 / 9)), ThreadGovernor([], 1))
+    decorated = GovernedModel(Chains(np.full((9, 9), 1 / 9)), ThreadGovernor([], 1))
     decorated.restrict(5)
     decorated.expect_drafts(True)
     assert decorated.placement == {}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec import Aborted, ToyModel
-from edgespec.backends.base import Capabilities
+from edgespec.backends.base import Capabilities, Model
 from edgespec.backends.features import Features
 from edgespec.costs import profiles
 from edgespec.costs.curves import Curve, least
@@ -35,15 +35,15 @@ FINGERPRINT = {"device": "x", "file": ["m.gguf", 12], "settings": {"n_ctx": 512,
 CURVE = Curve((64, 256), (1, 4), ((0.1, 0.25), (0.2, 1 / 3)))
 
 
-class Timed:
+class Timed(Model):
     """A model whose evaluations take t(width, n_past, how many there were) seconds."""
 
-    vocab_size = 100
+    vocab_size, n_past = 100, 0
 
     def __init__(self, seconds, n_ctx=4096, max_rows=32, max_batch=512):
         self.seconds, self.n_ctx = seconds, n_ctx
         self.capabilities = Capabilities(max_rows, max_batch)
-        self.now, self.n_past, self.calls = 0.0, 0, []
+        self.now, self.calls = 0.0, []
 
     def clock(self):
         return self.now

@@ -17,7 +17,7 @@ from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.errors import ConfigError, ModelError
 from edgespec.hub import catalogue
-from edgespec.loading import companions, drafts
+from edgespec.loading import companions
 from edgespec.loading.companions import ENOUGH, FORGOTTEN_S, Companion, ranked
 from tests.helpers import gguf_files, libllama, tiny_gemma4, tiny_heads, tiny_models
 from tests.helpers.catalogue import HEADS, TOML
@@ -241,7 +241,7 @@ def test_none_is_taken_where_none_opens(target, pair, best, monkeypatch, caplog)
     def refuse(path, *_):
         raise ConfigError(f"{path.name} reads what nobody gives")
 
-    monkeypatch.setattr(drafts, "_open_head", refuse)
+    monkeypatch.setattr("edgespec.backends.llama_cpp.open_head", refuse)
     with edgespec.load(target, n_ctx=256) as engine:
         assert engine.describe()["draft"] is None
     assert caplog.text.count("reads what nobody gives") == 2
