@@ -204,13 +204,12 @@ def _is_head(reference: str) -> bool:
 def _show_head(reference: str, as_json: bool) -> None:
     import edgespec
     from edgespec.loading.models import model_path
-    from edgespec.measure.head_inspection import in_words
 
     path, facts = model_path(reference), edgespec.inspect_head(reference)
     if as_json:
         say_json({"path": str(path)} | asdict(facts))
         return
-    shown = {"file": str(path), "name": facts.source} | in_words(facts)
+    shown = {"file": str(path), "name": facts.source} | facts.in_words()
     shown |= {"size": f"{size(facts.size)}, of which a guess reads {size(facts.read_size)}"}
     shown |= {"context": f"{facts.n_ctx_train} tokens in training"} if facts.n_ctx_train else {}
     for label, value in shown.items():

@@ -18,9 +18,8 @@ from ..config import EngineConfig
 from ..errors import ConfigError
 from ..types import Abort, Outputs
 from .features import Features
-
-FINAL = -1
-"""In place of a layer's number: the final hidden states, after the last norm."""
+from .heads import FINAL as FINAL
+from .heads import KINDS, HeadFacts, Kind, TargetSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,11 @@ class Model(ABC):
     @abstractmethod
     def n_past(self) -> int:
         """Number of tokens that the cache holds."""
+
+    @property
+    def sizes(self) -> TargetSizes:
+        """The sizes that a head has to fit."""
+        return TargetSizes(self.hidden_size, self.vocab_size, self.n_layer, self.cached_size)
 
     @abstractmethod
     def decode(
@@ -287,20 +291,29 @@ class Head(Model):
     that the target has evaluated. `grow` guesses on: its nodes go in with the head's own states,
     and never stay; `keep` takes an empty path only, and leaves the tokens that `decode` read.
 
-    kind: "eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash" or "moa". layers: of the
-    target, whose hidden states it reads; none where it reads keys and values (`Model.cached`) in
-    their place. max_depth: most tokens on a path that it guesses, 0 for any number. features: where
-    the hidden states are found, by position in the text. n_states: it reads those of so many latest
-    tokens; 0: of all tokens that it has not read. start: position of its cache's first token in the
-    text; set where the cache is empty.
+    kind: one of `heads.KINDS`. layers: of the target, whose hidden states it reads; none where it
+    reads keys and values (`Model.cached`) in their place. max_depth: most tokens on a path that it
+    guesses, 0 for any number. features: where the hidden states are found, by position in the text.
+    n_states: it reads those of so many latest tokens; 0: of all tokens that it has not read. start:
+    position of its cache's first token in the text; set where the cache is empty.
     """
 
-    kind: str
+    kind: Kind
     layers: tuple[int, ...]
     max_depth: int
     features: Features
     n_states: int
     start: int
+
+    @property
+    def one_pass(self) -> bool:
+        """True if one evaluation guesses all tokens of a path."""
+        return KINDS[self.kind].one_pass
+
+    @property
+    def reads_first_token(self) -> bool:
+        """True if it reads a text's first token, before which there is no state."""
+        return KINDS[self.kind].reads_first_token
 
 
 class FileHead(FileModel, Head):
@@ -376,53 +389,6 @@ class BatchedModel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the caches. The weights stay with the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSizes:
-    """The sizes of a target, as `Model` has them: all that checks ask of one. In what a file says
-    of itself, 0 is one that it does not say. cached_size: 0 for a target that does not lend its
-    cache. n_cached: no tokens.
-    """
-
-    hidden_size: int
-    vocab_size: int
-    n_layer: int
-    cached_size: int = 0
-
-    @property
-    def n_cached(self) -> int:
-        """Return 0: nothing was evaluated."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class HeadFacts:
-    """The description of a head in its files; nothing of its weights is read.
-
-    kind, layers, max_depth: as in `Head`. sizes: of the targets that it was made for. target: the
-    name of the one that it was converted for, "" where none is noted. n_drafted: tokens that it can
-    guess. precision: of its matrices. size: bytes on disk. read_size: those that a guess reads,
-    about: of embeddings only a row is looked up.
-    """
-
-    kind: str
-    layers: tuple[int, ...]
-    sizes: TargetSizes
-    n_drafted: int
-    size: int
-    read_size: int
-    max_depth: int = 0
-    n_ctx_train: int = 0
-    precision: str = "unknown"
-    license: str = "unknown"
-    source: str = ""
-    target: str = ""
-
-    def fits(self, target: TargetSizes) -> bool:
-        """Return False if a size is another one than the target's."""
-        pairs = [(getattr(self.sizes, f), getattr(target, f)) for f in TargetSizes.__slots__]
-        return all(ours == theirs for ours, theirs in pairs if ours and theirs)
 
 
 class Backend(Protocol):

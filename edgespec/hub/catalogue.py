@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from ..backends.files import has_folder
+from ..backends.heads import Kind
 from ..config import SamplingParams, did_you_mean
 from ..errors import ConfigError, ModelNotFound
 from ..sampling.defaults import SETTINGS
@@ -28,7 +29,6 @@ WORK_SPACE = 300_000_000
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 Use = Literal["chat", "code", "reasoning", "draft", "base"]
-HeadKind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash"]
 
 
 class HubSource(
@@ -89,7 +89,7 @@ class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     converted for its target. licence: as its card names it, "" where only the card tells.
     """
 
-    kind: HeadKind
+    kind: Kind
     repo: _Text
     file: str = ""
     revision: str = "main"

@@ -16,7 +16,7 @@ from typing import Literal
 
 from .. import backends, hub, kept_files
 from ..backends import files
-from ..backends.base import HeadFacts
+from ..backends.heads import HeadFacts
 from ..config import EngineConfig
 from ..costs.profiles import Entry, keep, kept
 from ..decoding.kept import draft_gain
@@ -213,8 +213,8 @@ def _fitting(path: Path, target: Path) -> Companion | None:
     backend = backends.of(target)
     if facts is None:
         return None
-    if not facts.fits(backend.target_sizes(target)):
-        logger.info("%s is not drafted with: it was made for a target of other sizes", path)
+    if why := facts.misfit(backend.target_sizes(target)):
+        logger.info("%s is not drafted with: it %s", path, why)
         return None
     return Companion(path, "mtp" if facts.kind == "mtp" else "head", facts.read_size)
 

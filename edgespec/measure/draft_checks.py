@@ -20,7 +20,6 @@ from ..loading.models import Reference, is_head, model_path
 from .budget import Budget
 from .findings import Finding
 from .gains import LIKELY, SHORT_CACHE, break_even, conditions
-from .head_inspection import in_words
 from .inspection import fitting_drafts
 from .profile_checks import check_profile
 
@@ -82,7 +81,7 @@ def _check_head(head: FileHead) -> Finding:
     """Return what a head is."""
     backend = backends.of(head.path)
     facts = backend.head_facts(head.path)
-    words = in_words(facts)
+    words = facts.in_words()
     text = (
         f"{files.label(head.path)}, {words['kind']}, {words['precision']}, "
         f"{facts.size / 1e6:.0f} MB, licence {words['licence']}; made for {words['target']}; reads "

@@ -138,9 +138,9 @@ def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
     """Compare the sizes that a head was made for with those of a target."""
     backend, of_target = backends.of(path), backends.of(target_path)
     facts = backend.head_facts(path)
-    if facts.fits(of_target.target_sizes(target_path)):
-        return DraftFit(name, True, f"a trained head ({facts.kind}) for a target of its sizes")
-    return DraftFit(name, False, f"a trained head ({facts.kind}) for a target of other sizes")
+    why = facts.misfit(of_target.target_sizes(target_path))
+    sizes = "other sizes" if why else "its sizes"
+    return DraftFit(name, not why, f"a trained head ({facts.kind}) for a target of {sizes}")
 
 
 def _fit(name: str, path: Path, target_path: Path, target: Vocabulary) -> DraftFit:

@@ -6,11 +6,11 @@ import json
 import runpy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from edgespec import ToyModel
 from edgespec.convert import tools
 from edgespec.convert.heads.conversion import convert_head
 from tests.helpers import gguf_files, heads
@@ -60,13 +60,12 @@ def converted(tmp_path: Path, made: files.Made, target: Path | None = None, **op
         return convert_head(source, target, tmp_path / "head", **options).path
 
 
-def target() -> SimpleNamespace:
+def target() -> ToyModel:
     """Return what a head asks of its target."""
-    return SimpleNamespace(
-        hidden_size=files.HIDDEN, vocab_size=files.VOCAB, n_layer=files.TARGET_LAYERS,
-        cached_size=0,
-        tokenizer="the target's",
-    )  # fmt: skip
+    found = ToyModel(lambda _: (), vocab_size=files.VOCAB)
+    found.hidden_size, found.n_layer = files.HIDDEN, files.TARGET_LAYERS
+    found.tokenizer = "the target's"
+    return found
 
 
 def states(n: int, n_layers: int, seed=7) -> np.ndarray:

@@ -9,7 +9,7 @@ import textwrap
 
 import numpy as np
 
-from edgespec import EngineConfig
+from edgespec import EngineConfig, ToyModel
 from edgespec.backends.features import Features
 
 from . import libllama, tiny_models
@@ -27,12 +27,13 @@ CONFIG = EngineConfig(**SETTINGS, flash_attn="on")
 EXACT = EngineConfig(**SETTINGS, flash_attn="off", type_k="f32", type_v="f32")
 
 
-class OtherEngine:
+class OtherEngine(ToyModel):
     """What a head needs to know of a target that another engine evaluates."""
 
-    hidden_size, n_layer, vocab_size = tiny_models.WIDTH, tiny_models.N_LAYER, len(TOKENS)
+    hidden_size, n_layer = tiny_models.WIDTH, tiny_models.N_LAYER
 
     def __init__(self, **changed):
+        super().__init__(lambda _: (), vocab_size=len(TOKENS))
         vars(self).update(changed)
 
 

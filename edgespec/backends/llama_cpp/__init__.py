@@ -9,8 +9,8 @@ from .devices import ignores_gpu_layers as ignores_gpu_layers
 from .devices import unused_gpu as unused_gpu
 from .head import LlamaCppHead as LlamaCppHead
 from .head_facts import head_facts as head_facts
+from .head_facts import is_head as is_head
 from .head_facts import target_sizes as target_sizes
-from .head_files import is_head as is_head
 from .heads import open_head as open_head
 from .inspection import entries as entries
 from .inspection import identity as identity

@@ -36,9 +36,8 @@ class LlamaCppDFlash(LlamaCppHead):
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
-        self._size, self._mask = file.block, file.mask
-        self.max_depth = file.block - 1
-        self._joined = len(file.layers) * target.hidden_size
+        self._size, self._mask = file.facts.max_depth + 1, file.mask
+        self._joined = len(file.facts.layers) * target.hidden_size
         self._last = -1  # the token that was read last
         self._block: npt.NDArray[np.float32] | None = None  # rows of all depths behind it
         self._depths: list[int] = []  # of the nodes

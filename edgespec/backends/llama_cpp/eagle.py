@@ -26,7 +26,7 @@ class LlamaCppEagle(FedBackHead):
     """A GGUF of an EAGLE-3 head under the `Head` contract."""
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
-        self._fused = len(file.layers) * target.hidden_size
+        self._fused = len(file.facts.layers) * target.hidden_size
         super().__init__(path, config, target, file)
 
     def _use(self, context: Any) -> None:

@@ -36,14 +36,15 @@ class LlamaCppHead(TextInContext, FileHead):
     token of the text from `start` on.
     """
 
-    max_depth = n_states = 0
+    n_states = 0
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self.path = Path(path)
         self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
-        self.kind, self.layers = file.kind, file.layers
+        facts = file.facts
+        self.kind, self.layers, self.max_depth = facts.kind, facts.layers, facts.max_depth
         self._target = target  # its weights stay as long as this head
-        self.features = Features(shape=(len(file.layers), target.hidden_size))
+        self.features = Features(shape=(len(facts.layers), target.hidden_size))
         self.start = 0
         self._take(self._open(file))
 

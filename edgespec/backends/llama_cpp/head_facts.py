@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..base import FINAL, HeadFacts, TargetSizes
 from ..files import size_of
+from ..heads import FINAL, HeadFacts, Kind, TargetSizes
 from .damage import check
-from .head_files import ARCHITECTURES, ASSISTANT
 from .metadata import BLOCKS, Header, Layout
-from .nextn import mtp_layers, n_declared
+from .nextn import is_sidecar, mtp_layers, n_declared
+
+ASSISTANT = "gemma4-assistant"
+ARCHITECTURES: dict[str, Kind] = {"eagle3": "eagle3", "dflash": "dflash", ASSISTANT: "mtp"}
+"""The architectures that are no models of their own."""
 
 _EMBEDDING = "token_embd.weight"
 _NAMES = {
@@ -22,6 +25,15 @@ _NAMES = {
     39: "MXFP4",
 }  # fmt: skip  # of ggml_types
 _OF_LAYERS = ("target_layers", "target_layer_ids")
+
+
+_WIDTHS = {"eagle3": "target_hidden_size", ASSISTANT: "embedding_length_out"}  # of the target
+
+
+def is_head(path: Path) -> bool:
+    """Return True if a file is a head and no model. Raises ModelError and its kinds."""
+    header = check(path)
+    return header.text("general.architecture") in ARCHITECTURES or is_sidecar(path, header)
 
 
 def head_facts(path: Path) -> HeadFacts:
@@ -36,15 +48,16 @@ def head_facts(path: Path) -> HeadFacts:
     d2t, assists = header.layouts.get("d2t"), architecture == ASSISTANT
     all_read = mtp or assists  # embeddings that are the output weights as well, too
     read_size = size - (0 if all_read else _n_bytes(header.layouts.get(_EMBEDDING)))
-    width = "embedding_length_out" if assists else "target_hidden_size"
+    width = _number(header, f"{architecture}.{_WIDTHS.get(architecture, 'embedding_length')}")
+    depth = mtp.max_depth if mtp else max(0, _number(header, "dflash.block_size") - 1)
     return HeadFacts(
-        kind=architecture if architecture in ARCHITECTURES and not assists else "mtp",
+        kind=ARCHITECTURES.get(architecture, "mtp"),
         layers=(mtp.reads,) if mtp else (FINAL,) if assists else _layers(header, architecture),
-        sizes=TargetSizes(_number(header, f"{architecture}.{width}"), header.vocab_size, 0),
+        sizes=TargetSizes(width, header.vocab_size, mtp.n_layer if mtp else 0),
         n_drafted=d2t.shape[0] if d2t and d2t.shape else header.vocab_size,
         size=size,
         read_size=read_size,
-        max_depth=max(0, _number(header, f"{architecture}.block_size") - 1),
+        max_depth=depth,
         n_ctx_train=_number(header, f"{architecture}.context_length"),
         precision=_precision(header),
         license=header.text("general.license") or "unknown",

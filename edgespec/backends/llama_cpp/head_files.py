@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ...errors import ConfigError, ModelError
-from ..base import FINAL, FileModel
+from ..base import FileModel
+from ..heads import HeadFacts
 from .context import MAX_ROWS
 from .damage import check
+from .head_facts import ASSISTANT, head_facts
 from .metadata import Header
 from .model import LlamaCppModel
-from .nextn import ASSISTED, GRAPHS, MtpLayers, is_sidecar, mtp_layers, n_declared
+from .nextn import ASSISTED, GRAPHS, mtp_layers, n_declared
 
-ASSISTANT = "gemma4-assistant"
-ARCHITECTURES = ("eagle3", "dflash", ASSISTANT)  # which are no models of their own
 _N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
 _KEY_VALUE = ("key", "value")
@@ -28,27 +28,19 @@ _OTHER_DFLASH = (  # tensors, and keys of metadata
 )  # fmt: skip
 
 
-def is_head(path: Path) -> bool:
-    """Return True if a file is a head and no model. Raises ModelError and its kinds."""
-    header = check(path)
-    return header.text("general.architecture") in ARCHITECTURES or is_sidecar(path, header)
-
-
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A file that fits a target. layers: of the target. width: of the head's own states. lender:
-    the target if its embedding or output weights are used, else None. n_mtp: MTP layers. assists:
-    they look at the target's cache. block: the tokens that are guessed at once, with the one before
-    them; mask: what stands for them.
+    """A file that fits a target, with what its engine needs to open it. width: of the head's own
+    states. lender: the target if its embedding or output weights are used, else None. n_mtp: MTP
+    layers. assists: they look at the target's cache. mask: the token in place of those that are
+    guessed at once.
     """
 
-    kind: str
-    layers: tuple[int, ...]
+    facts: HeadFacts
     width: int
     lender: LlamaCppModel | None = None
     n_mtp: int = 0
     assists: bool = False
-    block: int = 0
     mask: int = 0
 
 
@@ -57,29 +49,31 @@ def fitting(path: Path, target: FileModel) -> HeadFile:
     head was made for another target.
     """
     header = check(path)
-    kind = header.text("general.architecture")
-    if kind in _CHECKS:
-        return _CHECKS[kind](header, kind, target).file()
-    if mtp := mtp_layers(path):
-        return _MtpCheck(header, kind, target).mtp_file(mtp)
-    raise ModelError(
-        f"{path.name} has no head that can be evaluated here: it is of the architecture "
-        f"{kind!r:.80}, with {n_declared(header)} MTP layers; give an EAGLE-3 or "
-        f"DFlash head, MTP layers of {', '.join(GRAPHS)}, or an assistant of {ASSISTED}"
-    )
+    architecture = header.text("general.architecture")
+    if not (architecture in _CHECKS or mtp_layers(path)):
+        raise ModelError(
+            f"{path.name} has no head that can be evaluated here: it is of the architecture "
+            f"{architecture!r:.80}, with {n_declared(header)} MTP layers; give an EAGLE-3 or "
+            f"DFlash head, MTP layers of {', '.join(GRAPHS)}, or an assistant of {ASSISTED}"
+        )
+    facts = head_facts(path)
+    if why := facts.misfit(target.sizes):
+        raise ConfigError(f"{path.name} {why}; take the head that was made for this target")
+    return _CHECKS.get(architecture, _MtpCheck)(header, facts, target).file()
 
 
 class _Check:
-    def __init__(self, header: Header, kind: str, target: FileModel) -> None:
-        self._header, self._kind, self._target = header, kind, target
+    def __init__(self, header: Header, facts: HeadFacts, target: FileModel) -> None:
+        self._header, self._facts, self._target = header, facts, target
+        self._kind = header.text("general.architecture")
         self._width = self._number("embedding_length")
 
     def file(self) -> HeadFile:
         """Return what the file says, if it is whole and fits."""
         self._check_shape()
-        self._check_states()
         self._check_vocabulary()
-        return HeadFile(self._kind, self._layers(), self._width, self._lender())
+        self._check_layers()
+        return HeadFile(self._facts, self._width, self._lender())
 
     def _refuse(self, found: str, expected: str, do: str) -> NoReturn:
         raise ConfigError(f"{self._header.path.name}: {found}, {expected}; {do}")
@@ -116,27 +110,11 @@ class _Check:
         if values != size:
             self._damaged(f"its keys have {size} numbers and its values {values}", "as many")
 
-    def _check_states(self) -> None:
-        """Refuse a head that reads states of another size."""
-        self._check_width(self._width)
-
-    def _check_width(self, found: int) -> None:
-        if found != self._target.hidden_size:
-            self._other_target(
-                f"it reads hidden states of {found} numbers", f"{self._target.hidden_size}"
-            )
-
-    def _layers(self) -> tuple[int, ...]:
-        found = self._metadata("target_layers")
-        if not isinstance(found, list) or not self._may_read(len(found)):
+    def _check_layers(self) -> None:
+        """Refuse a head that does not say which layers of the target it reads."""
+        layers, found = list(self._facts.layers), self._metadata("target_layers")
+        if found != layers or not self._may_read(len(layers)) or min(layers) < 0:
             self._damaged(f"{self._kind}.target_layers is {found!r:.80}", self._reads)
-        for layer in found:
-            if layer not in range(self._target.n_layer + 1):
-                self._other_target(
-                    f"it reads the hidden states of layer {layer!r:.20}",
-                    f"the layers 0 to {self._target.n_layer - 1}",
-                )
-        return tuple(found)
 
     _reads = "some layers"
 
@@ -144,9 +122,9 @@ class _Check:
         return n_layers > 0
 
     def _check_vocabulary(self) -> None:
-        n, wanted = self._header.vocab_size, self._target.vocab_size
-        if n != wanted:
-            self._other_target(f"it has a vocabulary of {n} tokens", f"one of {wanted}")
+        n = self._header.vocab_size
+        if not n:
+            self._damaged("it has no vocabulary", "the tokens of its target")
         embedding = self._shape("token_embd.weight")
         if embedding and embedding != (self._width, n):
             self._damaged(
@@ -208,12 +186,10 @@ class _EagleCheck(_Check):
     _reads = f"{_N_LAYERS} layers"
 
     def _check_shape(self) -> None:
+        self._number("target_hidden_size")
         if (n := self._number("block_count")) != 1:
             self._damaged(f"it has {n} layers", "one")
         super()._check_shape()
-
-    def _check_states(self) -> None:
-        self._check_width(self._number("target_hidden_size"))
 
     def _may_read(self, n_layers: int) -> bool:
         return n_layers == _N_LAYERS
@@ -234,10 +210,12 @@ class _DFlashCheck(_Check):
             self._damaged("it has embeddings and no output weights", "both, or those of the target")
         self._check_windows()
         found = super().file()
-        joined = len(found.layers) * self._width
+        joined = len(self._facts.layers) * self._width
         if self._shape("fc.weight") != (joined, self._width):
             self._damaged(f"fc.weight is {self._shape('fc.weight')}", f"({joined}, {self._width})")
-        return replace(found, block=self._block(), mask=self._mask())
+        if not 1 < (block := self._number("block_size")) <= MAX_ROWS:
+            self._damaged(f"a block has {block} tokens", f"2 to {MAX_ROWS}")
+        return replace(found, mask=self._mask())
 
     def _check_windows(self) -> None:
         """Refuse positions that are not those of text, and windows of layers that are not there."""
@@ -251,12 +229,6 @@ class _DFlashCheck(_Check):
         if not isinstance(pattern, list) or len(pattern) != self._number("block_count"):
             self._damaged(f"sliding_window_pattern is {pattern!r:.80}", "a value for each layer")
 
-    def _block(self) -> int:
-        block = self._number("block_size")
-        if not 1 < block <= MAX_ROWS:
-            self._damaged(f"a block has {block} tokens", f"2 to {MAX_ROWS}")
-        return block
-
     def _mask(self) -> int:
         found = self._header.metadata.get("tokenizer.ggml.mask_token_id")
         if not isinstance(found, int) or found not in range(self._header.vocab_size):
@@ -265,17 +237,14 @@ class _DFlashCheck(_Check):
 
 
 class _MtpCheck(_Check):
-    def mtp_file(self, mtp: MtpLayers) -> HeadFile:
-        """Return what the file says of its MTP layers, if they are whole and fit."""
+    def file(self) -> HeadFile:
+        """Return what the file says of its MTP layers, if they are whole."""
+        mtp = mtp_layers(self._header.path)
+        assert mtp  # or this check is not made
         if mtp.lacks:
             self._damaged(f"it lacks {', '.join(mtp.lacks[:3])}", "MTP layers with all weights")
-        if mtp.n_layer != self._target.n_layer:
-            self._other_target(
-                f"its MTP layers follow {mtp.n_layer} layers", f"{self._target.n_layer}"
-            )
-        self._check_states()
         self._check_vocabulary()
-        return HeadFile("mtp", (mtp.reads,), self._width, n_mtp=mtp.n)
+        return HeadFile(self._facts, self._width, n_mtp=mtp.n)
 
 
 class _Keys(NamedTuple):
@@ -305,9 +274,8 @@ class _AssistantCheck(_Check):
             if keys != (there := theirs[-2:][0] if keys.slides else theirs[-1]):
                 self._other_target(f"its layer {i} looks at {keys}", f"{there}")
         self._check_shape()
-        self._check_width(self._number("embedding_length_out"))
         self._check_vocabulary()
-        return HeadFile("mtp", (FINAL,), self._target.hidden_size, n_mtp=n, assists=True)
+        return HeadFile(self._facts, self._number("embedding_length_out"), n_mtp=n, assists=True)
 
     def _cache(self) -> Header:
         """Return the header of the target, if its cache is one that can be looked at."""

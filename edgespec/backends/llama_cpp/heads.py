@@ -33,7 +33,7 @@ def open_head(path: Path, config: EngineConfig, target: FileModel) -> LlamaCppHe
     if file.n_mtp > 1:
         _check_library(Path(path), "several MTP layers", CHAINS)
         return LlamaCppMtpChain(Path(path), config, target, file)
-    return _CLASSES[file.kind](Path(path), config, target, file)
+    return _CLASSES[file.facts.kind](Path(path), config, target, file)
 
 
 def _check_library(path: Path, what: str, functions: tuple[str, ...]) -> None:

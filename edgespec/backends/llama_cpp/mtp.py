@@ -71,7 +71,6 @@ class LlamaCppMtpChain(LlamaCppMtp):
     _parents: list[int]
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
-        self.max_depth = file.n_mtp
         self._forget_nodes()
         super().__init__(path, config, target, file)
 

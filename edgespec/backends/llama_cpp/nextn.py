@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base import FINAL
 from ..files import split_parts
+from ..heads import FINAL
 from .damage import check
 from .declarations import HEADS, missing
 from .library import lib
@@ -63,6 +63,11 @@ class MtpLayers:
     reads: int
     alone: bool
     lacks: tuple[str, ...]
+
+    @property
+    def max_depth(self) -> int:
+        """Most tokens on a path: one for each of several layers, any number by a single one."""
+        return self.n if self.n > 1 else 0
 
 
 def reads(architecture: str, n_layer: int) -> int | None:

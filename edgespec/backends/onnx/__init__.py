@@ -2,10 +2,10 @@
 
 from .head import OnnxHead as OnnxHead
 from .head import open_head as open_head
-from .head_facts import head_facts as head_facts
-from .head_facts import target_sizes as target_sizes
 from .head_folder import has_own_head as has_own_head
+from .head_folder import head_facts as head_facts
 from .head_folder import is_head as is_head
+from .head_folder import target_sizes as target_sizes
 from .inspection import can_requantize as can_requantize
 from .inspection import inspect_metadata as inspect_metadata
 from .inspection import requantizable as requantizable

@@ -12,18 +12,19 @@ import numpy.typing as npt
 
 from ...config import EngineConfig
 from ...device import fast_cores
-from ...errors import ContextFull, ModelError
+from ...errors import ConfigError, ContextFull, ModelError
 from ...types import Abort, Ids, Outputs
 from ..base import Capabilities, FileHead, FileModel, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
+from ..heads import HeadFacts
 from ..levels import decode_by_levels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS
 from .companions import DEFAULT_N_CTX
 from .head_blocks import Blocks
-from .head_folder import Note, check_target, folder_of, read_ids, read_note
+from .head_folder import folder_of, head_facts, read_ids
 from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .session import check_packages, fingerprint, switches
@@ -51,16 +52,16 @@ class OnnxHead(FileHead):
     def __init__(self, path: Path, config: EngineConfig, target: FileModel) -> None:
         check_packages()
         folder = folder_of(path)
-        note = read_note(folder)
-        check_target(folder, note, target)
+        facts = head_facts(folder)
+        _check_target(folder, facts, target)
         self.config, self._target = config, target
         self.path = folder / (HEAD if (folder / HEAD).is_file() else "head.0.onnx")
-        self.kind, self.layers = note.kind, tuple(note.layers)
-        self.max_depth, self.n_ctx_train = note.max_depth, note.n_ctx_train
-        self.vocab_size = note.vocab_size
+        self.kind, self.layers = facts.kind, facts.layers
+        self.max_depth, self.n_ctx_train = facts.max_depth, facts.n_ctx_train
+        self.vocab_size = facts.sizes.vocab_size
         self.n_threads = self.n_threads_batch = config.threads(fast_cores())[0]
         self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1, grows=True)
-        self._steps: Steps = _STEPS.get(note.kind, Layered)(folder, config, self.n_threads, _CHUNK)
+        self._steps: Steps = _STEPS.get(self.kind, Layered)(folder, config, self.n_threads, _CHUNK)
         if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:
             raise ModelError(
                 f"{folder}: the graph guesses {self._steps.n_guesses} tokens, and head.json says "
@@ -68,9 +69,10 @@ class OnnxHead(FileHead):
             )
         self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
-        n_numbers = len(self.layers) * note.hidden_size or note.n_layer * note.cached_size
+        sizes = facts.sizes
+        n_numbers = len(self.layers) * sizes.hidden_size or sizes.n_layer * sizes.cached_size
         self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
-        self.features = _features(note, target)
+        self.features = _features(facts, target)
         self.n_states, self.start = self._steps.n_states, 0
         self._n_read = 0  # tokens that `decode` has read
         self._run = AbortableRun(self.path)
@@ -208,11 +210,22 @@ class OnnxHead(FileHead):
         return partial(self._run, abort=abort, n_past=self.n_past)
 
 
-def _features(note: Note, target: FileModel) -> Features:
+def _check_target(folder: Path, facts: HeadFacts, target: FileModel) -> None:
+    """Raise ConfigError for a target of other sizes, or that lends no cache where it is read."""
+    if why := facts.misfit(target.sizes):
+        raise ConfigError(f"{folder} {why}; convert the head for this target")
+    if facts.sizes.cached_size and not target.cached_size:
+        raise ConfigError(
+            f"{folder} reads the keys and values of its target, and only ONNX models lend theirs; "
+            "convert the target with edgespec convert"
+        )
+
+
+def _features(facts: HeadFacts, target: FileModel) -> Features:
     """Return the features of a head: what the target gives with every evaluation, or its cache."""
-    if note.cached_size:
+    if facts.sizes.cached_size:
         return CachedFeatures(target)
-    return Features(shape=(len(note.layers), note.hidden_size))
+    return Features(shape=(len(facts.layers), facts.sizes.hidden_size))
 
 
 class _Rows:

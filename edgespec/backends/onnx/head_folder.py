@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from ...errors import ConfigError, ModelError, ModelNotFound
+from ...errors import ModelError, ModelNotFound
 from ...kept_files import one_line
 from ...schema import convert
 from ...types import Ids
-from ..base import FINAL, FileModel
 from ..files import HEAD as NOTE
-from ..files import read_bytes
-from .companions import read
+from ..files import read_bytes, size_of
+from ..heads import FINAL, KINDS, HeadFacts, Kind, TargetSizes
+from .companions import read, settings
 
 IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
 _LONGEST_HEADER = 4096  # bytes, of an array
+_FLOAT16 = 2  # bytes: embeddings are kept so
 
 
-_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=4096)]
 _Layer = Annotated[int, msgspec.Meta(ge=FINAL, le=4096)]
 _Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The contents of head.json; hidden_size, n_layer, vocab_size and cached_size are the target's,
     the last of one whose cache is read, and `target` is its name. precision: of the matrices.
     """
 
     format: int
-    kind: Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp", "moa"]
+    kind: Kind
     layers: Annotated[list[_Layer], msgspec.Meta(max_length=512)]
     hidden_size: _Size
-    n_layer: _Count
+    n_layer: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     vocab_size: _Size
-    cached_size: _Size = 0
+    cached_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
     max_depth: _Count = 0
     n_ctx_train: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
     source: _Text = ""
@@ -66,8 +67,37 @@ def has_own_head(path: Path) -> bool:
     return False
 
 
-def read_note(folder: Path) -> Note:
+def head_facts(path: Path) -> HeadFacts:
     """Return what head.json says. Raises ModelNotFound, ModelError."""
+    folder = folder_of(path)
+    note = _read_note(folder)
+    ids = read_ids(folder, note.vocab_size)
+    size = size_of(folder / "head.onnx")
+    looked_up = note.vocab_size * note.hidden_size * _FLOAT16 if KINDS[note.kind].looks_up else 0
+    return HeadFacts(
+        kind=note.kind,
+        layers=tuple(note.layers),
+        sizes=TargetSizes(note.hidden_size, note.vocab_size, note.n_layer, note.cached_size),
+        n_drafted=note.vocab_size if ids is None else len(ids),
+        size=size,
+        read_size=max(0, size - looked_up),
+        max_depth=note.max_depth,
+        n_ctx_train=note.n_ctx_train,
+        precision=note.precision or "unknown",
+        license=note.license,
+        source=note.source,
+        target=note.target,
+    )
+
+
+def target_sizes(path: Path) -> TargetSizes:
+    """Return the sizes that config.json beside a graph says. Raises ModelError."""
+    known = settings(path.parent)
+    found = [known.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
+    return TargetSizes(*(each if isinstance(each, int) and each > 0 else 0 for each in found))
+
+
+def _read_note(folder: Path) -> _Note:
     if not (folder / NOTE).is_file():
         raise ModelNotFound(
             f"{folder} has no {NOTE}; convert the head with edgespec convert --head"
@@ -78,7 +108,7 @@ def read_note(folder: Path) -> Note:
             f"{folder / NOTE} is of format {version!r:.40}, expected {_KNOWN_FORMAT}; update "
             "edgespec, or convert the head again"
         )
-    return convert(found, Note, str(folder / NOTE), ModelError)
+    return convert(found, _Note, str(folder / NOTE), ModelError)
 
 
 def read_ids(folder: Path, vocab_size: int) -> Ids | None:
@@ -99,31 +129,3 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocab_size:
         raise ModelError(f"{path} has ids outside {vocab_size} tokens; convert the head again")
     return np.ascontiguousarray(found)
-
-
-def check_target(folder: Path, note: Note, target: FileModel) -> None:
-    """Raise ConfigError if a head was made for a target of other sizes, or reads a cache that this
-    one does not lend.
-    """
-    for field, thing in (
-        ("hidden_size", "numbers a state"),
-        ("vocab_size", "tokens of vocabulary"),
-        ("n_layer", "layers"),
-    ):
-        wanted, found = getattr(note, field), getattr(target, field)
-        if wanted != found:
-            raise ConfigError(
-                f"{folder} was made for another target: for one with {wanted} {thing}, and this "
-                f"one has {found}; convert the head for this target"
-            )
-    found = target.cached_size
-    if note.cached_size and not found:
-        raise ConfigError(
-            f"{folder} reads the keys and values of its target, and only ONNX models lend theirs; "
-            "convert the target with edgespec convert"
-        )
-    if note.cached_size not in (0, found):
-        raise ConfigError(
-            f"{folder} was made for another target: for one with {note.cached_size} numbers of "
-            f"keys and values a layer, and this one has {found}; convert the head for this target"
-        )

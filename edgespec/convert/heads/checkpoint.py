@@ -10,12 +10,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...backends.base import FINAL
+from ...backends.heads import FINAL, KINDS, Kind, TargetSizes, misfit, other_target
 from ...errors import ConfigError, ModelError
 from ...types import Ids
 from .tensors import Tensor, Tensors
 
-Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "dflash", "mtp", "moa"]
 LayerIds = Literal["inputs", "outputs", ""]
 """What the layer ids of a config count: the inputs of layers, their outputs; "": it is not said."""
 
@@ -119,10 +118,9 @@ class HeadCheckpoint:
         """Return the inputs of which layers of a target it reads, as `Model.tap` counts
         them; both readings, the likelier first, where the ids may be of inputs or of outputs.
         """
-        if self.kind == "moa":
-            return [()]
-        if self.kind not in ("eagle3", "dflash"):
-            return [(FINAL,)]
+        reads = KINDS[self.kind].reads
+        if reads != "layers":
+            return [(FINAL,)] if reads == "final" else [()]
         usual = usual_layers(n_layer)
         if not self.layer_ids:
             return [usual]
@@ -138,25 +136,20 @@ def usual_layers(n_layer: int) -> tuple[int, ...]:
     return (min(2, n_layer), n_layer // 2, max(0, n_layer - 3))
 
 
-def check_target(head: HeadCheckpoint, hidden_size: int, vocab_size: int, n_layer: int) -> None:
-    """Raise ConfigError if a head was made for a target of other sizes."""
-    if head.hidden_size != hidden_size:
-        _refuse(head, f"states of {head.hidden_size} numbers", f"those of {hidden_size}")
-    if head.vocab_size and head.vocab_size != vocab_size:
-        _refuse(head, f"a vocabulary of {head.vocab_size} tokens", f"one of {vocab_size}")
-    if head.n_layer and head.n_layer != n_layer:
-        _refuse(head, f"{head.n_layer} layers", f"{n_layer}")
-    if (most := max(head.layers(n_layer)[0], default=0)) > n_layer:
-        _refuse(head, f"at least {most} layers", f"{n_layer}")
-    if head.d2t is not None and len(head.d2t) and int(head.d2t.max()) >= vocab_size:
-        _refuse(head, f"a vocabulary with the token {int(head.d2t.max())}", f"{vocab_size} tokens")
-
-
-def _refuse(head: HeadCheckpoint, wanted: str, found: str) -> None:
-    raise ConfigError(
-        f"{head.path} was made for another target: for one with {wanted}, and this one has "
-        f"{found}; give the model that its card names"
-    )
+def check_target(head: HeadCheckpoint, target: TargetSizes) -> None:
+    """Raise ConfigError if a head was made for a target of other sizes, or reads a cache that this
+    one does not lend.
+    """
+    cached = head.parts["layers"].width if head.parts else 0
+    made_for = TargetSizes(head.hidden_size, head.vocab_size, head.n_layer, cached)
+    why = misfit(made_for, head.layers(target.n_layer)[0], target)
+    needed = int(head.d2t.max()) + 1 if head.d2t is not None and len(head.d2t) else 0
+    if not why and needed > target.vocab_size:
+        why = other_target(f"at least {needed} tokens of vocabulary", target.vocab_size)
+    if not why and cached and not target.cached_size:
+        why = f"reads each layer's {cached} keys and values, and only ONNX models lend theirs"
+    if why:
+        raise ConfigError(f"{head.path} {why}; give the model that its card names")
 
 
 def take(

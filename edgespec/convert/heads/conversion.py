@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import backends, hub
-from ...backends.base import TargetSizes
 from ...backends.files import has_folder, opened
+from ...backends.heads import KINDS, TargetSizes
 from ...errors import ConfigError, ConversionError, ModelNotFound, UnknownArchitecture
 from ...loading.models import Reference, has_own_head, is_head, model_path
 from ...named_files import expanded
@@ -167,13 +167,7 @@ def _candidates(
     head: HeadCheckpoint, sizes: TargetSizes, layers: Sequence[int] | None
 ) -> list[tuple[int, ...]]:
     """Return the layers that a head may read, after checking that it fits its target."""
-    check_target(head, sizes.hidden_size, sizes.vocab_size, sizes.n_layer)
-    if head.parts and head.parts["layers"].width != sizes.cached_size:
-        raise ConfigError(
-            f"{head.path} reads {head.parts['layers'].width} numbers of each layer's keys and "
-            f"values, and this target lends {sizes.cached_size}: give the ONNX model of the one "
-            "that its card names"
-        )
+    check_target(head, sizes)
     _check_attention(head)
     found = head.layers(sizes.n_layer)
     if layers is None:
@@ -273,7 +267,7 @@ def _write_note(
 ) -> None:  # fmt: skip
     """Write head.json, and d2t.npy for a head of a part of the vocabulary. noted: more to note."""
     known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
-    if head.kind == "moa":
+    if KINDS[head.kind].reads == "cache":
         known["cached_size"] = sizes.cached_size
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **known,

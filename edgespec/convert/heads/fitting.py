@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ... import backends
-from ...backends.base import Head, Model, TargetSizes
+from ...backends.base import Head, Model
 from ...backends.features import Features, States
 from ...backends.files import has_folder
+from ...backends.heads import TargetSizes
+from ...backends.toy import ToyModel
 from ...config import EngineConfig
 from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
@@ -48,8 +51,9 @@ def check_runs(folder: Path, sizes: TargetSizes) -> None:
     """Raise ConversionError if the head in a folder does not give finite rows for a few tokens."""
     engine = backends.get("onnx")
     config = EngineConfig(n_ctx=64, provider="cpu")
-    head: Any = engine.open_head(folder, config, sizes)  # type: ignore[arg-type]
-    with contextlib.closing(head):
+    target: Any = ToyModel(lambda _: (), vocab_size=sizes.vocab_size)
+    vars(target).update(asdict(sizes))
+    with contextlib.closing(engine.open_head(folder, config, target)) as head:
         rows = [head.decode([0, 1, 2], 1).logits[0].copy()]
         if head.max_depth != 1:
             rows.append(head.grow([0], [-1]).logits[0].copy())

@@ -21,18 +21,15 @@ import numpy.typing as npt
 KEEP = "num_logits_to_keep"
 _BLOCK = 32  # numbers with a scale of their own
 _MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
-# A program cannot import what lies beside it when it runs in isolation.
-_IN_OTHER_FILES = {
-    kind: Path(__file__).with_name(f"{kind}_graphs.py") for kind in ("dflash", "mtp", "moa")
-}
 
 
 def main() -> None:
     """Write the graphs that the argument describes."""
     job = json.loads(sys.argv[1])
     print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
-    if job["kind"] in _IN_OTHER_FILES:
-        runpy.run_path(str(_IN_OTHER_FILES[job["kind"]]))["write"](job, Graph)
+    other = Path(__file__).with_name(f"{job['kind']}_graphs.py")
+    if other.is_file():  # a program in isolation cannot import what is next to it
+        runpy.run_path(str(other))["write"](job, Graph)
         return
     writers = {"medusa": write_medusa, "mlp_speculator": write_mlp_speculator}
     writers.get(job["kind"], write_eagle)(job)

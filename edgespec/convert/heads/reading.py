@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...backends.files import read_json
+from ...backends.heads import Kind
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
 from ...named_files import expanded
 from ...schema import convert
@@ -30,7 +31,7 @@ _NAMES = (
 _LONGEST_NAME = 200  # characters
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _PREFIXES = ("model.", "module.", "medusa_head.", "speculator.")
-_READERS: dict[str, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
+_READERS: dict[Kind, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
     "eagle3": read_eagle3,
     "eagle": read_eagle,
     "medusa": read_medusa,
@@ -106,7 +107,7 @@ def _plain(name: str) -> str:
     return name
 
 
-def _kind(path: Path, config: Config, tensors: Tensors) -> str:
+def _kind(path: Path, config: Config, tensors: Tensors) -> Kind:
     """Return the kind, which the tensors tell best. Raises UnknownArchitecture."""
     named = " ".join([*config.architectures, config.model_type, config.speculators_model_type])
     if "dflash" in named.lower() or {"fc.weight", "hidden_norm.weight"} <= tensors.keys():

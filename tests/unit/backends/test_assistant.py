@@ -56,7 +56,7 @@ def test_its_facts(pair):
     facts = llama_cpp.head_facts(head.path)
     assert (facts.kind, facts.layers, facts.sizes.hidden_size) == ("mtp", (FINAL,), 32)
     assert facts.read_size == facts.size
-    assert facts.fits(llama_cpp.target_sizes(pair.target.path))
+    assert facts.misfit(llama_cpp.target_sizes(pair.target.path)) == ""
 
 
 @pytest.mark.parametrize("n", [2, 5, 40, 150])
@@ -154,7 +154,7 @@ REFUSED = {
     "two windows": (pattern(True, False), "a value for each layer"),
     "no pattern": (pattern() | {"attention__sliding_window_pattern": None}, "is None, expected a"),
     "window": ({"attention__sliding_window": (UINT32, 0)}, "sliding_window is 0, expected a numb"),
-    "width": ({"embedding_length_out": (UINT32, 64)}, "states of 64 numbers, the target has 32"),
+    "width": ({"embedding_length_out": (UINT32, 64)}, "64 numbers a state, and this one has 32"),
     "no width": ({"embedding_length_out": None}, "embedding_length_out is 0, expected a number"),
     "keys": (
         {"attention__key_length_swa": (UINT32, 16), "attention__value_length_swa": (UINT32, 16)},
@@ -189,7 +189,7 @@ REFUSED = {
             "tokenizer.ggml.scores": None,
             "tokenizer.ggml.token_type": (ARRAY, (5, [1] * len(MORE_TOKENS))),
         },
-        "vocabulary of 260 tokens, the target has one of 259;",
+        "260 tokens of vocabulary, and this one has 259;",
     ),
 }  # fmt: skip
 

@@ -199,8 +199,8 @@ def more(**changed):
 
 
 REFUSED = {
-    "width": ({"embedding_length": (UINT32, 64)}, None, "64 numbers, the target has 32;"),
-    "layer": (layers(1, 3, 4, 7), None, "layer 7, the target has the layers 0 to 5"),
+    "width": ({"embedding_length": (UINT32, 64)}, None, "64 numbers a state, and this one has 32;"),
+    "layer": (layers(1, 3, 4, 7), None, "at least 7 layers, and this one has 6"),
     "no layers": (layers(), None, r"target_layers is \[\], expected some layers"),
     "fewer layers": (layers(1, 3), None, r"fc.weight is \(128, 32\), expected \(64, 32\)"),
     "heads": ({"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3"),

@@ -187,7 +187,7 @@ def more(**changed):
 DRAFTED = tiny_heads.head_weights()["d2t"]
 MORE_TOKENS = [*TOKENS, b"more"]
 REFUSED = {
-    "width": ({"target_hidden_size": (UINT32, 64)}, None, "64 numbers, the target has 32;"),
+    "width": ({"target_hidden_size": (UINT32, 64)}, None, "64 numbers a state, and this one has"),
     "vocabulary": (
         {
             "tokenizer.ggml.tokens": (ARRAY, (STRING, MORE_TOKENS)),
@@ -195,12 +195,17 @@ REFUSED = {
             "tokenizer.ggml.token_type": (ARRAY, (INT32, [1] * len(MORE_TOKENS))),
         },
         None,
-        "vocabulary of 260 tokens, the target has one of 259;",
+        "260 tokens of vocabulary, and this one has 259;",
     ),
-    "layer": (layers(1, 3, 7), None, "layer 7, the target has the layers 0 to 5"),
-    "negative layer": (layers(-1, 3, 5), None, "layer -1, the target has the layers 0 to 5"),
+    "layer": (layers(1, 3, 7), None, "at least 7 layers, and this one has 6"),
+    "negative layer": (layers(-1, 3, 5), None, "is \\[-1, 3, 5\\], expected 3 layers"),
     "two layers": (layers(1, 3), None, r"is \[1, 3\], expected 3 layers"),
     "no layers": ({"target_layers": None}, None, "is None, expected 3 layers"),
+    "layers of another name": (
+        {"target_layers": None, "target_layer_ids": layers(1, 3, 5)["target_layers"]},
+        None,
+        "is None, expected 3 layers",
+    ),
     "deep": ({"block_count": (UINT32, 2)}, None, "has 2 layers, expected one"),
     "heads": (
         {"attention__head_count_kv": (UINT32, 3)}, None, "4 heads over 3, expected a multiple"

@@ -78,9 +78,9 @@ def test_what_the_engine_needs_of_the_layers_is_named(case, tmp_path):
 def test_layers_of_another_target_are_refused(tmp_path):
     path = tiny_mtp.write(tmp_path, "hy_v3", alone=True)
     for changed, message in (
-        ({"hidden_size": 64}, "states of 32 numbers, the target has 64"),
-        ({"n_layer": 5}, "MTP layers follow 6 layers, the target has 5"),
-        ({"vocab_size": 300}, "vocabulary of 259 tokens, the target has one of 300"),
+        ({"hidden_size": 64}, "32 numbers a state, and this one has 64"),
+        ({"n_layer": 5}, "with 6 layers, and this one has 5"),
+        ({"vocab_size": 300}, "259 tokens of vocabulary, and this one has 300"),
     ):
         with pytest.raises(ConfigError, match=message):
             llama_cpp.open_head(path, CONFIG, OtherEngine(**changed))

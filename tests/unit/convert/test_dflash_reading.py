@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec import ConfigError, ModelError, UnknownArchitecture
+from edgespec.backends.heads import TargetSizes
 from edgespec.convert.heads import check_target, read_head
 from tests.helpers import head_files as files
 
@@ -26,9 +27,9 @@ def test_a_block_and_what_it_is_made_of(tmp_path):
     assert (head.embedding_scale, head.logit_scale, head.softcap) == (1, 1, 0)
     assert head.d2t is None
     assert "lm_head.weight" not in head.weights
-    check_target(head, 32, 259, 8)
+    check_target(head, TargetSizes(32, 259, 8))
     with pytest.raises(ConfigError, match="8 layers, and this one has 6"):
-        check_target(head, 32, 259, 6)
+        check_target(head, TargetSizes(32, 259, 6))
 
 
 def test_layers_are_counted_by_outputs_or_inputs(tmp_path):

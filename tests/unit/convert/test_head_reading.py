@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgespec import ConfigError, ModelError, ModelNotFound, TruncatedModel, UnknownArchitecture
+from edgespec.backends.heads import TargetSizes
 from edgespec.convert.heads import check_target, read_head
 from edgespec.convert.heads.pickles import read_pickle
 from edgespec.convert.heads.tensors import read_safetensors
@@ -46,7 +47,7 @@ def test_every_naming_becomes_the_same_description(tmp_path, make, naming, dtype
         assert head.d2t.dtype == np.int64
         assert head.d2t.tolist() == made.d2t.tolist()
         assert head.head_vocab_size == len(made.d2t)
-    check_target(head, files.HIDDEN, files.VOCAB, files.TARGET_LAYERS)
+    check_target(head, TargetSizes(files.HIDDEN, files.VOCAB, files.TARGET_LAYERS))
 
 
 def test_sizes_and_flags_of_eagle3(tmp_path):
@@ -422,14 +423,14 @@ def test_d2t_that_makes_no_sense(tmp_path):
 def test_heads_for_another_target_say_how_they_differ(tmp_path):
     head = read_head(files.write(tmp_path, files.eagle3(), "specforge"))
     for sizes, said in (
-        ((48, 259, 8), "states of 32 numbers, and this one has those of 48"),
-        ((32, 80, 8), "a vocabulary of 259 tokens, and this one has one of 80"),
+        ((48, 259, 8), "32 numbers a state, and this one has 48"),
+        ((32, 80, 8), "259 tokens of vocabulary, and this one has 80"),
     ):
         with pytest.raises(ConfigError, match=said):
-            check_target(head, *sizes)
+            check_target(head, TargetSizes(*sizes))
     made = files.eagle3(target_num_hidden_layers=8)
     with pytest.raises(ConfigError, match="with 8 layers, and this one has 6"):
-        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 259, 6)
+        check_target(read_head(files.write(tmp_path, made, "specforge")), TargetSizes(32, 259, 6))
     made = files.eagle3(eagle_aux_hidden_state_layer_ids=[2, 6, 9])
     with pytest.raises(ConfigError, match="at least 9 layers, and this one has 8"):
-        check_target(read_head(files.write(tmp_path, made, "specforge")), 32, 259, 8)
+        check_target(read_head(files.write(tmp_path, made, "specforge")), TargetSizes(32, 259, 8))

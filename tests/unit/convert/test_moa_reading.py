@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec import ModelError, UnknownArchitecture
+from edgespec.backends.heads import TargetSizes
 from edgespec.convert.heads import check_target, read_head
 from tests.helpers import head_files as files
 from tests.helpers import moa_files
@@ -16,7 +17,7 @@ def test_what_is_published_becomes_a_description(tmp_path, naming, dtype):
     head = read_head(files.write(tmp_path, made, naming, dtype))
     assert (head.kind, head.n_heads, head.layers(8)) == ("moa", 0, [()])
     assert (head.hidden_size, head.vocab_size) == (32, 259)
-    check_target(head, 32, 259, 2)
+    check_target(head, TargetSizes(32, 259, 2, 64))
     expected = files.rounded(made, dtype)
     assert head.weights.keys() == expected.keys()
     for name, array in expected.items():

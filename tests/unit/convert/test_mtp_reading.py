@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec import UnknownArchitecture
+from edgespec.backends.heads import TargetSizes
 from edgespec.convert.heads import check_target, read_head
 from tests.helpers import head_files as files
 from tests.helpers import mtp_files
@@ -30,7 +31,7 @@ def test_every_naming_becomes_the_same_description(tmp_path, name, naming):
     for each, array in made.weights.items():
         assert head.weights[each].shape == array.shape
         assert np.array_equal(head.array(each), array), each
-    check_target(head, 32, 259, 8)
+    check_target(head, TargetSizes(32, 259, 8))
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import edgespec
-from edgespec.backends.base import TargetSizes
+from edgespec.backends.heads import TargetSizes
 from edgespec.errors import ConfigError
 from tests.helpers import gguf_files, head_files, head_folders, libllama, tiny_heads, tiny_models
 
@@ -59,10 +59,11 @@ def test_heads_without_embeddings_read_all(tmp_path):
 def test_what_fits_and_what_does_not(pair):
     found = edgespec.inspect_head(pair[1])
     width, vocabulary = tiny_models.WIDTH, tiny_models.VOCABULARY
-    assert found.fits(TargetSizes(width, vocabulary, 6))
-    assert found.fits(TargetSizes(0, 0, 0))  # nothing is said
-    assert not found.fits(TargetSizes(width + 1, vocabulary, 6))
-    assert not found.fits(TargetSizes(width, vocabulary - 1, 6))
+    assert found.misfit(TargetSizes(width, vocabulary, 6)) == ""
+    assert found.misfit(TargetSizes(0, 0, 0)) == ""  # nothing is said
+    assert found.misfit(TargetSizes(width + 1, vocabulary, 6)).endswith(f"has {width + 1}")
+    assert found.misfit(TargetSizes(width, vocabulary - 1, 6)).endswith(f"has {vocabulary - 1}")
+    assert "at least 5 layers" in found.misfit(TargetSizes(width, vocabulary, 4))
 
 
 def test_heads_are_among_the_drafts_of_a_model(pair, tmp_path):
@@ -107,7 +108,7 @@ def test_the_doctor_on_a_head_of_another_target(pair, tmp_path):
     other = tiny_heads.write(tmp_path / "other.gguf", target_hidden_size=(gguf_files.UINT32, 999))
     (found,) = [f for f in edgespec.diagnose(target, other, n_ctx=256) if f.subject == "head"]
     assert (found.broken, found.remedy) == (True, "leave it out: -md none")
-    assert "it reads hidden states of 999 numbers" in found.text
+    assert "for one with 999 numbers a state" in found.text
 
 
 def test_the_doctor_on_a_draft_that_is_the_target(pair):

@@ -1,0 +1,33 @@
+"""Kinds of heads, which are declared in one place."""
+
+import typing
+
+import pytest
+
+from edgespec.backends.heads import KINDS, Kind, TargetSizes, misfit
+from edgespec.convert.heads import reading
+from tests.helpers.toy_head import ToyHead
+
+MADE_FOR = TargetSizes(32, 259, 8)
+
+
+def test_each_kind_is_declared_and_read_from_checkpoints():
+    assert set(KINDS) == set(typing.get_args(Kind)) == set(reading._READERS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_tells_what_its_kind_does(kind):
+    head = ToyHead([[0.5, 0.5], [0.5, 0.5]], kind=kind)
+    assert head.one_pass == (kind in ("medusa", "dflash"))
+    assert head.reads_first_token == (kind == "moa")
+
+
+@pytest.mark.parametrize(("layers", "target", "why"), [
+    ((-1,), MADE_FOR, ""), ((2, 4, 8), MADE_FOR, ""), ((1,), TargetSizes(0, 0, 0, 64), ""),
+    ((1,), TargetSizes(48, 259, 8), "for one with 32 numbers a state, and this one has 48"),
+    ((1,), TargetSizes(32, 260, 8), "for one with 259 tokens of vocabulary, and this one has 260"),
+    ((1,), TargetSizes(32, 259, 9), "for one with 8 layers, and this one has 9"),
+    ((2, 9), MADE_FOR, "for one with at least 9 layers, and this one has 8"),
+])  # fmt: skip
+def test_what_does_not_fit_is_told(layers, target, why):
+    assert misfit(MADE_FOR, layers, target).rpartition("another target: ")[2] == why
