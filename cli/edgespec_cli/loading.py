@@ -231,7 +231,7 @@ def looking_at_the_hub(name: str, *, offline: bool = False) -> Iterator[None]:
     try:
         yield
     except ModelNotFound as error:
-        is_name = re.fullmatch(r"\w[\w.-]*", name) and not name.endswith((".gguf", ".onnx"))
+        is_name = re.fullmatch(r"\w[\w.-]*", name) and not hub.names_model(name)
         repositories = hub.search(name) if is_name and not offline else []
         if not repositories:
             raise

@@ -14,6 +14,9 @@ from ..errors import ModelError, ModelNotFound
 HEAD = "head.json"
 """The file beside the graphs of a head that says what it is."""
 
+SUFFIXES = (".gguf", ".onnx")
+"""The ends of the names of models' files."""
+
 _MOST_JSON = 16 << 20  # bytes
 
 
@@ -63,11 +66,16 @@ def _unreadable(path: Path, error: Exception) -> ModelNotFound:
     return ModelNotFound(f"cannot read {path}: {reason}; give a file that exists")
 
 
-def has_folder(path: Path) -> bool:
+def stem_of(name: str) -> str:
+    """Return the name of a model's file without its suffix."""
+    return os.path.splitext(name)[0] if name.endswith(SUFFIXES) else name
+
+
+def has_folder(path: str | Path) -> bool:
     """Return True if a model of this kind has a folder of its own with companions in it, as an
     ONNX graph has; a GGUF is a single file among others.
     """
-    return path.suffix == ".onnx"
+    return Path(path).suffix == ".onnx"
 
 
 def onnx_files(folder: Path) -> list[Path]:

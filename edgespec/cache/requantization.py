@@ -132,7 +132,7 @@ def _key(path: Path) -> dict[str, Any]:
 def _copy_path(path: Path) -> Path:
     """Return the path of a file's copy: one for each path, whatever its content was."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}.gguf"
+    return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}{path.suffix}"
 
 
 def _stamp(copy: Path) -> list[int] | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from ..backends.files import has_folder
+from ..backends.files import has_folder, stem_of
 from ..backends.heads import Kind
 from ..config import SamplingParams, did_you_mean
 from ..errors import ConfigError, ModelNotFound
@@ -79,7 +78,7 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_folder(self) -> bool:
         """True for an ONNX graph, beside which other files lie; False for a GGUF."""
-        return has_folder(Path(self.filename))
+        return has_folder(self.filename)
 
 
 class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,7 +259,7 @@ def closest(text: str) -> str:
     """Return a sentence that names the models closest to a name or path."""
     import difflib
 
-    stem = re.split(r"[/\\]", text)[-1].lower().removesuffix(".gguf").removesuffix(".onnx")
+    stem = stem_of(re.split(r"[/\\]", text)[-1].lower())
     names = list(load())
     near = [name for name in names if stem.startswith(name) or (stem and name.startswith(stem))]
     near = sorted(near, key=len, reverse=True) + difflib.get_close_matches(stem, names, n=3)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import kept_files
-from ..backends.files import read_json
+from ..backends.files import SUFFIXES, read_json
 from ..errors import DownloadError, ModelError, ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource, ModelFile
@@ -67,7 +67,7 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
     if not isinstance(found, Repository) or found.tag:
         return None
     sizes = hub_client.sizes(found.repo, found.revision, token)
-    if any(name.lower().endswith((".gguf", ".onnx")) for name in sizes):
+    if any(name.lower().endswith(SUFFIXES) for name in sizes):
         return None
     weights = _weights(sizes)
     if CONFIG not in sizes:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from .. import kept_files
-from ..backends.files import split_parts
+from ..backends.files import has_folder, split_parts
 from ..errors import DownloadError, ModelNotFound
 from .catalogue import HubSource, ModelFile
 from .storage import Progress, models_dir, verify_or_delete
@@ -138,7 +138,7 @@ def need_contact() -> None:
 
 def cached(source: HubSource) -> Path | None:
     """Return the file in the hub's cache, but only with what has to lie beside it."""
-    beside = _COMPANIONS if source.file.endswith(".onnx") else split_parts(source.file)
+    beside = _COMPANIONS if has_folder(source.file) else split_parts(source.file)
     path = _in_cache(source)
     return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
 
@@ -230,7 +230,7 @@ def fetch(
     if folder is None:
         _prepare_cache(source)
     need_contact()
-    if source.file.endswith(".onnx"):  # last: a graph that is there has everything beside it
+    if has_folder(source.file):  # last: a graph that is there has everything beside it
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
     for name in others if source.file == first else ():  # before it, for the same reason

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from ..backends.files import has_folder, only_graph, onnx_files, split_parts
+from ..backends.files import SUFFIXES, has_folder, only_graph, onnx_files, split_parts
 from ..errors import ConfigError, ModelNotFound
 from ..named_files import expanded
 from . import catalogue, hub_client, store
@@ -80,12 +80,12 @@ def names_model(text: str) -> bool:
     if text.startswith("hf:") or _ADDRESS.fullmatch(text) or name in catalogue.load():
         return True
     return not re.search(r"\s", text) and (
-        text.endswith((".gguf", ".onnx")) or bool(onnx_files(_guessed(text)))
+        text.endswith(SUFFIXES) or bool(onnx_files(_guessed(text)))
     )
 
 
 def _looks_like_path(text: str) -> bool:
-    if "/" in text or os.sep in text or text.endswith((".gguf", ".onnx")):
+    if "/" in text or os.sep in text or text.endswith(SUFFIXES):
         return True
     return bool(text) and os.path.exists(_guessed(text))
 

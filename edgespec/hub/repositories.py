@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..backends.files import split_parts
+from ..backends.files import has_folder, split_parts, stem_of
 from ..errors import ModelNotFound
 from . import hub_client
 from .catalogue import HubSource, ModelFile
@@ -86,7 +86,7 @@ def chosen(repository: Repository, token: str | None = None) -> Choice:
 def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[RepositoryFile]:
     if found := models_in(sizes):
         return found
-    if graphs := [name for name in sizes if name.endswith(".onnx")][:3]:
+    if graphs := [name for name in sizes if has_folder(name)][:3]:
         names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
         raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
     head = ""
@@ -119,7 +119,7 @@ def is_model(name: str) -> bool:
 
 def quantisation_of(name: str) -> str:
     """Return the last quantisation in the path of a GGUF or a graph, "" if it names none."""
-    names = _QUANTISATION.findall(re.sub(r"\.(gguf|onnx)$", "", name))
+    names = _QUANTISATION.findall(stem_of(name))
     return names[-1].upper() if names else ""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import kept_files
 from ..backends.files import (
     HEAD,
+    SUFFIXES,
     has_folder,
     label,
     only_graph,
@@ -144,7 +145,7 @@ def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:
         refs = hub_client.refs(folder)
         for revision in _revisions(folder):
             names = {revision.name, *(ref for ref, at in refs.items() if at == revision.name)}
-            for path in kept_files.matching(revision, "**/*.gguf", "**/*.onnx"):
+            for path in kept_files.matching(revision, *(f"**/*{suffix}" for suffix in SUFFIXES)):
                 if _is_whole(path):
                     yield repo, names, path.relative_to(revision).as_posix(), path
 

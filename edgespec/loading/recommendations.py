@@ -68,7 +68,7 @@ def remote_defaults(
         return GREEDY
     if local is not None and reference is not None:
         return recommended(local, reference) or GREEDY
-    return of_entry(entry_of(served.removesuffix(".gguf"), Path(served))) or GREEDY
+    return of_entry(entry_of(files.stem_of(served), Path(served))) or GREEDY
 
 
 def published(given: Mapping[str, Any], name: str) -> dict[str, float] | None:
