@@ -242,13 +242,13 @@ def measured(target: Path, rounds: int, n_threads: int) -> dict[str, dict]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, opened = Path(name), Opened(stack)
         opened.add("target", target, lambda: llama_cpp.open_model(target, config))
-        lender = opened.models["target"]
+        loaded = opened.models["target"]
         for quantisation in QUANTISATIONS:
             path = gguf_head(folder / f"{quantisation}.gguf", shape, quantisation)
             opened.add(
                 f"GGUF {quantisation}",
                 path,
-                lambda path=path: llama_cpp.open_head(path, config, lender),
+                lambda path=path: llama_cpp.open_head(path, config, loaded),
                 states,
             )
         source = checkpoint(folder / "source", shape)
@@ -257,7 +257,7 @@ def measured(target: Path, rounds: int, n_threads: int) -> dict[str, dict]:
             opened.add(
                 f"ONNX {precision}",
                 made,
-                lambda made=made: onnx.open_head(made, config, shape.sizes),
+                lambda made=made: onnx.open_head(made, config, loaded),
                 states,
             )
         return opened.measure(rounds)
