@@ -218,16 +218,17 @@ class Away(Verifier):
 
     def submit(self, draft: Draft) -> None:
         began = self._clock.now
-        self._verdict = super().verify(draft)
+        verdict = super().verify(draft)
         self._due = self._clock.now + (self._trip_s if draft.tokens else 0.0)
         self._clock.now = began
+        self._verdict = verdict._replace(rows=(), drafted_rows=(), seconds=self._due - began)
 
     def ready(self) -> bool:
         return bool(self._clock.now >= self._due)
 
     def result(self) -> Verdict:
         self._clock.now = max(self._clock.now, self._due)
-        return self._verdict._replace(rows=(), drafted_rows=())
+        return self._verdict
 
     def finish(self) -> None:
         pass

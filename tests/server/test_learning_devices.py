@@ -8,6 +8,7 @@ import pytest
 
 import edgespec
 from edgespec import EngineConfig, ToyModel
+from edgespec.backends.base import FileModel
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import store
 from edgespec.costs.threads import ThreadGovernor
@@ -21,7 +22,7 @@ DRAFT = {"method": "draft_model"}
 FIXED = DRAFT | {"num_speculative_tokens": 3, "draft_p_min": 0.0}
 
 
-class DraftFile(Limitable, ToyModel):
+class DraftFile(Limitable, ToyModel, FileModel):
     """The served toy as a draft model in a file, on a machine."""
 
     tokenizer, placement = TOKENIZER, {}

@@ -7,7 +7,7 @@ import pytest
 
 from edgespec import Aborted, ToyModel
 from edgespec.backends import base
-from edgespec.backends.base import BatchItem
+from edgespec.backends.base import BatchedModel, BatchItem
 from edgespec.costs.governed import GovernedModel, GovernedSlots
 from edgespec.costs.threads import ThreadGovernor
 from tests.helpers.neighbours import Limitable, Machine
@@ -19,7 +19,7 @@ def governor_on(machine, model, **options):
     )
 
 
-class Slots(Limitable):
+class Slots(Limitable, BatchedModel):
     """Slots whose evaluations take the time of a machine, and return what they were asked."""
 
     vocab_size, n_ctx, n_slots, max_rows, max_draft_rows, max_batch = 9, 64, 3, 64, 32, 512
@@ -169,7 +169,6 @@ def test_requests_tell_how_much_time_is_left():
     decorated.decode([1])
     decorated.begin(lambda: 3.0)
     decorated.decode([1])
-    assert isinstance(decorated, base.Timed)
     assert seen == [math.inf, 3.0, 3.0]
 
 
@@ -187,12 +186,6 @@ class Special(ToyModel):
         self.told.append(expected)
 
 
-class Chains(ToyModel):
-    """A model that grows no trees."""
-
-    grow = None
-
-
 def test_what_a_model_can_do_it_can_do_governed():
     model = Special()
     decorated = GovernedModel(model, ThreadGovernor([], 1))
@@ -202,7 +195,6 @@ def test_what_a_model_can_do_it_can_do_governed():
     assert model.told == [5, True]
     assert decorated.decode([1]).hidden.shape == (1, 2, decorated.hidden_size)
     assert base.share_on_gpu(decorated.placement) == 1
-    assert isinstance(decorated, base.HiddenStates)
     assert decorated.grow([2, 3], [-1, -1]).logits.shape == (2, 9)
     decorated.keep([1])
     assert decorated.n_past == model.n_past == 2
@@ -211,11 +203,3 @@ def test_what_a_model_can_do_it_can_do_governed():
     decorated.restore(state)
     assert model.n_past == 2
     assert decorated.capabilities == model.capabilities
-
-
-def test_what_a_model_cannot_do_is_left_out():
-    decorated = GovernedModel(Chains(np.full((9, 9), 1 / 9)), ThreadGovernor([], 1))
-    decorated.restrict(5)
-    decorated.expect_drafts(True)
-    assert decorated.placement == {}
-    assert not isinstance(decorated, base.GrowingModel)
