@@ -1,6 +1,7 @@
-"""The time of the controller itself: microseconds of `choose` and `observe` over the answers that
-come with `edgespec bench replay`, with warm caches, and with caches emptied before each call, as
-an evaluation of the target empties them. Estimates are not part of it.
+"""The time of the controller itself: microseconds of setting the limits of a step, of growing its
+draft and of learning from it, over the answers that come with `edgespec bench replay`, with warm
+caches, and with caches emptied before each call, as an evaluation of the target empties them. What
+drafters take is apart.
 
     python -m benchmarks.controller
 """
@@ -13,63 +14,70 @@ import numpy as np
 
 from benchmarks.common import save
 from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
-from edgespec.costs.online import Costs
-from edgespec.policies.adaptive import Adaptive
-from edgespec.types import DraftEstimate
 
 A_CATEGORY = 3  # answers
 PROFILES = "cpu-q4", "cpu-f16"
 WEIGHTS = np.ones(12_000_000)  # more than any cache holds
+ASKED = "root", "step", "children", "work", "forecast", "expand", "draw"  # methods of a drafter
 
 
-class Timed(Adaptive):
-    """Notes what it takes."""
+class Watch:
+    """Notes what calls take. cold: caches are emptied before each of them."""
 
-    def __init__(self, costs: Costs, *, cold: bool) -> None:
-        super().__init__(costs)
-        self._cold = cold
+    def __init__(self, replay: Replay, *, cold: bool) -> None:
+        self._cold, self._asked_s, self._limits_s = cold, 0.0, 0.0
         self.us: dict[str, list[float]] = defaultdict(list)
+        drafting, policy = replay.session._drafting, replay.policy
+        for drafter in drafting.drafters:
+            for name in ASKED:
+                setattr(drafter, name, self._added_up(getattr(drafter, name)))
+        policy.limits = self._noted("limits", policy.limits)
+        policy.observe = self._noted("observe", policy.observe)
+        drafting.grow = self._grown(drafting.grow)
 
-    def choose(self, sources, budget):
-        asked = [_Asked(ask) for ask in sources]
-        plan, seconds = self._timed(super().choose, asked, budget)
-        asking = sum(ask.seconds for ask in asked)
-        self.us["choose"].append(1e6 * (seconds - asking))
-        self.us["estimates"].append(1e6 * asking)
-        return plan
+    def _grown(self, grow):
+        """Return `grow`, noted without what limits and drafters take."""
 
-    def observe(self, stats):
-        _, seconds = self._timed(super().observe, stats)
-        self.us["observe"].append(1e6 * seconds)
+        def noted(budget):
+            start, self._asked_s = time.perf_counter(), 0.0
+            growth = grow(budget)
+            seconds = time.perf_counter() - start - self._asked_s - self._limits_s
+            if growth:
+                self.us["growth"].append(1e6 * seconds)
+                self.us["drafters"].append(1e6 * self._asked_s)
+            return growth
 
-    def _timed(self, call, *arguments):
-        if self._cold:
-            WEIGHTS.sum()
-        start = time.perf_counter()
-        result = call(*arguments)
-        return result, time.perf_counter() - start
+        return noted
 
+    def _noted(self, what, call):
+        def noted(*arguments):
+            began = time.perf_counter()
+            if self._cold:
+                WEIGHTS.sum()
+            start = time.perf_counter()
+            result = call(*arguments)
+            end = time.perf_counter()
+            self.us[what].append(1e6 * (end - start))
+            self._limits_s = end - began if what == "limits" else 0.0
+            return result
 
-class _Asked:
-    """A source that a policy can ask, and the seconds that its estimates took."""
+        return noted
 
-    def __init__(self, ask):
-        self._ask = ask
-        self.seconds = 0.0
+    def _added_up(self, call):
+        def added_up(*arguments):
+            start = time.perf_counter()
+            result = call(*arguments)
+            self._asked_s += time.perf_counter() - start
+            return result
 
-    def __call__(self) -> DraftEstimate:
-        start = time.perf_counter()
-        estimate = self._ask()
-        self.seconds += time.perf_counter() - start
-        return estimate
+        return added_up
 
 
 def measure(name: str, *, cold: bool) -> dict[str, dict[str, float]]:
     """Medians and means of one device."""
     profile = shipped_profiles()[name]
     replay = Replay(profile, "auto")
-    timed = Timed(replay.policy.costs, cold=cold)
-    replay.session._policy = timed
+    watch = Watch(replay, cold=cold)
     seen: dict[str, int] = defaultdict(int)
     for trace in shipped_traces():
         seen[trace.category] += 1
@@ -81,7 +89,7 @@ def measure(name: str, *, cold: bool) -> dict[str, dict[str, float]]:
             "median_us": round(statistics.median(us), 1),
             "mean_us": round(statistics.mean(us), 1),
         }
-        for what, us in timed.us.items()
+        for what, us in watch.us.items()
     }
 
 

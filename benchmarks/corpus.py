@@ -27,25 +27,26 @@ from edgespec import backends
 from edgespec.config import SamplingParams
 from edgespec.corpus import collection
 from edgespec.corpus.folder import vocabulary_folder
-from edgespec.drafters.memory import MemoryBranches
-from edgespec.drafters.trees import TreeDrafter
+from edgespec.drafters.base import LEAST, Role
+from edgespec.drafters.memory import MemoryDrafter
+from edgespec.policies.guesses import Guesses
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Verified
 
-N_QUESTIONS, N_TOKENS, N_STEPS, N_NODES = 10, 128, 2000, 16
+N_QUESTIONS, N_TOKENS, N_STEPS, N_NODES, N_LEAVES = 10, 128, 2000, 16, 15
 FILE = Path(__file__).parents[1] / "edgespec/policies/fixed.py"
 EDITS = (
     "rename the class FixedDepth to ConstantDepth", "rename at_least to minimum everywhere",
     "add a docstring to __init__", "make depth a read-only property",
-    "replace max by an if statement in __init__", "add type hints to local variables in choose",
-    "remove all docstrings", "add a method __repr__", "rename the variable best to index",
+    "replace min by an if statement in limits", "add type hints to local variables in make",
+    "remove all docstrings", "add a method __repr__", "rename the parameter budget to left",
     "raise ValueError in __init__ for a negative depth", "add a comment above each return",
-    "use a for loop to find the largest estimate", "rename the parameter sources to asks",
+    "name all arguments of Limits in __init__", "rename the parameter context to parts",
     "add a class attribute named name with the value 'fixed'", "sort the methods by name",
-    "add a counter of calls of choose", "inline the variable estimates",
-    "log each plan with logging",
-    "add a method reset that does nothing", "move the constant reason into __init__",
+    "add a counter of calls of limits", "inline the variables depth and p_min",
+    "log the limits of each step with logging",
+    "add a method reset that does nothing", "make the default of at_least a constant",
 )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def documents(name: str, folder: str, megabytes: float) -> None:
             "other text": tokens[:N_STEPS][::-1].tolist(),
         }
         steps = {
-            how: steps_ms(MemoryBranches(tokenizer.vocab_size, [array]), text)
+            how: steps_ms(MemoryDrafter(tokenizer.vocab_size, [array]), text)
             for how, text in texts.items()
         }
         size = sum(file.stat().st_size for file in Path(kept).rglob("*.i32"))
@@ -167,19 +168,17 @@ def documents(name: str, folder: str, megabytes: float) -> None:
     })  # fmt: skip
 
 
-def steps_ms(branches: MemoryBranches, text: list[int]) -> dict[str, float]:
+def steps_ms(drafter: MemoryDrafter, text: list[int]) -> dict[str, float]:
     """Return the times of reading a token, and of that and growing a tree, for each token."""
-    drafter = TreeDrafter({"memory": branches}, 15)
     text = [max(token, 0) for token in text]
-    drafter.begin(Request(text[:16], SamplingParams(), SeededRandomness(0)))
+    drafter.begin(Request(text[:16], SamplingParams(), SeededRandomness(0)), Role.MATCHED)
     found: dict[str, list[float]] = {"accept": [], "accept and tree": []}
-    context, nodes = text[:16], 0
+    nodes = 0
     for token in text[16:]:
         began = time.perf_counter()
         drafter.accept(Verified((token,)))
         found["accept"].append(time.perf_counter() - began)
-        context.append(token)
-        nodes += len(drafter.estimate(context, N_NODES).acceptance_probs)
+        nodes += len(Guesses([drafter], N_LEAVES).nodes(N_NODES, [LEAST]))
         found["accept and tree"].append(time.perf_counter() - began)
     times = {
         f"{what}, {how}": round(1e3 * function(values), 4)

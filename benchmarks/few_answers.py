@@ -13,20 +13,21 @@ from benchmarks.common import save
 from edgespec.bench.replay import Replay, rates, shipped_profiles, shipped_traces
 from edgespec.bench.traces import Trace
 from edgespec.costs.curves import Curve
-from edgespec.costs.measuring import QUICK, READING
+from edgespec.costs.measuring import QUICK
 from edgespec.costs.profiles import Profile
 
 GROUP = 5
 BOUND = 0.98
 # measured on 2026-11-22, when a token of F16 took 89 to 105 ms
 F16_S = (0.150, 0.168, 0.182, 0.199, 0.244, 0.289, 0.390, 0.525, 0.680)
+DRAFT_WIDTHS = (1, 2, 4, 8, 16, 32, 128)
 DRAFT_S = (0.0120, 0.0200, 0.0326, 0.0571, 0.0810, 0.1488, 0.4448)
 
 
 def slow_f16(first_s: float) -> Profile:
     """Return that day's costs, with a plain token of so many seconds."""
     target = Curve((64,), QUICK, ((first_s, *F16_S),))
-    return Profile(target, Curve((64,), READING, (DRAFT_S,)))
+    return Profile(target, Curve((64,), DRAFT_WIDTHS, (DRAFT_S,)))
 
 
 def groups() -> Iterator[list[Trace]]:

@@ -93,7 +93,7 @@ def forced(target: str, n_ctx: int, invariant: bool) -> tuple[Engine, ForcedTree
     options = {"n_ctx": n_ctx, "batch_invariant": invariant}
     with registered():
         engine = load(model(target), None, speculative_config=config, **options, sampling=GREEDY)
-    drafter = engine._session._drafters[0]
+    drafter = engine._session._drafting.drafters[0]
     assert isinstance(drafter, ForcedTrees)
     return engine, drafter
 

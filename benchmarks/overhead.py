@@ -70,7 +70,7 @@ def full_steps(engine, prompt, stopwatch, sampling):
     policy = engine._session._policy
     before = {"wall": time.perf_counter(), "native": stopwatch.seconds}
 
-    def observe(step):
+    def observe(step, verified, growth):
         wall, native = time.perf_counter(), stopwatch.seconds
         if step.n_drafted == 4 and step.n_evaluated == 5:
             inside = native - before["native"]
@@ -118,7 +118,7 @@ def warm(sampling):
     config = {"method": "draft_model", "draft_p_min": 0.0}
     engine = edgespec.assemble(Costless(), OneWord(), Costless(), config)
     ends = []
-    engine._session._policy.observe = lambda step: ends.append(time.perf_counter())
+    engine._session._policy.observe = lambda *step: ends.append(time.perf_counter())
     engine.generate([1, 2, 3], max_tokens=600, **sampling)
     return round(1e3 * median(np.diff(ends).tolist()), 3)
 

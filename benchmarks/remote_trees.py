@@ -73,11 +73,11 @@ class Device:
         self.gaps: list[float | None] = []
         self.noise: list[float] = []
         self.n_answers = self.n_drafted = self.n_accepted = 0
-        engine._session._policy.observe = lambda step: self.steps.append(step.total_s)
+        engine._session._policy.observe = lambda step, *_: self.steps.append(step.total_s)
 
     def run(self, questions: list[Question], n_steps: int) -> None:
         """Ask one question after another."""
-        (drafter,) = self.engine._session._drafters
+        (drafter,) = self.engine._session._drafting.drafters
         for question in itertools.cycle(questions):
             if len(self.steps) >= n_steps:
                 return

@@ -94,7 +94,7 @@ def long_session(chat: Chat, n_steps: int) -> dict:
     policy = chat.engine._session._policy
     before, n_packs = [], chat.n_packs
 
-    def observe(step):
+    def observe(step, verified, growth):
         if step.n_drafted > 1:
             steps.append((step.total_s, step.verify_s))
             cells.append(chat.cells())
@@ -202,7 +202,7 @@ def by_error(name: str, late: bool) -> Callable[[Chat, random.Random], None]:
 
     def cancel(chat: Chat, rng: random.Random) -> None:
         cache = chat.engine._session._verifier._cache
-        owner = {"propose": chat.drafter, "accept": chat.drafter, "_evaluate": chat.model}.get(
+        owner = {"root": chat.drafter, "accept": chat.drafter, "_evaluate": chat.model}.get(
             name, cache
         )
         change = failing(rng.randrange(1, 12), late=late)
@@ -215,7 +215,7 @@ def by_error(name: str, late: bool) -> Callable[[Chat, random.Random], None]:
 
 CANCELLATIONS: dict[str, Callable[[Chat, random.Random], None]] = {
     "abort": by_abort, "close": by_close, "Ctrl-C": by_ctrl_c,
-    "error in drafting": by_error("propose", late=False),
+    "error in drafting": by_error("root", late=False),
     "error before the tree": by_error("decode_tree", late=False),
     "error behind the tree": by_error("decode_tree", late=True),
     "error before keeping": by_error("keep", late=False),

@@ -20,8 +20,9 @@ from pathlib import Path
 import edgespec
 from benchmarks.common import median, model, save
 from edgespec import EngineConfig, drafters
+from edgespec.drafters.base import NOWHERE, Drafter
 from edgespec.loading.models import open_model
-from edgespec.types import NO_DRAFT, Draft, DraftEstimate
+from edgespec.sampling.trees import children_of
 
 WIDTHS, N_DRAFTED, N_RIGHT, N_TOKENS, N_ANSWERS = (8, 16, 32), 16, 4, 120, 8
 TEXT = "The quick brown fox jumps over the lazy dog, and then it thinks about what to do next. "
@@ -69,42 +70,46 @@ def ratios(target, tokens: list[int], rounds: int) -> dict:
     return found
 
 
-class Known:
+class Known(Drafter):
     """A drafter that knows the first N_RIGHT tokens and is wrong about all others, as a tree or as
-    a chain.
+    a chain. Its states are nodes.
     """
 
     name = "known"
     parents: tuple[int, ...] = ()
     text: tuple[int, ...] = ()
 
-    def begin(self, request):
-        self.n_prompt = len(request.prompt)
+    def begin(self, request, role):
+        self._n_emitted = 0
 
-    def estimate(self, context, limit):
-        return DraftEstimate(self.name, (0.5,) * min(limit, N_DRAFTED), min(limit, N_DRAFTED))
-
-    def propose(self, context, limit, thresholds=None):
-        right = Known.text[(at := len(context) - self.n_prompt) : at + N_RIGHT]
-        if limit < N_DRAFTED or len(right) < N_RIGHT:
-            return NO_DRAFT
+    def root(self):
+        right = Known.text[self._n_emitted :][:N_RIGHT]
+        if len(right) < N_RIGHT:
+            return NOWHERE
         wrong = range(1000, 1000 + N_DRAFTED - N_RIGHT)
-        first = N_DRAFTED // 2 if Known.parents else 0
-        tokens = (*wrong[:first], *right, *wrong[first:])
-        return Draft(tokens, self.name, parents=Known.parents)
+        first = N_DRAFTED // 2 if len(set(Known.parents)) < N_DRAFTED else 0
+        self._tokens = (*wrong[:first], *right, *wrong[first:])
+        self._children = children_of(Known.parents)
+        return -1
+
+    def step(self, state, token):
+        return next(node for node in self._children[state] if self._tokens[node] == token)
+
+    def children(self, state, least=0.0):
+        nodes = self._children[state]
+        return [(self._tokens[node], 0.5 ** (i + 1)) for i, node in enumerate(nodes)]
 
     def accept(self, verified):
-        pass
-
-    def close(self):
-        pass
+        self._n_emitted += len(verified.tokens)
 
 
 def shares(path: Path, n_threads: int) -> dict[str, float]:
     """Milliseconds of a step outside the engine's evaluations, with a tree and with a chain."""
-    drafters.register(Known.name, "known tokens")(lambda context: Known())
+    drafters.register(Known.name, "known tokens", trees=True)(lambda context: Known())
     target = open_model(path, EngineConfig(n_ctx=1024, n_threads=n_threads))
-    kinds: dict = {"chain": (), "tree": tuple(parents_of(N_DRAFTED))}
+    kinds: dict = {
+        "chain": tuple(range(-1, N_DRAFTED - 1)), "tree": tuple(parents_of(N_DRAFTED)),
+    }  # fmt: skip
     inside, steps = [0.0], []
 
     def watched(call):
@@ -117,13 +122,15 @@ def shares(path: Path, n_threads: int) -> dict[str, float]:
         return timed
 
     target.decode, target.decode_tree = watched(target.decode), watched(target.decode_tree)
-    config = {"method": Known.name, "num_speculative_tokens": N_DRAFTED}
+    config = {
+        "method": Known.name, "num_speculative_tokens": N_DRAFTED, "draft_p_min": 0.0,
+    }  # fmt: skip
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     with edgespec.assemble(target, target.tokenizer, None, config) as engine:
         options = {"max_tokens": N_TOKENS, "ignore_eos": True}
         prompt = engine.encode(TEXT)
         Known.text = engine.generate(prompt, **options, disable_spec_decode=True).token_ids
-        engine._session._policy.observe = lambda step: steps.append(
+        engine._session._policy.observe = lambda step, *_: steps.append(
             (time.perf_counter(), inside[0], step.n_drafted, step.n_accepted)
         )
         for _ in range(N_ANSWERS):

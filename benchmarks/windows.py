@@ -29,6 +29,7 @@ from edgespec.decoding import templates
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.window import Window
 from edgespec.loading.drafts import load_draft
 from edgespec.loading.models import open_model
 from edgespec.policies.fixed import FixedDepth
@@ -165,7 +166,9 @@ def main() -> None:
             draft = load_draft(found(args.draft), config, {}, target)
             assert draft is not None
             stack.enter_context(contextlib.closing(draft))
-            drafters[name] = ModelDrafter(draft, target.vocab_size, window=window)
+            drafters[name] = ModelDrafter(
+                draft, target.vocab_size, window=Window(window, draft.n_ctx)
+            )
         rows = measure(
             target, drafters, text_of(args.text), lengths=args.lengths, depth=args.depth,
             n_tokens=args.tokens, rounds=args.rounds,

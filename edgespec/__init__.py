@@ -9,7 +9,7 @@ with edgespec.load("smollm2-135m") as engine:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import drafters, hub
+from . import drafters, hub, policies
 from .backends.base import Capabilities, Model
 from .backends.toy import ToyModel, ToyTokenizer
 from .config import (
@@ -51,6 +51,7 @@ from .errors import (
 from .loading.assembly import assemble
 from .loading.connect import connect
 from .loading.load import load
+from .sampling import rules
 from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ __all__ = [
     "inspect",
     "inspect_head",
     "load",
+    "policies",
+    "rules",
     "tune",
 ]
 

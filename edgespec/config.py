@@ -276,7 +276,6 @@ class SamplingParams:
 
 
 DraftMemory = Literal["off", "process", "disk"]
-Acceptance = Literal["block", "rejection", "coupled", "deterministic"]
 Remember = Literal["all", "rates", "nothing"]
 
 
@@ -287,8 +286,10 @@ class SpeculativeConfig:
     method: names of drafters separated by commas, "auto" or "none" (plain decoding). "suffix"
     (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or one that the
     catalogue suggests); "auto" uses both, if there is a draft model. `edgespec.drafters.names()`
-    lists all, those of other packages included. options: settings of these drafters that have no
-    field here. Names and options are checked when a model is loaded.
+    lists all, those of other packages included. policy: what decides how much is drafted, one of
+    `edgespec.policies.names()`; "auto" is "adaptive", or "fixed" where a depth is named. options:
+    settings of drafters and policy that have no field here. Names and options are checked when a
+    model is loaded.
     num_speculative_tokens, draft_p_min: without them every step decides from measured costs what
     to draft and how much. With one of them the depth is fixed: at most so many tokens (4), and
     a draft ends where its estimated acceptance probability (lookup) or the largest probability of
@@ -296,7 +297,8 @@ class SpeculativeConfig:
     of a fixed depth are not worth a step.
     prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from; by default 2, and
     1 if a draft of one token is free (ONNX models whose single tokens are evaluated as two).
-    acceptance: the rule for drafts drawn at temperature > 0. "block" is the default, and means
+    acceptance: the rule for drafts drawn at temperature > 0, one of
+    `edgespec.sampling.rules.names()`. "block" is the default, and means
     "coupled" for requests that give a seed, so that the same seed gives the same text;
     "coupled" makes the text a function of seed and target alone; "deterministic" lets the
     draft model propose its likeliest token instead of drawing one.
@@ -318,12 +320,13 @@ class SpeculativeConfig:
     min_speculative_tokens: int = 1
     draft_p_min: float | None = None
     prompt_lookup_min: int | None = None
-    acceptance: Acceptance = "block"
+    acceptance: str = "block"
     draft_window: int | None = None
     remember: Remember = "all"
     draft_corpus: tuple[str, ...] | None = None
     draft_memory: DraftMemory = "process"
     options: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = "auto"
 
     @property
     def has_memory(self) -> bool:
@@ -336,17 +339,19 @@ class SpeculativeConfig:
         if self.method == "none" or self.num_speculative_tokens == 0:
             return 0, 0.0
         depth, p_min = self.num_speculative_tokens, self.draft_p_min
-        if depth is None and p_min is None:
+        names_one = depth is not None or p_min is not None
+        if not (self.policy == "fixed" or (self.policy == "auto" and names_one)):
             return None
         return 4 if depth is None else depth, 0.75 if p_min is None else p_min
 
     def __post_init__(self) -> None:
-        if not isinstance(self.method, str):
-            raise ConfigError(f"method must be the name of a drafter, got {self.method!r}")
+        for name in ("method", "policy", "acceptance"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ConfigError(f"{name} must be a name, got {value!r}")
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"options must map names to values, got {self.options!r}")
         for name, known in (
-            ("acceptance", Acceptance), ("remember", Remember), ("draft_memory", DraftMemory),
+            ("remember", Remember), ("draft_memory", DraftMemory),
         ):  # fmt: skip
             if (value := getattr(self, name)) not in (all_known := known.__args__):  # type: ignore[attr-defined]
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(all_known)}")

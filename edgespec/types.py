@@ -7,7 +7,7 @@ frozen dataclass takes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -80,158 +80,60 @@ class Distribution(NamedTuple):
         return np.where(own[places] == ids, probs[places], 0.0)
 
 
-class Extension(NamedTuple):
-    """The further tokens that a draft model may add to a draft, and the seconds that they take.
+class Requires(NamedTuple):
+    """Says what a drafter needs of the target in an answer.
 
-    confidence_histogram: pairs (share of drafts, acceptance probability of their first token), one
-    for each class of how sure the model was of that token. conditional_acceptance_rate: of each
-    further token, given that all before it were accepted. token_s: seconds of an evaluation of one
-    token; further_s: of each behind the first, None for as many. catch_up_s: a function of the
-    number of known tokens; it returns the seconds that the model needs to read them and what was
-    emitted since it last drafted, beyond token_s. most: tokens on a path, 0 for any number.
+    layers: whose hidden states, as in `HiddenStates.tap`. latest: of how many latest tokens of the
+    prompt at most; 0: of as many as are kept.
     """
 
-    confidence_histogram: tuple[tuple[float, float], ...]
-    conditional_acceptance_rate: float
-    token_s: float
-    catch_up_s: Callable[[int], float]
-    further_s: float | None = None
-    most: int = 0
+    layers: tuple[int, ...] = ()
+    latest: int = 0
 
 
-class DraftEstimate(NamedTuple):
-    """The draft that a source expects to make, estimated before anything is drawn.
+REQUIRES_NOTHING = Requires()
 
-    acceptance_probs: for each depth the probability that the drafted tokens up to there are all
-    accepted, never rising; of a tree, for each node that it and all before it on its path are,
-    the likeliest first. Empty if there is nothing to draft. n_known: the first n_known tokens
-    are there already and cost nothing to draft. extension: what a draft model may add after them,
-    and what that costs; None for a source that evaluates no model. streak: how many of the last
-    emitted tokens in a row the source would have drafted. depths: of a tree, the depth of each
-    node, from 1; empty for a chain. beside: of guesses that join what a model drafts.
-    """
 
-    source: str
-    acceptance_probs: tuple[float, ...] = ()
-    n_known: int = 0
-    extension: Extension | None = None
-    streak: int = 0
-    depths: tuple[int, ...] = ()
-    beside: DraftEstimate | None = None
+class Work(NamedTuple):
+    """An evaluation of a draft model: so many tokens after so many in its cache."""
 
-    def expected(self, depth: int) -> float:
-        """Return the expected number of accepted tokens of a draft of `depth` tokens, or nodes."""
-        return sum(self.acceptance_probs[:depth])
-
-    def at_end(self, n: int) -> float:
-        """Return the probability that the likeliest path of n tokens, or nodes, is all accepted."""
-        end = self.depths.index(max(self.depths[:n])) if n and self.depths else n - 1
-        return self.acceptance_probs[end] if n else 1.0
+    n_tokens: int
+    n_cached: int
 
 
 class Draft(NamedTuple):
     """Tokens proposed to the target.
 
-    probs: the distribution that each token was drawn from, or None for a draft that is
-    deterministic, or drawn with the request's shared Gumbel noise. acceptance_prob: estimated
-    probability that all of them are accepted; of a tree, those of its first path. evaluated: how
-    many tokens a draft model evaluated for it, one entry for each evaluation. parents: of a tree,
-    as in sampling.trees; empty for a chain. path_probs: of the nodes of a tree, the estimated
-    probability that each and all before it are accepted; empty where a drafter does not tell.
+    source: the drafters' names. probs: the distribution that each token was drawn from, or None for
+    a draft that is deterministic, or drawn with the request's shared Gumbel noise. expected:
+    estimated number of accepted tokens. evaluated: of a draft model for it. parents: of a tree, as
+    in sampling.trees; empty for a chain.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = "none"
     probs: tuple[Distribution, ...] | None = None
-    acceptance_prob: float = 1.0
-    evaluated: tuple[int, ...] = ()
+    expected: float = 0.0
+    evaluated: tuple[Work, ...] = ()
     parents: tuple[int, ...] = ()
-    path_probs: tuple[float, ...] = ()
 
 
 NO_DRAFT = Draft()
-
-
-class Thresholds(NamedTuple):
-    """The confidence thresholds of a draft, decided before anything is drawn.
-
-    keep[i]: token i + 1 is drafted only if the acceptance probability of the draft up to it
-    reaches this. extend[i]: a draft model evaluates another token behind the first i only if
-    their acceptance probability reaches this. The last entries hold for all deeper tokens; an
-    empty tuple sets no threshold.
-    price, seconds: for trees, whose nodes cost no drafting: tokens that a second costs, and the
-    seconds of the target's evaluation of 0, 1, 2, … drafted tokens; empty where nodes cost nothing.
-    """
-
-    keep: tuple[float, ...] = ()
-    extend: tuple[float, ...] = ()
-    price: float = 0.0
-    seconds: Sequence[float] = ()
-
-    def keeps(self, i: int, acceptance_prob: float) -> bool:
-        """Return whether token i + 1 may be in the draft."""
-        return not self.keep or acceptance_prob >= self.keep[min(i, len(self.keep) - 1)]
-
-    def extends(self, i: int, acceptance_prob: float) -> bool:
-        """Return whether a draft model should evaluate another token behind i tokens."""
-        return not self.extend or acceptance_prob >= self.extend[min(i, len(self.extend) - 1)]
-
-    def node_cost(self, i: int) -> float:
-        """Return the tokens that node i + 1 of a tree costs the target."""
-        i = min(i, len(self.seconds) - 2)
-        return self.price * (self.seconds[i + 1] - self.seconds[i]) if i >= 0 else 0.0
-
-    def n_gaining(self, path_probs: Iterable[float], n: int) -> int:
-        """Return how many of these nodes of a tree, the likeliest first, gain most behind n."""
-        gain = most = 0.0
-        found = 0
-        for i, prob in enumerate(path_probs):
-            gain += prob - self.node_cost(n + i)
-            if gain > most:
-                most, found = gain, i + 1
-        return found
-
-    def after(self, n: int, acceptance_prob: float) -> Thresholds:
-        """Return the thresholds for what follows n tokens of that acceptance probability."""
-        acceptance_prob = max(acceptance_prob, 1e-9)
-        keep, extend = (
-            tuple([x / acceptance_prob for x in thresholds[n:] or thresholds[-1:]])
-            for thresholds in (self.keep, self.extend)
-        )
-        return Thresholds(keep, extend, self.price / acceptance_prob, self.seconds[n:])
-
-
-NO_THRESHOLDS = Thresholds()
 
 
 class Budget(NamedTuple):
     """The limits of a step, in tokens.
 
     limit: most drafted tokens. n_past: tokens in the context. n_emitted: tokens of the answer so
-    far. remaining: most that the request can still emit.
+    far. remaining: most that the request can still emit. max_leaves: of a draft that is a tree; 1:
+    the target takes chains only.
     """
 
     limit: int
     n_past: int = 0
     n_emitted: int = 0
     remaining: int = 1 << 30
-
-
-class Plan(NamedTuple):
-    """The choice of a policy for one step.
-
-    source: index of the source that drafts. depth: most drafted tokens, all nodes of a tree
-    counted; 0 is plain decoding.
-    thresholds: they may end the draft earlier. gain: expected tokens above plain decoding.
-    """
-
-    source: int = 0
-    depth: int = 0
-    thresholds: Thresholds = NO_THRESHOLDS
-    gain: float = 0.0
-
-
-PLAIN = Plan()
+    max_leaves: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +195,7 @@ class StepStats(NamedTuple):
     draft_s: float
     verify_s: float
     total_s: float
-    draft_evaluated: tuple[int, ...] = ()
+    draft_evaluated: tuple[Work, ...] = ()
     widths: tuple[int, ...] = ()
 
 

@@ -5,7 +5,8 @@
     python -m benchmarks.decisions compare --quick --like "cpu-q4, auto"
 
 `record` wrote before.json.gz once, with the code before drafts grew from priced guesses
-(docs/concepts/decisions.md): the speed of every setting by category, and 5,000 decisions.
+(docs/concepts/decisions.md): the speed of every setting by category, and 4,578 decisions. Settings
+with a target elsewhere were recorded by that code a second time, with the trip in a step's seconds.
 `compare` replays the same with today's code and shows the ratios.
 """
 

@@ -182,19 +182,18 @@ class Verifier(replay._Verifier):
 
     def begin(self, request: Request, *rest: Any) -> Any:
         found = super().begin(request, *rest)
-        self._verification._rule = self._chain
-        self._verification._tree_rule = self._tree
+        self._verification._rule = self  # type: ignore[assignment]
         self._verification._randomness = Answers(self.trace)  # type: ignore[assignment]
         return found
 
-    def _chain(self, tokens: Sequence[int], probs: Any, target: Any, randomness: Any) -> Any:
+    def chain(self, tokens: Sequence[int], probs: Any, target: Any, randomness: Any) -> Any:
         own = self.trace.output[len(self._context) - len(self.trace.prompt) :]
         n = 0
         while n < len(tokens) and tokens[n] == own[n]:
             n += 1
         return n, own[n]
 
-    def _tree(self, tokens: Any, parents: Any, probs: Any, target: Any, randomness: Any) -> Any:
+    def tree(self, tokens: Any, parents: Any, probs: Any, target: Any, randomness: Any) -> Any:
         own = self.trace.output[len(self._context) - len(self.trace.prompt) :]
         path: tuple[int, ...] = ()
         while True:
@@ -263,8 +262,8 @@ class Lab(replay.Replay):
         )  # fmt: skip
         draft = self._draft if uses_model(config) else None
         target = None if setting.trip_s else self._target
-        leaves = 1 if setting.chains or not setting.trip_s else 31
-        context = DrafterContext(config, VOCAB, target, draft_model=draft, remote_leaves=leaves)
+        leaves = 1 if setting.chains else 31
+        context = DrafterContext(config, VOCAB, target, draft_model=draft, max_leaves=leaves)
         if setting.trip_s:
             curve = profile.target
             rows = tuple(
@@ -288,7 +287,7 @@ class Lab(replay.Replay):
             self.decisions.append({
                 "n_emitted": step.n_past + 1 - len(self._trace.prompt) - step.n_emitted,
                 "source": draft.source, "tokens": draft.tokens, "parents": draft.parents,
-                "evaluated": draft.evaluated, "expected": round(draft.acceptance_prob, 4),
+                "evaluated": draft.evaluated, "expected": round(draft.expected, 4),
                 "accepted": step.n_accepted, "ms": round(1e3 * step.total_s, 3),
             })  # fmt: skip
             return observe(step, *rest)

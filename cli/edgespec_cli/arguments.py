@@ -68,6 +68,7 @@ _SPECULATION = {
     "spec_draft_n_max": "num_speculative_tokens",
     "spec_draft_n_min": "min_speculative_tokens",
     "spec_draft_p_min": "draft_p_min",
+    "policy": "policy",
     "acceptance": "acceptance",
     "draft_window": "draft_window",
     "spec_remember": "remember",

@@ -16,9 +16,12 @@ from .parameters import (
     KeyValueType,
     LogitBiasType,
     ModelType,
+    NameType,
     PathsType,
     SpecType,
     StopType,
+    acceptance_rules,
+    policies,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -232,6 +235,12 @@ answer_options = cloup.option_group(
     ),
 )  # fmt: skip
 
+policy_option = option(
+    "--policy", type=NameType("policy", policies), show_default="auto",
+    help="What decides how much is drafted: auto is adaptive, by measured costs, or fixed where "
+    "a number of tokens is given.",
+)  # fmt: skip
+
 speculation_options = cloup.option_group(
     "Speculation",
     option(
@@ -239,6 +248,7 @@ speculation_options = cloup.option_group(
         help="What drafts tokens, one method or several separated by commas: auto chooses at "
         "every step, none is plain decoding, ngram is another name of suffix.",
     ),
+    policy_option,
     option("--spec-draft-n-max", type=int, help="Largest number of tokens drafted in a step."),
     option("--spec-draft-n-min", type=int, help="Do not use drafts shorter than this."),
     option(
@@ -247,7 +257,7 @@ speculation_options = cloup.option_group(
     ),
     option(
         "--spec-option", "spec_options", type=KeyValueType(), multiple=True, metavar="NAME=VALUE",
-        help="An option of a drafter; can be given several times.",
+        help="An option of a drafter or policy; can be given several times.",
     ),
     option(
         "--draft-window", type=int, metavar="TOKENS",
@@ -266,7 +276,7 @@ speculation_options = cloup.option_group(
         "which are kept on this disk.",
     ),
     option(
-        "--acceptance", type=click.Choice(["block", "rejection", "coupled", "deterministic"]),
+        "--acceptance", type=NameType("acceptance", acceptance_rules),
         show_default="block", help="Acceptance rule for drafts at a temperature above 0.",
     ),
     option(

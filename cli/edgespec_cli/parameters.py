@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -224,3 +224,45 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
             for name in spec_types()
             if name.startswith(word)
         ]
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]
+    """A name of something that registers itself. names: returns those that are known; it is called
+    late, so that starting stays quick.
+    """
+
+    def __init__(self, name: str, names: Callable[[], list[str]]) -> None:
+        self.name, self._names = name, names
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the names for --help."""
+        return f"[{'|'.join(self._names())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, if it is known."""
+        from edgespec.config import did_you_mean
+
+        known, name = self._names(), str(value).replace("-", "_")
+        if name not in known:
+            self.fail(f"{value!r} is unknown; {did_you_mean(name, known)}", param, ctx)
+        return name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names."""
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+
+
+def policies() -> list[str]:
+    """Return the values of --policy."""
+    import edgespec
+
+    return ["auto", *edgespec.policies.names()]
+
+
+def acceptance_rules() -> list[str]:
+    """Return the values of --acceptance."""
+    import edgespec
+
+    return edgespec.rules.names()

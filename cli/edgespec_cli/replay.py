@@ -19,7 +19,7 @@ from .measuring import (
     until_stopped,
     write_whole,
 )
-from .options import FILE, model_options, option, pass_params
+from .options import FILE, model_options, option, pass_params, policy_option
 from .parameters import SpecType
 from .render import say, say_json, status
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         default="auto",
         help="What to draft with: names of drafters, as for `edgespec run`.",
     ),
+    policy_option,
     option("--profile", multiple=True, help="Only this device; can be given several times."),
     option(
         "--fixed/--no-fixed",
@@ -57,7 +58,12 @@ if TYPE_CHECKING:
     option("--json", "as_json", is_flag=True, help="Print a JSON object on each line."),
 )
 def replay(
-    as_json: bool, traces: Path | None, spec_type: str, profile: tuple[str, ...], fixed: bool
+    as_json: bool,
+    traces: Path | None,
+    spec_type: str,
+    policy: str | None,
+    profile: tuple[str, ...],
+    fixed: bool,
 ) -> None:
     """Compute what speculation would gain on other devices, from recorded answers.
 
@@ -77,7 +83,14 @@ def replay(
     answers = dense(recorded.load(traces)) if traces else replays.shipped_traces()
     with errors.told_in_json(as_json), status() as line:
         progress = Progress(line, "settings")
-        rows = replays.table(answers, chosen, method=spec_type, fixed=fixed, progress=progress)
+        rows = replays.table(
+            answers,
+            chosen,
+            method=spec_type,
+            policy=policy or "auto",
+            fixed=fixed,
+            progress=progress,
+        )
         found = list(rows)
     if not as_json:
         _matrix(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -467,15 +467,3 @@ class Backend(Protocol):
 
     def requantize(self, path: Path, target: Path) -> None:
         """Write the copy. Raises ModelError."""
-
-
-class _Growing(ABCMeta):
-    def __instancecheck__(cls, model: object) -> bool:
-        return isinstance(model, Model) and model.capabilities.grows
-
-
-class GrowingModel(Model, metaclass=_Growing):
-    """A model whose capabilities.grows is True: the drafters still ask for it by this name."""
-
-
-Trained = Head

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,17 +18,16 @@ class Features:
 
     They are those of the positions from `start` to `end`. most: only the latest so many tokens are
     sure to have them; a head that has not read earlier ones begins behind them. shape: of a token's
-    states, if it is known before there are any. wanted: a head is worth the time that a target may
-    take to give them. given: the target gives them now.
+    states, if it is known before there are any. layers: whose states they are; set by what fills
+    this, which empties it where they change.
     """
-
-    wanted, given = True, False
 
     def __init__(self, most: int = MOST, shape: tuple[int, int] = (0, 0)) -> None:
         self._start = self._end = 0
         self.most = most
         self._states: States = np.empty((0, *shape), np.float32)
         self._first = 0  # row of `start`
+        self.layers: tuple[int, ...] = ()
 
     @property
     def start(self) -> int:
@@ -87,6 +88,38 @@ class Features:
             end = self._first + n
             self._states[:n_kept] = self._states[end - n_kept : end]
             self._first, self._start = 0, self._end - n_kept
+
+
+class OfLayers(Features):
+    """The hidden states of some layers, in a store that may hold those of others as well.
+
+    like: has the shape of a token's states.
+    """
+
+    def __init__(self, store: Features, layers: Sequence[int], like: Features) -> None:
+        super().__init__(store.most)
+        self._store, self.layers = store, tuple(layers)
+        self._states = like._states[:0]
+
+    @property
+    def start(self) -> int:
+        """The first position whose states are there."""
+        return self._store.start if set(self.layers) <= set(self._store.layers) else self.end
+
+    @property
+    def end(self) -> int:
+        """The position after the last one whose states are there."""
+        return self._store.end
+
+    def of(self, start: int, end: int) -> States:
+        """Return the states of the positions from `start` to `end`. Raises ValueError where some
+        are not there.
+        """
+        self._check(start, end)
+        states = self._store.of(start, end)
+        if self.layers == self._store.layers:
+            return states
+        return states[:, [self._store.layers.index(layer) for layer in self.layers]]
 
 
 class Blank(Features):

@@ -27,14 +27,14 @@ from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..decoding.output import Output
 from ..decoding.owners import OwnRates
-from ..drafters.base import Drafter, DrafterContext
+from ..drafters.base import LEAST, Drafter, DrafterContext
 from ..drafters.draft_model import ModelDrafter
 from ..drafters.suffix import SuffixDrafter
 from ..loading.assembly import Speculation, speculate, uses_model
-from ..policies.base import Ask
+from ..policies.base import Limits
 from ..policies.fixed import FixedDepth
 from ..sampling.base import Request
-from ..types import PLAIN, Budget, Draft, Plan, Stats, Verdict
+from ..types import Budget, Draft, Stats, Verdict
 from ..verifiers.local import LocalVerifier
 from .trace_head import HeadModel, HeadQuality
 from .trace_model import VOCAB, Clock, TraceModel, dense
@@ -78,14 +78,17 @@ FIXED = tuple(
 
 
 class FirstSource(FixedDepth):
-    """Drafts from the first source that has anything to draft."""
+    """Drafts from lookup where it has anything, else from the model."""
 
-    def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
-        """Return that source and the fixed depth, as far as it goes."""
-        for index, ask in enumerate(sources):
-            if probs := ask().acceptance_probs:
-                return Plan(index, min(self.depth, budget.limit, len(probs)))
-        return PLAIN
+    def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
+        """Begin a request."""
+        super().begin(request, drafters)
+        self._lookups = [drafter for drafter in drafters if not drafter.evaluates]
+
+    def limits(self, budget: Budget) -> Limits:
+        """Return the fixed depth, as far as the budget goes."""
+        matches = any(lookup.children(lookup.root(), LEAST) for lookup in self._lookups)
+        return super().limits(budget)._replace(lookups_only=matches)
 
 
 def shipped_traces() -> list[Trace]:
@@ -127,7 +130,7 @@ class Replay:
 
     setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto", names of drafters).
     believed: the profile that a method is given, if it is not the device's own. head: stands in for
-    the draft model, with costs by its quality.
+    the draft model, with costs by its quality. policy: decides for a method, by its name.
     """
 
     def __init__(
@@ -136,6 +139,7 @@ class Replay:
         setting: Fixed | str,
         believed: Profile | None = None,
         head: HeadQuality | None = None,
+        policy: str = "auto",
     ) -> None:
         if head:
             profile = replace(profile, draft=head.curve(profile.target))
@@ -145,7 +149,7 @@ class Replay:
         self._draft = TraceModel(clock, draft, source="draft_model") if draft else None
         if draft and head:
             self._draft = HeadModel(clock, draft, head, self._target)
-        made = self._speculation(setting, believed or profile)
+        made = self._speculation(setting, believed or profile, policy)
         self.policy = made.policy
         self.session = made.session(_Verifier(self._target, clock=clock), clock=clock)
 
@@ -175,16 +179,22 @@ class Replay:
             for evaluation in model.evaluated
         )
 
-    def _speculation(self, setting: Fixed | str, profile: Profile) -> Speculation:
+    def _speculation(self, setting: Fixed | str, profile: Profile, policy: str) -> Speculation:
         if isinstance(setting, Fixed):
             made = self._fixed(setting)
-            return Speculation(made, made, FirstSource(setting.depth), str(setting), OwnRates(made))
+            return Speculation(
+                made, FirstSource(setting.depth, p_min=LEAST), str(setting), OwnRates(made)
+            )
         method = "none" if setting == "plain" else setting
         # earlier answers count where that is asked for: they are to other people's questions
         memory: DraftMemory = "process" if "memory" in method.split(",") else "off"
-        config = SpeculativeConfig(method, draft_memory=memory, draft_corpus=())
+        config = SpeculativeConfig(method, draft_memory=memory, draft_corpus=(), policy=policy)
         context = DrafterContext(
-            config, VOCAB, self._target, draft_model=self._draft if uses_model(config) else None
+            config,
+            VOCAB,
+            self._target,
+            draft_model=self._draft if uses_model(config) else None,
+            max_leaves=self._target.capabilities.max_leaves,
         )
         return speculate(context, lambda: Costs(profile))
 
@@ -193,7 +203,7 @@ class Replay:
         if setting.lookup:
             found.append(SuffixDrafter(setting.lookup))
         if self._draft and setting.p_min is not None:
-            found.append(ModelDrafter(self._draft, VOCAB, p_min=setting.p_min))
+            found.append(ModelDrafter(self._draft, VOCAB, p_min=setting.p_min, needs_probs=False))
         return found
 
 
@@ -205,8 +215,10 @@ def rates(
     profiles: Sequence[Profile],
     setting: Fixed | str,
     head: HeadQuality | None = None,
+    policy: str = "auto",
 ) -> list[Rates]:
     """Return the rates of a setting on each of the devices. head: in place of their draft models.
+    policy: of a method.
 
     A setting that looks at no clock evaluates the same on all of them and is run on the first; a
     method decides by its device's costs, and is for one device.
@@ -216,7 +228,7 @@ def rates(
     found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
     if head:
         profiles = [replace(pair, draft=head.curve(pair.target)) for pair in profiles]
-    replay = Replay(profiles[0], setting, head=head)
+    replay = Replay(profiles[0], setting, head=head, policy=policy)
     for trace in traces:
         if len(trace.output) > 1:
             replay.run(trace)
@@ -230,10 +242,11 @@ def table(
     profiles: dict[str, Profile],
     *,
     method: str = "auto",
+    policy: str = "auto",
     fixed: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows {profile, category, policy, speedup} of "plain" and of `method`.
+    """Yield rows {profile, category, policy, speedup} of "plain" and of `method` under a policy.
 
     fixed: yield rows of "best-fixed" as well, the fixed setting that is best for that category on
     that device, chosen in hindsight, plain decoding among them. progress: called with the number
@@ -247,7 +260,9 @@ def table(
     try:
         with _no_ctrl_c_while_processes_begin():
             waiting = [
-                pool.submit(rates, traces, [profiles[name] for name in names], setting)
+                pool.submit(
+                    rates, traces, [profiles[name] for name in names], setting, policy=policy
+                )
                 for setting, names in jobs
             ]
         for done, ((setting, names), job) in enumerate(zip(jobs, waiting, strict=True), 1):
@@ -261,7 +276,7 @@ def table(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     for name, by_setting in speed.items():
-        yield from _rows(name, by_setting, method, fixed)
+        yield from _rows(name, by_setting, method, policy, fixed)
 
 
 @contextlib.contextmanager
@@ -293,17 +308,18 @@ def _end_with_parent() -> None:
 
 
 def _rows(
-    profile: str, by_setting: dict[Fixed | str, Rates], method: str, fixed: bool
+    profile: str, by_setting: dict[Fixed | str, Rates], method: str, policy: str, fixed: bool
 ) -> Iterator[dict[str, Any]]:
     hindsight = [setting for setting in by_setting if not _decides(setting)]
     for category, plain in by_setting["plain"].items():
         best = max(hindsight, key=lambda s: by_setting[s][category])
         chosen = {"plain": "plain"}
-        chosen |= {method: method} if method in by_setting else {}
-        for policy, setting in (chosen | ({"best-fixed": best} if fixed else {})).items():
-            row = {"profile": profile, "category": category, "policy": policy,
+        name = method if policy == "auto" else policy
+        chosen |= {name: method} if method in by_setting else {}
+        for label, setting in (chosen | ({"best-fixed": best} if fixed else {})).items():
+            row = {"profile": profile, "category": category, "policy": label,
                    "speedup": round(by_setting[setting][category] / plain, 4)}  # fmt: skip
-            yield row | ({"setting": str(setting)} if policy == "best-fixed" else {})
+            yield row | ({"setting": str(setting)} if label == "best-fixed" else {})
 
 
 def _decides(setting: Fixed | str) -> bool:

@@ -64,9 +64,7 @@ HEADS = {
 
 
 class _States(Features):
-    """The places of the hidden states of the last tokens that a target has evaluated, none while a
-    head does without them.
-    """
+    """The places of the hidden states of the last tokens that a target has evaluated."""
 
     def __init__(self, target: TraceModel) -> None:
         super().__init__()
@@ -80,7 +78,7 @@ class _States(Features):
     @property
     def end(self) -> int:
         """The position behind the last one whose states are there."""
-        return self._target.n_past if self.wanted else 0
+        return self._target.n_past
 
 
 class HeadModel(TraceModel, Head):

@@ -1,21 +1,17 @@
-"""A device profile corrected by the times of real steps, and the worth of more drafting."""
+"""A device profile corrected by the times of real steps."""
 
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
 import math
-from collections.abc import Iterable
+from typing import Any
 
-from ..backends.features import Features
-from ..types import StepStats, Thresholds
+from ..types import StepStats
 from .profiles import Profile
 from .threads import ThreadGovernor
 
 MEMORY = 1 / 24  # weight of a new step in running means
-LOOK_AHEAD = 8  # tokens of a draft model that are weighed together
-_WEIGHED = (1, 2, 4, LOOK_AHEAD)  # numbers of further tokens, of which the best one counts
+BEYOND = 8  # tokens beyond the most of a draft whose times are told as well
 _TOLERANCE = 0.03  # tables follow a ratio only if it has changed by more
 _BLOCK = 128  # tables hold for so many cached tokens
 _READING = 8  # tokens: evaluations of so many and more are reading, not drafting
@@ -90,82 +86,6 @@ class _Ratios:
         return found
 
 
-class FurtherTokens:
-    """The worth of further tokens that a draft model adds at the end of a draft.
-
-    token_s: seconds of one of the model's evaluations; further_s: of each behind the first, None
-    for as many. conditional_rate: acceptance rate of a token behind one that was accepted. seconds:
-    of the target's evaluations of 0, 1, 2, … tokens. most: of them on a path, 0 for any number.
-    """
-
-    def __init__(
-        self,
-        token_s: float,
-        conditional_rate: float,
-        seconds: list[float],
-        further_s: float | None = None,
-        most: int = 0,
-    ) -> None:
-        self.token_s = token_s
-        self._further_s = further_s = token_s if further_s is None else further_s
-        self._conditional_rate = conditional_rate
-        self._seconds = seconds
-        tokens = list(itertools.accumulate(conditional_rate**i for i in range(LOOK_AHEAD)))
-        # n, tokens for each unit of the first one's probability, seconds of drafting behind it
-        numbers = sorted({min(n, most or n) for n in _WEIGHED})
-        self._weighed = [(n, tokens[n - 1], further_s * (n - 1)) for n in numbers]
-        self._gains = [(n, t, seconds[n + 1] - seconds[1] + s) for n, t, s in self._weighed]
-
-    def drafting_s(self, n: int) -> float:
-        """Return the seconds of drafting n tokens."""
-        return self.token_s + (n - 1) * self._further_s
-
-    def worth(
-        self, histogram: Iterable[tuple[float, float]], depth: int, scale: float, price: float
-    ) -> float:
-        """Return the tokens gained by at most `depth` tokens, before their first evaluation.
-
-        histogram: the confidence histogram of an Extension. scale: acceptance probability of
-        the tokens before them. price: tokens that a second costs.
-        """
-        gains = [(tokens, price * lost) for n, tokens, lost in self._gains if n <= depth]
-        least = min([lost / tokens for tokens, lost in gains])
-        total = -price * self.token_s
-        for share, first in histogram:
-            prob = scale * first
-            if share > 0.01 and prob > least:
-                total += share * max([prob * tokens - lost for tokens, lost in gains])
-        return total
-
-    def thresholds(self, n_known: int, depth: int, price: float) -> Thresholds:
-        """Return the thresholds of a draft of `depth` tokens, the first n_known of them known."""
-        keep, extend = self._least
-        keeps = [price * seconds for seconds in keep[n_known:depth]]
-        extends = [price * seconds for seconds in extend[n_known + 1 : depth]]
-        return Thresholds(
-            (0.0,) * n_known + tuple(keeps),
-            (0.0,) * (n_known + 1) + tuple(extends),
-            price,
-            self._seconds[1:],
-        )
-
-    @functools.cached_property
-    def _least(self) -> tuple[list[float], list[float]]:
-        """The least acceptance probabilities that pay, over the price of time: seconds a token.
-
-        The first list is for keeping a token, the second for evaluating another one; each entry
-        is the best over the numbers in _WEIGHED.
-        """
-        keep, extend = [], []
-        for first in range(1, len(self._seconds) - LOOK_AHEAD):
-            before, after = self._seconds[first], self._seconds[first:]
-            added = [(after[n] - before + s, tokens) for n, tokens, s in self._weighed]
-            keep.append(min([s / tokens for s, tokens in added]))
-            least = min([(s + self._further_s) / tokens for s, tokens in added])
-            extend.append(least / self._conditional_rate)
-        return keep, extend
-
-
 class Costs:
     """The seconds of evaluations on this device, by the profile and corrected by every step.
 
@@ -174,17 +94,14 @@ class Costs:
     slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
     without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
     before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
-    ValueError below one. skipped: tokens of the text that a draft model's cache leaves out;
-    features: of a head; both are set by the drafter. won_by_head: tokens won by a head since its
-    drafter has looked, less those that its hidden states have cost; set by the policy.
+    ValueError below one. of_table: what somebody has computed of `target`'s present table; it is
+    forgotten with it.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
-        self.skipped, self.won_by_head = 0, 0.0
-        self.features: Features | None = None
         self.known = profile is not None
         self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
         self._governor: ThreadGovernor | None = None
@@ -208,22 +125,20 @@ class Costs:
         self._snapshots = (self._now.copy(), self._now.copy())
         self._n_normal = 0  # steps
         self.follow(self._governor)
-        self._block = -1, 0
+        self._block = self._drafting_block = -1
         self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
         self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
         self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
-        self._further: dict[
-            tuple[int, float, float | None, int], FurtherTokens
-        ] = {}  # that go with it
         self._least: list[float] = []
+        self.of_table: dict[Any, Any] = {}
 
     def observe(self, stats: StepStats, n_past: int) -> None:
         """Correct the costs by one step behind n_past cached tokens."""
         self._change_regime()
         now = self._now
         self._follow(stats.n_evaluated, stats.verify_s, n_past)
-        if stats.draft_evaluated and stats.draft_evaluated[0] < _READING:
-            first, *more = (self.draft(n, n_past) for n in stats.draft_evaluated)
+        if stats.draft_evaluated and stats.draft_evaluated[0].n_tokens < _READING:
+            first, *more = (self.draft(*work) or _UNKNOWN_S for work in stats.draft_evaluated)
             expected = first + self.profile.growing * sum(more)
             now.draft.follow(now.draft.value * stats.draft_s / expected)
         if self.regime is None:
@@ -250,52 +165,49 @@ class Costs:
 
     @property
     def tapping_s(self) -> float:
-        """The seconds that hidden states for a head take the target in a step now."""
-        given = self.features and self.features.given
-        return self.plain.value * self.profile.tapping if given else 0.0
+        """The seconds that hidden states for a head take the target in a step."""
+        return self.plain.value * self.profile.tapping
 
     def plain_s(self, n_past: int) -> float:
         """Return the seconds of a plain step, Python's share included."""
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def seen_plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as some were measured lately, None before that.
-
-        Hidden states for a head are no part of plain decoding.
-        """
+        """Return the seconds of a plain step as some were measured lately, None before that."""
         if not self.known or self._now.plain_seen.n < _SEEN:
             return None
         measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
-        return measured + self.profile.overhead - self.tapping_s
+        return measured + self.profile.overhead
 
-    def draft(self, n: int, n_past: int) -> float:
-        """Return the seconds of a draft model's evaluation of n tokens behind n_past of the text.
-
-        For few tokens they are those at the cached tokens that `target` was last called with.
-        """
-        if n >= len(self._drafting):
-            return self.draft_behind(n, max(0, n_past - self.skipped))
-        return self._now.plain.value * self._now.draft.value * self._drafting[n]
-
-    def draft_behind(self, n: int, n_cached: int) -> float:
-        """Return the seconds of a draft model's evaluation of n tokens behind n_cached of its own
-        cache.
-        """
-        if not self.profile.draft:
+    def draft(self, n_tokens: int, n_cached: int) -> float:
+        """Return the seconds in which a draft model evaluates tokens after some in its cache."""
+        if not self.known or not self.profile.draft:
             return _UNKNOWN_S
-        seconds = self.profile.draft(n, n_cached)
-        return self._now.plain.value * self._now.draft.value * seconds
+        now = self._now
+        seconds = self.profile.draft(n_tokens, n_cached)
+        if n_tokens < _READING:
+            seconds = self._few_drafted(n_cached)[n_tokens]
+        return now.plain.value * now.draft.value * seconds
 
-    @property
-    def draft_token_s(self) -> float:
-        """The seconds of a draft model's evaluation of one token, as tables take them."""
+    def draft_s(self, n_tokens: int, n_cached: int) -> float | None:
+        """Return the same, or None where it was not measured."""
+        known = self.known and self.profile.draft
+        return self.draft(n_tokens, n_cached) if known else None
+
+    def draft_token_s(self, n_cached: int) -> float:
+        """Return the seconds in which a draft model evaluates one token, as tables take them."""
+        if not self.known or not self.profile.draft:
+            return _UNKNOWN_S
         plain, _, draft = self._now.settled
-        return plain * draft * self._drafting[1] if self._drafting else _UNKNOWN_S
+        return plain * draft * self._few_drafted(n_cached)[1]
 
-    @property
-    def further_s(self) -> float:
-        """The seconds of an evaluation of one token behind the first of a draft."""
-        return self.draft_token_s * (self.profile.growing if self.known else 1.0)
+    def _few_drafted(self, n_cached: int) -> list[float]:
+        """Return what the profile says of a draft model's evaluations of 0, 1, 2, … tokens."""
+        block, curve = n_cached // _BLOCK, self.profile.draft
+        if self._drafting_block != block and curve:
+            self._drafting_block, middle = block, block * _BLOCK + _BLOCK // 2
+            self._drafting = [curve(n, middle) for n in range(_READING)]
+        return self._drafting
 
     def target(self, n_past: int) -> list[float]:
         """Return the seconds of steps of 0, 1, 2, … tokens, Python's share included.
@@ -304,20 +216,17 @@ class Costs:
         than the tolerance.
         """
         self._change_regime()
-        if self._block != (n_past // _BLOCK, self.skipped):
-            self._block, self._table = (n_past // _BLOCK, self.skipped), []
-            curve, drafting = self.profile.target, self.profile.draft
-            middle = n_past // _BLOCK * _BLOCK + _BLOCK // 2
-            seen = max(0, middle - self.skipped)
-            self._measured = [curve(n, middle) for n in range(1, self.max_depth + LOOK_AHEAD + 1)]
-            self._drafting = [drafting(n, seen) for n in range(_READING)] if drafting else []
+        if self._block != n_past // _BLOCK:
+            self._block, self._table = n_past // _BLOCK, []
+            curve, middle = self.profile.target, n_past // _BLOCK * _BLOCK + _BLOCK // 2
+            self._measured = [curve(n, middle) for n in range(1, self.max_depth + BEYOND + 1)]
         if not self._table:
             plain, wide, _ = self._now.settled
             overhead, first = self.profile.overhead, plain * self._measured[0]
             more = [overhead + max(first, wide * s) for s in self._measured[1:]]
             self._table = [overhead, overhead + first, *more]
-            self._further.clear()
             self._least = []
+            self.of_table.clear()
         return self._table
 
     def least(self, n_past: int) -> list[float]:
@@ -337,22 +246,6 @@ class Costs:
                 for n in range(self.max_depth)
             ]
         return self._least
-
-    def further(
-        self, conditional_rate: float, token_s: float, further_s: float | None = None, most: int = 0
-    ) -> FurtherTokens:
-        """Return the worth of further tokens at the costs that `target` returned last.
-
-        conditional_rate: acceptance rate of a token behind one that was accepted, rounded to
-        steps of 0.04. The others are as in an Extension.
-        """
-        steps = max(1, round(25 * conditional_rate))
-        key = steps, token_s, further_s, most
-        found = self._further.get(key)
-        if found is None:
-            found = FurtherTokens(token_s, steps / 25, self._table, further_s, most)
-            self._further[key] = found
-        return found
 
     def _follow(self, n: int, seconds: float, n_past: int) -> None:
         """Correct the costs by an evaluation of n tokens.

@@ -27,14 +27,14 @@ from ..backends import files
 from ..corpus.collection import delete
 from ..corpus.stored import Stored
 from ..costs.profiles import Count, Entry, folder, forget_all, keep, kept
-from ..drafters.base import Learns, LearnsTokens, Tokens
+from ..drafters.base import Drafter, Learns, Tokens
 from ..policies.draft_gain import DraftGain
 from ..types import Abort
 from .owners import OwnRates
 
 logger = logging.getLogger("edgespec.kept")
 
-_VERSION = 1  # of what is kept; another one is ignored
+_VERSION = 2  # of what is kept; another one is ignored
 _KIND = "learned"
 _MOST_BYTES = 64 << 20  # of a file of tokens
 
@@ -75,7 +75,7 @@ class Kept:
             self._last = entry.learned
             for learner in learners:
                 _attempt(functools.partial(learner.relearn, self._last))
-        learning = [part for part in learners if isinstance(part, LearnsTokens)]
+        learning = [part for part in learners if isinstance(part, Drafter)]
         if self._tokens and learning and (tokens := self._tokens.read()):
             for part in learning:
                 _attempt(functools.partial(part.relearn_tokens, tokens))
@@ -153,7 +153,7 @@ class TokensFile:
             return
         tokens: dict[str, Tokens] = {}
         for part in learners:
-            tokens |= part.learned_tokens() if isinstance(part, LearnsTokens) else {}
+            tokens |= part.learned_tokens() if isinstance(part, Drafter) else {}
         if not any(map(len, tokens.values())):
             return
         arrays = {

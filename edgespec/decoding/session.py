@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..drafters.base import Drafter, DraftsAhead, Source
+from ..drafters.base import Drafter
 from ..errors import Aborted
 from ..policies.base import Policy
 from ..sampling.base import Request
 from ..types import NO_DRAFT, Draft, Event, Stats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
+from .drafting import Drafting
 from .output import Output
 from .owners import OwnRates
 from .steps import budget_of, count_predicted, predicted, record, stats_of
@@ -20,8 +20,7 @@ from .steps import budget_of, count_predicted, predicted, record, stats_of
 class Session:
     """The loop of requests, one after the other, on one target; for one thread at a time.
 
-    sources: what the policy chooses from; by default the drafters. rates: what drafters and policy
-    have learned, by default nothing yet. clock: returns seconds.
+    rates: what drafters and policy have learned, by default nothing yet. clock: returns seconds.
 
     A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
     one could trip over: every `begin` aligns caches with its own prompt.
@@ -33,15 +32,12 @@ class Session:
         drafters: Sequence[Drafter],
         policy: Policy,
         *,
-        sources: Sequence[Source] | None = None,
         rates: OwnRates | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._verifier = verifier
         self._remote = verifier if isinstance(verifier, AsyncVerifier) else None
-        self._drafters = list(drafters)
-        self._drafting_ahead = [d for d in drafters if isinstance(d, DraftsAhead)]
-        self._sources = list(drafters if sources is None else sources)
+        self._drafting = Drafting(drafters, policy)
         self._policy = policy
         self._rates = rates or OwnRates([*drafters, policy])
         self._clock = clock
@@ -76,28 +72,27 @@ class Session:
         total = len(request.prompt)
         cached = None
         self._rates.begin(request.owner)
+        self._verifier.require(self._drafting.begin(request, self._speculates(request)))
         for n_done in self._verifier.begin(request):
             if cached is None:
                 cached = stats.num_cached_tokens = n_done
             stats.num_prefilled_tokens = n_done - cached
             yield Event("prefill", n_done=n_done, n_total=total)
         yield from self._notices()
-        if self._speculates(request):
-            self._policy.begin(request)
-            for drafter in self._drafters:
-                drafter.begin(request)
 
     def _steps(
         self, request: Request, output: Output, stats: Stats, began: float
     ) -> Iterator[Event]:
         context = list(request.prompt)
-        drafters = self._drafters if self._speculates(request) else []
+        drafting, speculates = self._drafting, self._speculates(request)
         known = predicted(request)
         while not output.finish_reason:
             start = self._clock()
-            draft = self._draft(request, context, output) if drafters else NO_DRAFT
+            budget = budget_of(request, self._verifier, len(context), len(output.token_ids))
+            growth = drafting.grow(budget) if speculates and budget.limit > 0 else None
+            draft = growth.draft if growth else NO_DRAFT
             drafted = self._clock()
-            verdict = self._verify(draft, context)
+            verdict = self._verify(draft)
             yield from self._notices()
             emitted = output.cut(verdict.tokens)
             tokens = tuple([token for token, _ in emitted])
@@ -106,13 +101,13 @@ class Session:
             rows, is_cut = verdict.rows, len(tokens) < len(verdict.tokens)
             rows = rows[: len(tokens)] if is_cut else rows
             verified = Verified(tokens, rows, draft.tokens, verdict.drafted_rows)
-            for drafter in drafters:
-                drafter.accept(verified)
+            drafting.accept(verified)
             now = self._clock()
             times = drafted - start, now - start
             step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)
             record(stats, step, now - began, self._policy.plain_s(step.n_past) or 0.0)
-            self._policy.observe(step)
+            if drafting.observe(step, verified, growth):
+                self._verifier.require(drafting.requires())
             if known and draft.tokens:
                 before = context[-len(tokens) - 2 : -len(tokens)]
                 count_predicted(stats, known, before, draft, tokens[: step.n_accepted])
@@ -124,25 +119,14 @@ class Session:
             elif request.abort and (reason := request.abort()):
                 output.finish(reason)
 
-    def _draft(self, request: Request, context: Sequence[int], output: Output) -> Draft:
-        budget = budget_of(request, self._verifier, len(context), len(output.token_ids))
-        if budget.limit <= 0:
-            return NO_DRAFT
-        asks = [functools.partial(s.estimate, context, budget.limit) for s in self._sources]
-        plan = self._policy.choose(asks, budget)
-        if not plan.depth:
-            return NO_DRAFT
-        return self._sources[plan.source].propose(context, plan.depth, plan.thresholds)
-
-    def _verify(self, draft: Draft, context: Sequence[int]) -> Verdict:
-        """Verify a draft; while a remote target does that, drafters may draft ahead."""
+    def _verify(self, draft: Draft) -> Verdict:
+        """Verify a draft; while a remote target does that, models may draft ahead."""
         remote = self._remote
         if remote is None:
             return self._verifier.verify(draft)
         remote.submit(draft)
         if draft.tokens:
-            for drafter in self._drafting_ahead:
-                drafter.draft_ahead(context, draft, remote.max_draft, remote.ready)
+            self._drafting.grow_ahead(draft, remote.max_draft, remote.ready)
         return remote.result()
 
     def _notices(self) -> Iterator[Event]:
@@ -152,10 +136,9 @@ class Session:
 
     def _speculates(self, request: Request) -> bool:
         """Return whether there are drafters that this request may use."""
-        return bool(self._drafters) and request.params.may_draft
+        return bool(self._drafting.drafters) and request.params.may_draft
 
     def close(self) -> None:
         """Free target and drafters."""
-        for drafter in self._drafters:
-            drafter.close()
+        self._drafting.close()
         self._verifier.close()

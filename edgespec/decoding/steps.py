@@ -22,7 +22,7 @@ def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: i
     limit = min(verifier.max_draft, remaining - 1)
     if params.num_draft_tokens is not None:
         limit = min(limit, params.num_draft_tokens)
-    return Budget(limit, n_context, n_emitted, remaining)
+    return Budget(limit, n_context, n_emitted, remaining, verifier.max_leaves)
 
 
 def stats_of(

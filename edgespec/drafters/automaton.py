@@ -30,7 +30,6 @@ class SuffixAutomaton:
         self._next: list[dict[int, int]] = [{}]
         self._count = [0]
         self._end = [-1]
-        self._end_before = [-1]
         self._last = 0
 
     def append(self, token: int) -> None:
@@ -56,26 +55,6 @@ class SuffixAutomaton:
             length = self._length[state]
         after = self._next[state].get(token)
         return (0, 0) if after is None else (after, length + 1)
-
-    def follow(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times) that followed the latest occurrence of a state.
-
-        The text before it was followed by this token `hits` times out of `times`.
-        """
-        found: list[tuple[int, int, int]] = []
-        newest = len(self.tokens) - 1
-        at_end = self._end[state] == newest
-        position = (self._end_before if at_end else self._end)[state] + 1
-        while len(found) < limit and 0 < position <= newest:
-            token = self.tokens[position]
-            after = self._next[state].get(token)
-            if token == SEPARATOR or after is None:
-                break
-            followed = self._count[state] - (self._end[state] == newest)  # nothing follows yet
-            times = max(1, followed)
-            found.append((token, min(self._count[after], times), times))
-            state, position = after, position + 1
-        return found
 
     def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
         """Return up to `limit` (token, hits, times) that followed a state, the latest first, then
@@ -112,7 +91,7 @@ class SuffixAutomaton:
             if state <= 0:
                 break
             self._count[state] += 1
-            self._end_before[state], self._end[state] = self._end[state], end
+            self._end[state] = end
             state = self._link[state]
 
     def _split(self, walk: int, token: int) -> int:
@@ -122,7 +101,7 @@ class SuffixAutomaton:
             return target
         clone = self._new_state(self._length[walk] + 1, dict(self._next[target]))
         self._link[clone], self._link[target] = self._link[target], clone
-        for facts in (self._count, self._end, self._end_before):
+        for facts in (self._count, self._end):
             facts[clone] = facts[target]
         while walk != -1 and self._next[walk].get(token) == target:
             self._next[walk][token] = clone
@@ -135,7 +114,6 @@ class SuffixAutomaton:
         self._next.append(transitions)
         self._count.append(0)
         self._end.append(-1)
-        self._end_before.append(-1)
         return len(self._length) - 1
 
 

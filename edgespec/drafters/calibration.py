@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
+
+from .base import Children, Drafter, State
 
 _MOST_KINDS = 4096
 
@@ -74,6 +76,29 @@ class Calibration:
             share = min(1.0, self._memory / n) if n else 0.0
             seen[_hashable(kind)] = share * hits, share * n
         self._seen = seen
+
+
+class CalibratedDrafter(Drafter):
+    """A lookup that learns how often guesses of each kind come true."""
+
+    def __init__(self) -> None:
+        self._calibration = Calibration()
+
+    def evidence(self, state: State) -> Iterable[Evidence]:
+        """Return what speaks for tokens after a state, the likeliest first."""
+        return ()
+
+    def children(self, state: State, least: float = 0.0) -> Children:
+        """Return what may follow a state, by how often such guesses came true."""
+        return self._calibration.probs(self.evidence(state), least)
+
+    def learned(self) -> dict[str, Any]:
+        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        return {self.name: self._calibration.learned()}
+
+    def relearn(self, state: Mapping[str, Any]) -> None:
+        """Take what `learned` returned."""
+        self._calibration.relearn(state.get(self.name, ()))
 
 
 def _hashable(kind: Any) -> Hashable:

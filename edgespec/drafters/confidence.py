@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -89,10 +87,6 @@ class Confidence:
             shares = [n / total for n in self._recent]
             self._histogram = tuple(zip(shares, self.probs, strict=True))
         return self._histogram
-
-    def acceptance_probs(self, classes: Sequence[int]) -> tuple[float, ...]:
-        """Return the acceptance probability up to each token of a draft with these classes."""
-        return tuple(itertools.accumulate([self.probs[c] for c in classes], operator.mul))
 
     def split(self, choices: Choices) -> list[float]:
         """Return the acceptance probability of each of the choices behind one text."""

@@ -1,210 +1,168 @@
-"""A small model that drafts for a large one with the same vocabulary."""
+"""A model that drafts for a target with the same vocabulary: its likeliest tokens, or drawn ones.
+
+Its further choices after a text cost nothing, for the row is there; what follows them costs an
+evaluation, which growth asks for where it pays.
+"""
 
 from __future__ import annotations
 
-import functools
-import itertools
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..backends.base import Model
-from ..cache.token_cache import TokenCache
-from ..config import Acceptance
-from ..costs.online import Costs
+from ..cache.token_cache import TokenCache, common_prefix
 from ..sampling.base import Request
+from ..sampling.rules import rule_of
 from ..sampling.sampler import DeadEnd, Sampler
-from ..types import (
-    NO_THRESHOLDS,
-    Distribution,
-    Draft,
-    DraftEstimate,
-    Extension,
-    Row,
-    Thresholds,
-    Verified,
-)
-from .confidence import Confidence, confidence_class
+from ..types import Distribution, Requires, Row, Verified, Work
+from .base import NOT_DRAWN, Children, Drafter, Forecast, Role
+from .confidence import NOTHING, Choices, Confidence, choices_of, confidence_class
 from .window import Window
 
-_UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
+_CERTAIN = confidence_class(1.0)
+_TOGETHER = 4  # nodes evaluated together
+_ROOM = 31  # tokens that should fit after the text: a draft
 
-Guess = tuple[int, int]
-"""A drafted token and the confidence class of its row."""
+Path = tuple[int, ...]
+"""A state: the tokens after the text so far."""
 
 
-class ModelDrafter:
-    """Drafts with a model under the request's own sampling.
+class _Said(NamedTuple):
+    """The model's guesses after a path. drawn_from: of a token that would be drawn."""
 
-    At temperature 0, or with acceptance "deterministic", it proposes its likeliest token;
-    else it draws, and hands out what it drew from. It stops before a token whose row's
-    largest probability is below `p_min`: a decision from the row, made before drawing, so
-    the acceptance rules stay exact. It may see a window of the text only, as it does where its
-    context is shorter. costs: of its evaluations; without them estimates say zero.
+    choices: Choices
+    children: Children
+    drawn_from: Distribution | None = None
 
-    A request with a seed asks for the same text again. How much is drafted may depend on time,
-    so with "block" such a request is drafted for by coupled sampling: its text does not depend
-    on drafts at all.
+
+_SILENT = _Said(NOTHING, ())
+
+
+class ModelDrafter(Drafter):
+    """Guesses with a model under the request's own sampling.
+
+    It proposes its `top_k` likeliest tokens at every temperature, and by coupled sampling those
+    that win their races first: the target draws one of four likely tokens more often than it
+    accepts one drawn token. With acceptance "rejection", and in the role DRAWN, where only one
+    token can pay, it draws: there the likeliest alone would be accepted less often. It guesses
+    nothing after a row whose largest probability is below `p_min`: a decision made before drawing,
+    so the acceptance rules stay exact.
+
+    It may see a window of the text only, as it does where its context is shorter. needs_probs:
+    somebody reads the probabilities that a greedy request would not have computed.
+
     """
 
     name = "draft_model"
+    evaluates = True
 
     def __init__(
         self,
         model: Model,
         target_vocab_size: int,
         *,
+        top_k: int = 1,
         p_min: float = 0.0,
-        acceptance: Acceptance = "block",
-        costs: Costs | None = None,
-        window: int | None = None,
+        acceptance: str = "block",
+        window: Window | None = None,
+        needs_probs: bool = True,
     ) -> None:
         self._cache = TokenCache(model)
         self._model = model
         self._vocab = min(model.vocab_size, target_vocab_size)
         self._target_vocab = target_vocab_size
-        self._p_min = p_min
-        self._acceptance = acceptance
-        self._costs = costs
+        self._top_k = self._n_choices = top_k
+        self._p_min, self._needs_probs = p_min, needs_probs or p_min > 0
+        self._rule = rule_of(acceptance)
         self._confidence = Confidence()
-        self._window = Window(window, model.n_ctx, costs)
+        self._window = window or Window(0, model.n_ctx)
+        self._room = min(_ROOM, max(1, model.n_ctx // 4))
+        can = model.capabilities
+        self._can_grow, self._grows = can.grows and can.max_leaves > _TOGETHER, False
+        self._context: list[int] = []
         self._start = 0  # so many tokens of the text are left out of its view
         self._known = 0  # so much of cache and view is known to be equal
-        self._guesses: list[Guess] = []  # the last draft
-        self._head: list[int] = []  # that another drafted before it
-        self._n_context = 0  # where the text ends
+        self._said: dict[Path, _Said] = {}
+        self._end: Path | None = None  # where the cache ends
+        self._nodes: dict[Path, int] = {}  # of a tree that grows there
+        self._counted = False  # this step's first row
 
-    def begin(self, request: Request) -> None:
-        """Begin a request; the cache is aligned when the first draft is asked for."""
-        self._request = request
-        self._coupled = self._acceptance == "coupled" or (
-            self._acceptance == "block" and request.params.seed is not None
-        )
-        self._greedy = request.params.temperature == 0 or self._acceptance == "deterministic"
-        self._sampler = Sampler(
-            request.params, request.prompt, self._target_vocab, request.matcher()
-        )
+    def begin(self, request: Request, role: Role) -> Requires | None:
+        """Begin a request; the cache is aligned when the first guess is asked for."""
+        self._request, self._context = request, list(request.prompt)
+        params = request.params
+        samples, alone = params.temperature > 0, role is Role.DRAWN or self._top_k == 1
+        self._coupled = samples and self._rule.couples(params)
+        self._draws = samples and not self._coupled and self._rule.draws(alone)
+        self._n_choices = 1 if role is Role.DRAWN or self._draws else self._top_k
+        self._grows = self._can_grow and self._n_choices > 1
+        self._sampler = Sampler(params, request.prompt, self._target_vocab, request.matcher())
         self._cache.begin(request.owner)
+        self._said, self._end, self._nodes = {}, None, {}
+        self._counted = False
         self._begin_at(*self._window.begin(self._start, self._cache.tokens, request.prompt))
-        self._n_context = len(request.prompt)
-        self._guesses = []
         self._confidence.begin()
+        return None
 
-    def estimate(self, context: Sequence[int], limit: int) -> DraftEstimate:
-        """Return an estimate by its last drafts: the tokens are not known before it drafts them."""
-        histogram, rate = self._confidence.histogram, self._confidence.conditional_rate
-        first = sum([share * prob for share, prob in histogram])
-        probs = tuple(
-            itertools.accumulate(itertools.repeat(rate, limit - 1), operator.mul, initial=first)
-        )
-        self._begin_at(*self._placed(context, limit))
-        n_unread = max(1, len(context) - self._start - self._known)
-        return DraftEstimate(self.name, probs, 0, self.extension(n_unread, len(context)))
-
-    def extension(self, n_unread: int, n_context: int) -> Extension:
-        """Return the gains and costs of evaluating the model, with `n_unread` tokens to read."""
-        token_s = self._costs.draft_token_s if self._costs else 0.0
-        return Extension(
+    def forecast(self) -> Forecast:
+        """Return what its last drafts were like."""
+        return Forecast(
             self._confidence.histogram,
             self._confidence.conditional_rate,
-            token_s,
-            functools.partial(self._catch_up_s, n_unread, n_context),
+            n_choices=self._n_choices,
+            together=min(_TOGETHER, self._model.capabilities.max_rows) if self._grows else 1,
+            max_leaves=self._model.capabilities.max_leaves if self._grows else 1,
         )
 
-    def propose(
-        self, context: Sequence[int], limit: int, thresholds: Thresholds = NO_THRESHOLDS
-    ) -> Draft:
-        """Draft up to `limit` tokens, fewer where it is unsure."""
-        self._guesses, self._head = [], list(context[self._n_context :])
-        pending = self._catch_up(context, limit) if thresholds.extends(0, 1.0) else None
-        if pending is None:
-            return Draft(source=self.name)
-        n_read = len(context) - self._start - self._known
-        probs: list[Distribution] = []
-        evaluated: list[int] = []
-        wants_prob = bool(thresholds.keep) or self._p_min > 0
-        tokens: list[int] = []
-        acceptance_prob = 1.0
-        while len(tokens) < limit and thresholds.extends(len(tokens), acceptance_prob):
-            row = self._evaluate(pending)
-            self._known = len(context) - self._start
-            evaluated.append(1 if tokens else n_read)
-            try:
-                guess, sure, q = self._look(row, [*self._head, *tokens], wants_prob)
-            except DeadEnd:  # the target may never go here, or knows more tokens
-                break
-            confidence = confidence_class(sure)
-            if not tokens:
-                self._confidence.count_draft(confidence)
-            prob = acceptance_prob * self._confidence.probs[confidence]
-            if sure < self._p_min or not thresholds.keeps(len(tokens), prob):
-                break
-            if q is not None:
-                guess = self._draw(q, len(context) + len(tokens))
-                probs.append(q)
-            tokens.append(guess)
-            self._guesses.append((guess, confidence))
-            acceptance_prob = prob
-            pending = [guess]
-        drawn = None if self._greedy or self._coupled else tuple(probs)
-        return Draft(tuple(tokens), self.name, drawn, acceptance_prob, tuple(evaluated))
+    def work(self, states: Sequence[Path]) -> Work | None:
+        """Return what evaluating these states takes, the text that was not read included."""
+        new = [path for path in states if path not in self._said]
+        if not new:
+            return Work(0, 0)
+        if all(map(self._follows, new)):
+            n_cached = len(self._cache.tokens) + len(self._nodes)
+            return Work(len(new), n_cached) if self._fits(n_cached + len(new)) else None
+        (path,) = new
+        start, known = self._placed(len(path))
+        n_seen = len(self._context) - start
+        if known == n_seen:
+            known += common_prefix(self._cache.tokens[known:], path[:-1])
+        known = min(known, n_seen + len(path) - 1)
+        unread = [*self._context[start + known :], *path[max(0, known - n_seen) :]]
+        if not self._fits(n_seen + len(path)) or max(unread) >= self._model.vocab_size:
+            return None
+        return Work(n_seen + len(path) - known, known)
 
-    def look_ahead(
-        self, context: Sequence[int], limit: int, until: Callable[[], bool]
-    ) -> list[Guess]:
-        """Return the draft after a `context` whose end is not accepted yet.
+    def expand(self, states: Sequence[Path]) -> list[Children]:
+        """Return what the model says after each state."""
+        new = [path for path in states if path not in self._said]
+        n_cached = len(self._cache.tokens) + len(self._nodes)
+        if new and self._end is not None and not self._fits(n_cached + len(new)):
+            return [() for _ in states]
+        if new:
+            for path, row in zip(new, self._rows(new), strict=True):
+                self._said[path] = self._say(path, row)
+        return [self._said[path].children for path in states]
 
-        It ends when `until` returns True. Nothing is drawn but by coupled sampling.
-        """
-        found: list[Guess] = []
-        can = self._greedy or self._coupled
-        can = can and len(context) - self._start - self._known <= _UNREAD
-        can = can and self._placed(context, limit) == (self._start, self._known)
-        pending = self._catch_up(context, limit) if can else None
-        if pending is None:
-            return found
-        while len(found) < limit and not until():
-            ahead = [*context[self._n_context :], *(token for token, _ in found)]
-            row = self._evaluate(pending)
-            self._known = self._n_context - self._start  # the rest may yet be rejected
-            try:
-                token, sure = self._sampler.likeliest(row, ahead)
-            except DeadEnd:
-                break
-            if not self._greedy:
-                q = self._sampler.distribution(row, ahead)
-                token = self._draw(q, len(context) + len(found))
-            if sure < self._p_min:
-                break
-            found.append((token, confidence_class(sure)))
-            pending = [token]
-        return found
-
-    def acceptance_probs(self, guesses: Sequence[Guess]) -> tuple[float, ...]:
-        """Return the acceptance probability up to each of the tokens that `look_ahead` found."""
-        return self._confidence.acceptance_probs([confidence for _, confidence in guesses])
-
-    def adopt(self, context: Sequence[int], found: Sequence[Guess], *, continued: bool) -> None:
-        """Let tokens that `look_ahead` found begin the draft of this step, behind `context`.
-
-        continued: the tokens that were proposed last follow them.
-        """
-        self._guesses = [*found, *(self._guesses if continued else ())]
-        self._head = list(context[self._n_context :])
+    def draw(self, state: Path) -> tuple[int, Distribution]:
+        """Draw the token after a state, and return what it was drawn from."""
+        said = self._said[state]
+        assert said.drawn_from
+        token = self._request.randomness.draw(said.drawn_from)
+        choices = said.choices._replace(tokens=(token,))  # this one can be learned from
+        self._said[state] = said._replace(choices=choices)
+        return token, said.drawn_from
 
     def accept(self, verified: Verified) -> None:
-        """Learn from the outcome of its own draft, as far as tokens were emitted."""
+        """Learn from all that was emitted, drafted or not, and keep what runs through it."""
         tokens = verified.tokens
+        self._learn(tokens)
+        self._settle(tokens)
         self._sampler.accept(tokens)
         self._known = self._n_read(tokens)
-        self._n_context += len(tokens)
-        n = len(self._head)
-        own = tokens[n:] if list(tokens[:n]) == self._head else ()
-        for i, ((guess, confidence), token) in enumerate(zip(self._guesses, own, strict=False)):
-            self._confidence.observe(confidence, guess == token, behind_accepted=i > 0)
-            if guess != token:
-                break
-        self._guesses = []
+        self._context.extend(tokens)
+        self._end, self._counted = None, False
+        self._said = self._still_true(tokens)
 
     def learned(self) -> dict[str, Any]:
         """Return the outcomes of drafts, as Learns has it."""
@@ -219,75 +177,144 @@ class ModelDrafter:
         """Free the model."""
         self._model.close()
 
-    def _evaluate(self, pending: Sequence[int]) -> Row:
-        """Return the row after `pending`, over the tokens that the target has, too."""
-        return self._cache.decode(pending, 1, self._request.abort).logits[0, : self._vocab]
+    def _learn(self, tokens: Sequence[int]) -> None:
+        path: Path = ()
+        is_behind = False
+        for token in tokens:
+            said = self._said.get(path)
+            if said:
+                self._confidence.observe_choices(said.choices, token, behind_accepted=is_behind)
+            elif is_behind:
+                return
+            path, is_behind = (*path, token), said is not None
 
-    def _look(
-        self, row: Row, ahead: Sequence[int], wants_prob: bool
-    ) -> tuple[int, float, Distribution | None]:
-        """Return likeliest token, largest probability, and the distribution if it draws."""
-        if not self._greedy:
-            q = self._sampler.distribution(row, ahead)
-            return -1, q.largest(), q
-        if wants_prob:
-            return *self._sampler.likeliest(row, ahead), None
-        return self._sampler.argmax(row, ahead), 1.0, None
+    def _still_true(self, tokens: Path) -> dict[Path, _Said]:
+        """Return what it said after texts that go on where the emitted tokens end."""
+        n = len(tokens)
+        return {
+            path[n:]: said
+            for path, said in self._said.items()
+            if path[:n] == tokens and not said.drawn_from
+        }
 
-    def _catch_up(self, context: Sequence[int], limit: int) -> list[int] | None:
-        """Align the cache with the context and return the tokens still to be evaluated.
+    def _follows(self, path: Path) -> bool:
+        """Return whether a state follows at once on what was evaluated last."""
+        if self._end is None or not path:
+            return False
+        return path[:-1] == self._end or path[:-1] in self._nodes
 
-        Return None if the model cannot read them.
+    def _fits(self, n: int) -> bool:
+        return n <= self._model.n_ctx
+
+    def _rows(self, paths: Sequence[Path]) -> Sequence[Row]:
+        """Evaluate states and return their rows, over the tokens that the target has, too."""
+        abort = self._request.abort
+        if not all(map(self._follows, paths)):
+            (path,) = paths
+            pending = self._catch_up(path)
+        elif self._grows:
+            return self._grown(paths)
+        else:
+            (path,) = paths
+            pending = [path[-1]]
+        self._end = path
+        return [self._cache.decode(pending, 1, abort).logits[0, : self._vocab]]
+
+    def _grown(self, paths: Sequence[Path]) -> Sequence[Row]:
+        """Evaluate nodes of the tree that grows where the cache ends."""
+        parents = [self._nodes.get(path[:-1], -1) for path in paths]
+        tokens = [path[-1] for path in paths]
+        rows = self._cache.grow(tokens, parents, self._request.abort).logits
+        for path in paths:
+            self._nodes[path] = len(self._nodes)
+        return list(rows[:, : self._vocab])
+
+    def _say(self, path: Path, row: Row) -> _Said:
+        """Return what the model says after a path; nothing where it is not sure enough, or where
+        none of its tokens is allowed.
         """
-        self._begin_at(*self._placed(context, limit))
+        try:
+            choices, sure, drawn_from = self._choose(row, path)
+        except DeadEnd:  # the target may never go here, or knows more tokens
+            return _SILENT
+        if not self._counted:
+            self._confidence.count_draft(choices.confidence)
+            self._counted = True
+        if sure < self._p_min:
+            return _Said(choices, ())
+        probs = self._confidence.split(choices)
+        if drawn_from:
+            return _Said(choices._replace(tokens=()), [(NOT_DRAWN, probs[0])], drawn_from)
+        return _Said(choices, list(zip(choices.tokens, probs, strict=True)))
+
+    def _choose(self, row: Row, path: Path) -> tuple[Choices, float, Distribution | None]:
+        """Return the choices after a path, the largest probability, and what is drawn from."""
+        k = self._n_choices
+        if self._draws:
+            q = self._sampler.distribution(row, path)
+            return choices_of("drawn", [(NOT_DRAWN, 1.0)], q.largest()), q.largest(), q
+        if self._coupled:
+            q = self._sampler.distribution(row, path)
+            position = len(self._context) + len(path)
+            if k == 1:
+                token = self._request.randomness.gumbel(position, q)
+                return choices_of("race", [(token, 1.0)], q.largest()), q.largest(), None
+            races = self._request.randomness.smallest(position, q, k)
+            shares = [(token, races[0][1] / race) for token, race in races]
+            return choices_of("race", shares, q.largest()), q.largest(), None
+        if k == 1 and not self._needs_probs:
+            return Choices((self._sampler.argmax(row, path),), _CERTAIN), 1.0, None
+        shares, left = [], 1.0
+        for token, prob in (found := self._sampler.likeliest_few(row, k, path)):
+            shares.append((token, prob / left))
+            left = max(left - prob, 1e-9)
+        return choices_of("likeliest", shares, found[0][1]), found[0][1], None
+
+    def _catch_up(self, path: Path) -> list[int]:
+        """Align the cache with the text and a path and return the tokens still to be evaluated."""
+        self._settle(path)
+        self._begin_at(*self._placed(len(path)))
         start, n_sinks, known = self._start, self._window.n_sinks, self._known
-        n = self._cache.align(context, offset=start, n_sinks=n_sinks, known=known)
-        pending, self._known = self._window.rest(context, start, n), n
-        if n + len(pending) + limit > self._model.n_ctx or max(pending) >= self._model.vocab_size:
-            return None
-        step = self._model.capabilities.max_batch
+        text = [*self._context, *path] if path else self._context
+        n = self._cache.align(text, offset=start, n_sinks=n_sinks, known=known)
+        pending = self._window.rest(text, start, n)
+        self._known = min(n, len(self._context) - start)
+        step, abort = self._model.capabilities.max_batch, self._request.abort
         while len(pending) > step:
-            self._cache.decode(pending[:step], 0, self._request.abort)
+            self._cache.decode(pending[:step], 0, abort)
             pending = pending[step:]
         if not self._model.capabilities.truncate:
             if len(pending) > 1:
-                self._cache.decode(pending[:-1], 0, self._request.abort)
+                self._cache.decode(pending[:-1], 0, abort)
             self._cache.protect()
             pending = pending[-1:]
+        self._known = len(self._context) - start  # what is after it may yet be rejected
         return pending
 
-    def _placed(self, context: Sequence[int], limit: int) -> tuple[int, int]:
-        """Return where the view of the text should begin, and how much of it is cached then.
+    def _settle(self, path: Sequence[int]) -> None:
+        """End the tree that grows, and keep what it has of a path after the text."""
+        if self._nodes and self._end is not None:
+            kept = []
+            for n in range(len(self._end) + 1, len(path) + 1):
+                node = self._nodes.get(tuple(path[:n]))
+                if node is None or tuple(path[: len(self._end)]) != self._end:
+                    break
+                kept.append(node)
+            self._cache.keep(kept)
+        self._nodes = {}
 
-        limit: tokens that have to fit behind it.
-        """
-        n_text = min(self._n_context, len(context))  # what is behind it may not stay
-        return self._window.place(self._start, self._known, n_text, len(context) - n_text + limit)
+    def _placed(self, n_ahead: int) -> tuple[int, int]:
+        """Return where the view of the text should begin, and how much of it is cached then."""
+        n_text = len(self._context)
+        return self._window.place(self._start, self._known, n_text, n_ahead + self._room)
 
     def _begin_at(self, start: int, known: int) -> None:
         """Let the view leave out so many tokens of the text; `known` of it are cached."""
         self._start, self._known = start, known
-        if self._costs:
-            self._costs.skipped = start
-
-    def _catch_up_s(self, n_unread: int, n_context: int, n_known: int) -> float:
-        """Return the seconds to read `n_unread` and `n_known` drafted tokens, but the last."""
-        n = n_unread + n_known
-        if n <= 1 or self._costs is None:
-            return 0.0
-        return self._costs.draft(n, n_context) - self._costs.draft(1, n_context)
 
     def _n_read(self, tokens: Sequence[int]) -> int:
         """Return how many tokens of its window are cached, with `tokens` after the context."""
-        n = self._n_context - self._start
+        n = len(self._context) - self._start
         if self._known < n:
             return self._known
-        for cached, token in zip(self._cache.tokens[n:], tokens, strict=False):
-            if cached != token:
-                break
-            n += 1
-        return n
-
-    def _draw(self, q: Distribution, position: int) -> int:
-        randomness = self._request.randomness
-        return randomness.gumbel(position, q) if self._coupled else randomness.draw(q)
+        return n + common_prefix(self._cache.tokens[n:], tokens)

@@ -5,14 +5,11 @@ They are guesses like any other: the target verifies them together with what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ..sampling.base import Matcher, Request
 from ..types import Verified
 from . import register
-from .base import DrafterContext
-from .calibration import Calibration, Evidence
+from .base import NOWHERE, DrafterContext, Role
+from .calibration import CalibratedDrafter, Evidence
 
 _PRIOR = 0.97  # probability that forced text comes in these tokens
 
@@ -20,54 +17,38 @@ State = tuple[int, ...]
 """The tokens behind the text so far."""
 
 
-class ForcedBranches:
+class ForcedDrafter(CalibratedDrafter):
     """Guesses from the constraint of a request; none without one."""
 
-    wide, constrained_only = False, True
+    name = "forced"
 
     def __init__(self) -> None:
+        super().__init__()
         self._matcher: Matcher | None = None
-        self._calibration = Calibration()
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, role: Role) -> None:
         """Begin a request."""
         self._matcher = request.matcher()
 
-    def root(self) -> State:
-        """Return the state behind the text so far."""
-        return ()
-
-    def step(self, state: State, token: int) -> State:
-        """Return the state behind another token."""
-        return (*state, token)
-
-    def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
-        """Return the next forced token, if there is one."""
-        return self._calibration.probs(self._guesses(state), least)
+    def root(self) -> State | None:
+        """Return the state of the text so far; nowhere without a constraint."""
+        return () if self._matcher else NOWHERE
 
     def accept(self, verified: Verified) -> None:
         """Learn which forced tokens came."""
         if self._matcher is None:
             return
         for token in verified.tokens:
-            self._calibration.observe_all(self._guesses(()), token)
+            self._calibration.observe_all(self.evidence(()), token)
             self._matcher.accept([token])
 
-    def learned(self) -> dict[str, Any]:
-        """Return how often forced tokens came, as Learns has it."""
-        return {"forced": self._calibration.learned()}
-
-    def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned."""
-        if "forced" in state:
-            self._calibration.relearn(state["forced"])
-
-    def _guesses(self, state: State) -> list[Evidence]:
+    def evidence(self, state: State) -> list[Evidence]:
+        """Return the next forced token, if there is one."""
         forced = self._matcher.forced(state) if self._matcher else ()
         return [(forced[0], "forced", _PRIOR)] if forced else []
 
 
 @register("forced", "forced tokens", automatic=True)
-def make(context: DrafterContext) -> ForcedBranches:
+def make(context: DrafterContext) -> ForcedDrafter:
     """Make the source of method "forced"."""
-    return ForcedBranches()
+    return ForcedDrafter()

@@ -8,26 +8,23 @@ conversation itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..backends.base import Tokenizer
 from ..cache.token_cache import common_prefix
 from ..config import SpeculativeConfig
-from ..corpus import collection
+from ..corpus import collection, suffix_array
 from ..corpus.answers import JOURNAL, MOST_TOKENS, Answers
 from ..corpus.folder import vocabulary_folder
-from ..corpus.suffix_array import MIN_MATCH, Match, SuffixArray
+from ..corpus.suffix_array import MIN_MATCH, SuffixArray
 from ..sampling.base import Request
 from ..types import Verified
 from . import register
-from .base import DrafterContext
-from .calibration import Calibration, Evidence
-from .suffix import assumed, kind_of
+from .base import DrafterContext, Role
+from .matches import MOST, Match, MatchDrafter
 
-_MOST = 4  # guesses behind one text
-_OTHERS = 0.2  # share of what the guesses before a token leave to it, where nothing is known yet
 _CONTEXT = 16  # tokens before an answer that are remembered with it, and that endings may have
 _PREDICTED = 0.1  # what is assumed of an answer that begins: little of it was said before
 _MOST_OWNERS = 32  # whose answers are remembered at the same time
@@ -38,7 +35,7 @@ class State(NamedTuple):
     """The end of a text, and where each index has it."""
 
     ending: tuple[int, ...]
-    matches: tuple[Match, ...]
+    matches: tuple[suffix_array.Match, ...]
 
 
 class _Owner:
@@ -78,14 +75,14 @@ class _Owner:
         self._conversation.append(token)
 
 
-class MemoryBranches:
+class MemoryDrafter(MatchDrafter):
     """Guesses from indexes of earlier answers and of documents.
 
     vocab_size: of the target; other ids are never guessed. documents: indexes of these. answers:
     makes what remembers the answers of one owner; None to remember none.
     """
 
-    wide = False
+    name = "memory"
 
     def __init__(
         self,
@@ -93,6 +90,7 @@ class MemoryBranches:
         documents: Sequence[SuffixArray] = (),
         answers: Callable[[str], Answers] | None = None,
     ) -> None:
+        super().__init__()
         self._vocab_size = vocab_size
         self._documents = list(documents)
         self._new_answers = answers
@@ -101,11 +99,9 @@ class MemoryBranches:
             self._owners[""] = _Owner(answers(""))
         self._owner: _Owner | None = None
         self._arrays: list[SuffixArray] = []
-        self._calibration = Calibration()
-        self._predicted = _PREDICTED  # share of the answer's last tokens that were the first guess
         self._state = State((), ())
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, role: Role) -> None:
         """Remember the last answer, and look in what its owner may see."""
         self._owner = self._owner_of(request)
         if self._owner:
@@ -144,54 +140,29 @@ class MemoryBranches:
             found.append(longer)
         return State(ending, tuple(found))
 
-    def children(self, state: State, least: float = 0.0) -> list[tuple[int, float]]:
-        """Return what followed, after the longest match first."""
-        return self._calibration.probs(self._guesses(state), least)
-
     def accept(self, verified: Verified) -> None:
         """Read the emitted tokens, and learn which of the guesses were right."""
         for token in verified.tokens:
-            hit = self._calibration.observe_all(self._guesses(self._state), token)
-            self._predicted += (hit - self._predicted) / 20
+            self._learn(self._state, token)
             self._state = self._stepped(self._state, token, MIN_MATCH)
             if self._owner:
                 self._owner.append(token)
-
-    def learned(self) -> dict[str, Any]:
-        """Return the share of right guesses by kind of evidence, as Learns has it."""
-        return {"memory": self._calibration.learned()}
-
-    def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned."""
-        self._calibration.relearn(state.get("memory", ()))
 
     def close(self) -> None:
         """Write the last answers to disk, if they are kept there."""
         for owner in self._owners.values():
             owner.end_answer()
 
-    def _guesses(self, state: State) -> Iterator[Evidence]:
-        """Yield what is known of the next token."""
-        known: set[int] = set()
-        longest = max((match.length for match in state.matches), default=0)
+    def matches(self, state: State) -> Iterator[Match]:
+        """Yield the longest match of each index, the longest first."""
         n_remembered = len(self._arrays) - len(self._documents)
         by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
         for place, match in by_length:
             if not match.length:
                 return
-            for token, hits, times in self._arrays[place].continuations(match, _MOST):
-                if token in known or not 0 <= token < self._vocab_size:
-                    continue
-                if len(known) == _MOST:
-                    return
-                evidence = kind_of(match.length, hits, times, self._predicted)
-                kind = (place < n_remembered, *evidence)
-                if not known:
-                    yield token, kind, assumed(match.length, hits, times, self._predicted)
-                else:
-                    prior = _OTHERS * hits / times
-                    yield token, (*kind, len(known), match.length < longest), prior
-                known.add(token)
+            followed = self._arrays[place].continuations(match, MOST)
+            possible = [each for each in followed if 0 <= each[0] < self._vocab_size]
+            yield Match(match.length, possible, (place < n_remembered,))
 
 
 def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[SuffixArray]:
@@ -219,8 +190,8 @@ def _answers(
 
 
 @register("memory", "memory", automatic=True)
-def make(context: DrafterContext) -> MemoryBranches:
+def make(context: DrafterContext) -> MemoryDrafter:
     """Make the source of method "memory"."""
     config = context.config
     documents, answers = _documents(config, context.tokenizer), _answers(config, context.tokenizer)
-    return MemoryBranches(context.vocab_size, documents, answers)
+    return MemoryDrafter(context.vocab_size, documents, answers)

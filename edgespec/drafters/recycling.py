@@ -19,9 +19,8 @@ from ..sampling.base import Request
 from ..sampling.sampler import candidates
 from ..types import Row, Verified
 from . import register
-from .base import DrafterContext, Tokens
-from .calibration import Calibration
-from .trees import TRUST
+from .base import TRUST, Children, DrafterContext, Role, Tokens
+from .calibration import CalibratedDrafter
 
 _N_TOP = 8
 _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes of guesses
@@ -81,7 +80,7 @@ class Successors:
         self._table[tokens] = guesses
 
 
-class RecyclingBranches:
+class RecyclingDrafter(CalibratedDrafter):
     """Guesses from the likeliest successors of each token, kept over requests.
 
     They end with their owner: nothing is guessed from an answer to somebody else, and only what is
@@ -89,10 +88,10 @@ class RecyclingBranches:
     others of their owner have left; without it only those that continue the last one do.
     """
 
-    wide = True
+    name, wide = "recycling", True
 
     def __init__(self, vocab_size: int, *, shares: bool = True) -> None:
-        self._calibration = Calibration()
+        super().__init__()
         self._successors = Successors(vocab_size)
         self._shares = shares
         self._text: Sequence[int] = ()  # of the last request, where it matters
@@ -101,7 +100,7 @@ class RecyclingBranches:
         self._probs = [0.0] * (8 * _N_TOP)  # by rank and class
         self._refresh(range(len(self._probs)))
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, role: Role) -> None:
         """Begin behind the prompt's last token."""
         self._last = request.prompt[-1]
         goes_on = self._shares or common_prefix(self._text, request.prompt) == len(self._text)
@@ -118,7 +117,7 @@ class RecyclingBranches:
         """Return the token: nothing before it matters."""
         return token
 
-    def children(self, state: int, least: float = 0.0) -> list[tuple[int, float]]:
+    def children(self, state: int, least: float = 0.0) -> Children:
         """Return its likeliest successors."""
         probs = self._probs
         packed = zip(_RANKS, self._successors.of(state), strict=False)
@@ -153,13 +152,9 @@ class RecyclingBranches:
             prob = self._calibration.estimate(kind, _PRIORS[kind >= 8])
             self._probs[kind] = TRUST * prob
 
-    def learned(self) -> dict[str, Any]:
-        """Return the share of right guesses by rank and likelihood, as Learns has it."""
-        return {"recycling": self._calibration.learned()}
-
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned."""
-        self._calibration.relearn(state.get("recycling", ()))
+        super().relearn(state)
         self._refresh(range(len(self._probs)))
 
     def learned_tokens(self) -> dict[str, Tokens]:
@@ -173,6 +168,6 @@ class RecyclingBranches:
 
 
 @register("recycling", "token recycling", automatic=True, trees=True)
-def make(context: DrafterContext) -> RecyclingBranches:
+def make(context: DrafterContext) -> RecyclingDrafter:
     """Make the source of method "recycling"."""
-    return RecyclingBranches(context.vocab_size, shares=context.config.remember == "all")
+    return RecyclingDrafter(context.vocab_size, shares=context.config.remember == "all")

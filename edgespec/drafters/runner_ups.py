@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from ..sampling.base import Request
 from ..sampling.sampler import candidates
 from ..types import Verified
 from . import register
-from .base import DrafterContext
-from .calibration import Calibration
-from .trees import TRUST
+from .base import NOWHERE, TRUST, Children, DrafterContext, Role, State
+from .calibration import CalibratedDrafter
 
 _N_TOP = 4
 _LIKELY = (-4.0, -2.5, -1.5, -0.7)  # logits below the largest: classes of runners-up
@@ -26,29 +23,29 @@ RunnersUp = tuple[tuple[int, tuple[int, int]], ...]
 """Tokens, each with its class: rank, and how near it was to the largest."""
 
 
-class RunnerUpBranches:
+class RunnerUpDrafter(CalibratedDrafter):
     """The runners-up of the row that gave the last token; it guesses nothing further."""
 
-    wide = True
+    name, wide = "runner_ups", True
 
     def __init__(self) -> None:
-        self._calibration = Calibration()
+        super().__init__()
         self._last: RunnersUp = ()
         self._least: float | None = None  # a guess, to look at few logits
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, role: Role) -> None:
         """Forget the last row."""
         self._last = ()
 
-    def root(self) -> RunnersUp:
+    def root(self) -> State:
         """Return the runners-up of the last row."""
-        return self._last
+        return self._last or NOWHERE
 
-    def step(self, state: RunnersUp, token: int) -> RunnersUp:
-        """Return nothing: there is no row behind a guess."""
-        return ()
+    def step(self, state: RunnersUp, token: int) -> State:
+        """Return nowhere: there is no row after a guess."""
+        return NOWHERE
 
-    def children(self, state: RunnersUp, least: float = 0.0) -> list[tuple[int, float]]:
+    def children(self, state: RunnersUp, least: float = 0.0) -> Children:
         """Return the runners-up."""
         estimate = self._calibration.estimate
         return [(token, TRUST * estimate(kind, _PRIOR)) for token, kind in state]
@@ -72,16 +69,8 @@ class RunnerUpBranches:
                 for rank, (token, below) in enumerate(others)
             )
 
-    def learned(self) -> dict[str, Any]:
-        """Return the share of right guesses by kind of evidence, as Learns has it."""
-        return {"runner_ups": self._calibration.learned()}
-
-    def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned."""
-        self._calibration.relearn(state.get("runner_ups", ()))
-
 
 @register("runner_ups", "runner-ups", automatic=True, trees=True)
-def make(context: DrafterContext) -> RunnerUpBranches:
+def make(context: DrafterContext) -> RunnerUpDrafter:
     """Make the source of method "runner_ups"."""
-    return RunnerUpBranches()
+    return RunnerUpDrafter()

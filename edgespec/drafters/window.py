@@ -9,33 +9,35 @@ engines can do that, and the positions of its tokens stay without a gap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..cache.token_cache import common_prefix
-from ..costs.online import Costs
 
 SINKS = 4  # first tokens of a text that stay in view
-AUTOMATIC = 2048  # tokens, where measured costs decide if all of a text is seen
+AUTOMATIC = 2048  # tokens, where measured times decide if all of a text is seen
 _WORTH = 0.75  # a window is used if drafting takes less than this share of the time with it
 _CHUNK = 128  # tokens that are read together
-_AGAIN = 64  # tokens of text after which costs are looked at again
+_AGAIN = 64  # tokens of text after which times are looked at again
+
+Seconds = Callable[[int, int], float | None]
+"""The seconds in which a model evaluates so many tokens after so many cached ones, if known."""
 
 
 class Window:
     """A view of a text: its first tokens, and the latest; `start` tokens between are left out.
 
     size: the latest tokens that it may hold; 0 for as many as the model's context has room for,
-    None for that or AUTOMATIC, by `costs`. n_ctx: the model's context. n_sinks: first tokens that
+    None for that or AUTOMATIC, by `seconds`. n_ctx: the model's context. n_sinks: first tokens that
     stay in view.
     """
 
     def __init__(
-        self, size: int | None, n_ctx: int, costs: Costs | None = None, n_sinks: int = SINKS
+        self, size: int | None, n_ctx: int, seconds: Seconds | None = None, n_sinks: int = SINKS
     ) -> None:
         self.n_sinks = min(n_sinks, n_ctx // 8)
-        self._asked, self._n_ctx, self._costs = size, n_ctx, costs
+        self._asked, self._n_ctx, self._seconds = size, n_ctx, seconds
         self._size = size or 0  # now
-        self._look_at = 0  # length of the text at which costs are looked at
+        self._look_at = 0  # length of the text at which times are looked at
 
     @property
     def n_kept(self) -> int:
@@ -88,11 +90,14 @@ class Window:
         size, ahead = AUTOMATIC, AUTOMATIC // 2
         if n_seen <= self.n_sinks + size or self.n_sinks + size >= self._n_ctx:
             return False
-        if self._costs is None or not self._costs.known or self._costs.profile.draft is None:
+        if self._seconds is None or self._seconds(1, n_seen) is None:
             return False
-        behind = self._costs.draft_behind
-        whole = n_unread * behind(_CHUNK, n_seen // 2) / _CHUNK
-        whole += ahead * behind(1, n_seen)
-        window = (self.n_sinks + 2 * ahead) * behind(_CHUNK, ahead) / _CHUNK  # now and when full
-        window += ahead * behind(1, size - ahead // 2)
+
+        def each(n: int, n_cached: int) -> float:
+            """Return the seconds a token."""
+            return (self._seconds(n, n_cached) or 0.0) / n if self._seconds else 0.0
+
+        whole = n_unread * each(_CHUNK, n_seen // 2) + ahead * each(1, n_seen)
+        window = (self.n_sinks + 2 * ahead) * each(_CHUNK, ahead)  # now and when it is full
+        window += ahead * each(1, size - ahead // 2)
         return window < _WORTH * whole

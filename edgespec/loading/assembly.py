@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import drafters
+from .. import drafters, policies
 from ..backends.base import Head, Model, Tokenizer
+from ..backends.features import Features
 from ..config import SpeculativeConfig, build
 from ..costs.governed import GovernedModel
 from ..costs.measuring import READING, measure, plans_anew
@@ -20,14 +21,11 @@ from ..decoding.kept import Kept
 from ..decoding.owners import OwnRates
 from ..decoding.session import Session
 from ..device import LoadMeter
-from ..drafters.base import Drafter, DrafterContext, Source
-from ..drafters.draft_model import ModelDrafter
-from ..drafters.merged import combined
-from ..drafters.trees import max_leaves
+from ..drafters.base import Drafter, DrafterContext
 from ..errors import ConfigError
-from ..policies.adaptive import Adaptive
-from ..policies.base import Policy
-from ..policies.fixed import FixedDepth
+from ..policies.base import Policy, PolicyContext
+from ..sampling import rules
+from ..types import Requires
 from ..verifiers.base import Verifier
 from ..verifiers.local import LocalVerifier
 
@@ -40,7 +38,6 @@ class Speculation:
     """
 
     drafters: Sequence[Drafter]
-    sources: Sequence[Source]
     policy: Policy
     summary: str
     rates: OwnRates
@@ -51,7 +48,6 @@ class Speculation:
             verifier,
             self.drafters,
             self.policy,
-            sources=self.sources,
             rates=self.rates,
             **options,
         )
@@ -63,20 +59,20 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
     costs: returns the costs of evaluations; it is called only if each step decides by them.
     Raises ConfigError for unknown drafters and options, and for a drafter that lacks its model.
     """
-    config = context.config
-    if config.fixed:
-        depth, _ = config.fixed
-        made = _make(context) if depth else []
-        sources: Sequence[Source] = made
-        policy: Policy = FixedDepth(depth, config.min_speculative_tokens)
-    else:
-        found = costs()
-        made = _make(replace(context, costs=found))
-        sources, policy = _cascades(made, config), Adaptive(found)
-    said = [entry.summary for entry in _entries(context) if entry.name != "forced"]  # few requests
+    config, entries = context.config, _entries(context)
+    # what only trees can show, or several choices of a model
+    trees = any(entry.trees for entry in entries) or config.options.get("top_k", 1) != 1
+    asked = PolicyContext(config, costs, context.max_leaves if trees or not config.fixed else 1)
+    drafters.check_options(config.options, entries, policies.entry(asked).options)
+    policy = policies.make(asked)
+    if policy.costs:
+        context = replace(context, draft_s=policy.costs.draft_s)
+    depth, _ = config.fixed or (1, None)
+    made = drafters.make(entries, context) if depth else []
+    said = [entry.summary for entry in entries if entry.name != "forced"]  # few requests have them
     summary = ", ".join(said) if made else ""
-    rates = OwnRates([*made, policy], [policy.draft_gain] if isinstance(policy, Adaptive) else [])
-    return Speculation(made, sources, policy, summary or "off: not asked for", rates)
+    rates = OwnRates([*made, policy], policy.shared())
+    return Speculation(made, policy, summary or "off: not asked for", rates)
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
@@ -85,20 +81,10 @@ def _entries(context: DrafterContext) -> list[drafters.Entry]:
     """
     found = drafters.chosen(context.config.method)
     found = [e for e in found if e.name != "memory" or context.config.has_memory]
-    if context.config.method == "auto" and max_leaves(context) == 1:
+    if context.config.method == "auto" and context.max_leaves == 1:
         found = [entry for entry in found if not entry.trees]
     without = [entry for entry in found if not entry.uses_model]
     return found if context.draft_model or not without else without
-
-
-def _make(context: DrafterContext) -> list[Drafter]:
-    return drafters.make(_entries(context), context)
-
-
-def _cascades(made: Sequence[Drafter], config: SpeculativeConfig) -> list[Source]:
-    models = {entry.name for entry in drafters.chosen(config.method) if entry.uses_model}
-    model = next((d for d in made if d.name in models or isinstance(d, ModelDrafter)), None)
-    return combined([drafter for drafter in made if drafter is not model], model)
 
 
 def uses_model(config: SpeculativeConfig) -> bool:
@@ -126,6 +112,7 @@ def configured(
     )
     if draft is not None and not isinstance(draft, (str, os.PathLike)):
         raise ConfigError(f"a draft model is a name or a file, got {draft!r:.80}")
+    rules.known.entry(config.acceptance)
     used = any(entry.uses_model for entry in drafters.chosen(config.method))
     if config.model and not used:
         raise ConfigError(
@@ -175,13 +162,28 @@ def assemble(
     if draft_model and not uses_model(config):
         draft_model.close()
         draft_model = None
-    head = draft_model if isinstance(draft_model, Head) else None
+    states, requires = Features(), Requires()
+    if isinstance(draft_model, Head):  # what the switch takes is taken at load
+        requires = Requires(draft_model.layers, draft_model.n_states)
     governor = governor_of(target, (target, draft_model), loading)
     return assemble_with(
         lambda drafts: local_verifier(
-            target, governor, rule=config.acceptance, drafts=drafts, head=head
+            target,
+            governor,
+            rule=config.acceptance,
+            drafts=drafts,
+            states=states,
+            requires=requires,
         ),
-        DrafterContext(config, target.vocab_size, target, tokenizer, draft_model),
+        DrafterContext(
+            config,
+            target.vocab_size,
+            target,
+            tokenizer,
+            draft_model,
+            target.capabilities.max_leaves,
+            states,
+        ),
         lambda: _costs(profile, target, draft_model),
         governor,
         kept=kept,
@@ -206,7 +208,7 @@ def assemble_with(
     """
     assert context.tokenizer is not None
     made = speculate(context, costs)
-    if isinstance(made.policy, Adaptive):
+    if made.policy.costs:
         made.policy.costs.follow(governor)
     if kept:
         kept.recall(made.rates)

@@ -84,7 +84,7 @@ def connect(
                 parts.tokenizer.vocab_size,
                 tokenizer=parts.tokenizer,
                 draft_model=drafting,
-                remote_leaves=parts.verifier.max_leaves,
+                max_leaves=parts.verifier.max_leaves,
             ),
             lambda: costs,
             governor,

@@ -1,1 +1,54 @@
-"""Policies decide how much to draft and from which source; one file each."""
+"""Policies say what is worth its time: one file for each, which registers itself.
+
+docs/how-to/write-a-policy.md says what one has to do. Other packages name theirs in the
+entry-point group `edgespec.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from .. import registry
+
+if TYPE_CHECKING:
+    from .base import Policy, PolicyContext
+
+Made = TypeVar("Made", bound="Policy")
+
+known: registry.Registry[registry.Entry] = registry.Registry(
+    "policy", __name__, "write-a-policy.md", ["auto"]
+)
+names = known.names
+
+
+def register(name: str, summary: str) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Register the decorated function, which makes a policy from a PolicyContext.
+
+    Options of the policy are its keyword-only arguments. Raises ConfigError for a name that cannot
+    be, or that another policy has.
+    """
+
+    def add(make: Callable[..., Made]) -> Callable[..., Made]:
+        known.add(registry.Entry(name, make, summary))
+        return make
+
+    return add
+
+
+def entry(context: PolicyContext) -> registry.Entry:
+    """Return the policy that a configuration asks for: with "auto" the adaptive one, or fixed depth
+    where it names a depth. Raises ConfigError for an unknown name.
+    """
+    name = context.config.policy
+    if name == "auto":
+        name = "fixed" if context.config.fixed else "adaptive"
+    return known.entry(name)
+
+
+def make(context: PolicyContext) -> Policy:
+    """Make the policy that a configuration asks for, with its options."""
+    from .base import Policy
+
+    made: Policy = known.make(entry(context), context, context.config.options, Policy)
+    return made

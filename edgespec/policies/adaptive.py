@@ -1,8 +1,7 @@
 """The policy that drafts what is expected to pay on this device, and nothing where nothing does.
 
-Time has a price: the tokens that the loop emits a second. A draft gains the tokens that are
-expected to be accepted, less the price of the time that it adds to a plain step. Of all
-sources and depths the one that gains most is taken, none if none gains more than a margin.
+Time has a price: the tokens that the loop emits a second. Growth makes of it what is drafted; this
+policy sets the limits.
 
 Two budgets keep the promise of never being slower if estimates are wrong. The *loss budget* is
 what may still be lost against plain decoding: it begins with a little, losses use it up, gains
@@ -14,27 +13,27 @@ be spent on trying a draft model that is expected to lose.
 
 from __future__ import annotations
 
-import bisect
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..costs.online import LOOK_AHEAD, MEMORY, Costs, FurtherTokens
+from ..costs.online import MEMORY, Costs
+from ..drafters.base import Drafter, Learns, Role
+from ..errors import ConfigError
 from ..sampling.base import Request
-from ..types import PLAIN, Budget, DraftEstimate, Extension, Plan, StepStats
+from ..types import Budget, StepStats, Verified
+from . import register
 from .accounts import EXPLORE, MOST_SPEED, Accounts
-from .base import Ask
+from .base import PLAIN, Limits, Policy, PolicyContext
 from .draft_gain import DraftGain
+from .growth import Forbidden, Growth
+from .rest import Rest
 
 logger = logging.getLogger("edgespec.adaptive")
 
 RISK = 1.05  # the costs of a draft count so many times: the best of many estimates is too good
-BESIDE = 0.6  # share of their gain that guesses beside a draft model add to its own
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
-SURE = 0.4  # chance of failure that a possible loss is weighed with at least
-CERTAIN = ((1.0, 1.0),)  # the confidence histogram that no draft model can surpass
-_TOO_SLOW, _TOO_UNSURE = "draft too slow", "drafts too unsure"
+WIDE = 0.05  # where no token below this pays, drafters of unlikely guesses are left alone
 _NOT_MEASURED = "costs are not measured yet"
 _SHORT = 8  # tokens that an answer is sure to have; then half of it is always to come
 _IN_SIGHT, _GROWTH = 16, 4  # it is like the last two so far ahead: 16 and 4 times what it has
@@ -42,39 +41,15 @@ _PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
 _PAUSE = 16  # steps for which a draft model that would not pay is not asked again
 
 
-class Forbidden(NamedTuple):
-    """A draft that only the loss budget forbade.
-
-    source: its index. n_emitted: tokens of the answer then. cost: tokens that it would have cost.
-    right: how many of its tokens have been emitted since.
-    """
-
-    source: int
-    n_emitted: int
-    depth: int
-    cost: float
-    right: int = 0
-
-
-class _Moment(NamedTuple):
-    """The figures that a step is weighed with.
-
-    target: seconds of evaluations of 0, 1, 2, … tokens. price: tokens a second.
-    """
-
-    budget: Budget
-    target: Sequence[float]
-    price: float
-
-
-class Adaptive:
+class Adaptive(Policy):
     """The policy behind "auto". costs: measured, and corrected by every step.
 
     Until costs are known it decodes plainly.
     A plain step is taken now and then in any case, for nothing else tells what plain decoding
     takes; the first step is one, because the profile may have been measured in a slower moment.
-    reason: why the last plain step was plain, in a few words.
     """
+
+    costs: Costs
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -85,50 +60,65 @@ class Adaptive:
         self._regime = costs.regime
         self.accounts = Accounts()
         self.draft_gain = DraftGain()
+        self._rest = Rest()
         self._n_emitted = 0
-        self._catch_up_s = 0.0  # of the step under way, which is not charged with it
-        self._pause = 0  # steps until a draft model is asked again
-        self._paused: set[int] = set()  # its sources
+        self._pause = 0  # steps until a model is asked again
         self._forbidden: Forbidden | None = None
+        self._right: list[int] = []  # tokens of that draft that were emitted since
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
         """Begin an answer with what is left of the loss budget, within limits."""
         self._end()
         self.accounts.begin(request.params.max_tokens)
         self._pause, self._forbidden = 0, None
+        known = self.costs.known
+        wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
+        role = Role.DRAWN if known and not wide else Role.MATCHED
+        rests = self._rest.begin()
+        self.roles = tuple(
+            Role.OFF if (d.wide and not wide) or (d.reads_states and rests) else role
+            for d in drafters
+        )
+        self._rest.can_act = any(
+            d.reads_states and role for d, role in zip(drafters, self.roles, strict=True)
+        )
+        self._without_states = tuple(
+            Role.OFF if d.reads_states else role
+            for d, role in zip(drafters, self.roles, strict=True)
+        )
 
-    def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
-        """Return the source and depth that gain most."""
-        self._n_emitted = budget.n_emitted
-        if not self.costs.known:
+    def limits(self, budget: Budget) -> Limits:
+        """Return how many tokens may be drafted, at which price."""
+        self._n_emitted, costs = budget.n_emitted, self.costs
+        if not costs.known:
             self.reason = _NOT_MEASURED
             return PLAIN
-        target = self.costs.target(budget.n_past)
-        if self._forbidden:
-            self._look_back(self._forbidden, sources, budget.n_emitted)
-        self._catch_up_s = 0.0
-        if self._since_plain >= (_PLAIN_EVERY if self.costs.plain.n >= 4 else 1):
+        plain_s = costs.target(budget.n_past)[1]
+        if self._since_plain >= (_PLAIN_EVERY if costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
             return PLAIN
-        live = self._live(sources)
-        if not live:
-            if not self._paused:
-                self.reason = "no match"
-            return PLAIN
-        moment = _Moment(budget, target, RISK * max(self._price, 1 / target[1]))
-        plan, n_known = self._best(live, moment)
-        estimate = live.get(plan.source)
-        if not plan.depth or not estimate or estimate.extension is None:
-            return plan
-        self._catch_up_s = estimate.extension.catch_up_s(0)
-        further = self._further(estimate.extension)
-        return plan._replace(thresholds=further.thresholds(n_known, plan.depth, moment.price))
+        paused, self._pause = self._pause > 0, max(0, self._pause - 1)
+        explore = min(self.accounts.exploration_budget, 5 * EXPLORE * budget.n_emitted)
+        return Limits(
+            nodes=min(budget.limit, costs.max_depth),
+            price=RISK * max(self._price, 1 / plain_s),
+            costs=costs,
+            margin=MARGIN,
+            loss=self.accounts.loss_budget,
+            explore=explore,
+            n_ahead=_tokens_ahead(budget, min(self.accounts.lengths)),
+            reading=self.accounts.catch_up_penalty,
+            paused=paused,
+        )
 
-    def observe(self, step: StepStats) -> None:
+    def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> None:
         """Correct costs, the price of time and both budgets by the figures of a step."""
-        catch_up_s, self._catch_up_s = self._catch_up_s, 0.0  # `choose` may be left out next time
+        reading_s = growth.reading_s if growth else 0.0
         if not self.costs.known:
             return
+        if growth:
+            self._learn_from(growth, step)
+        self._look_back(verified)
         if step.n_evaluated != step.n_drafted + 1:
             return  # it ended the prefill as well
         n_past = step.n_past - step.n_emitted
@@ -145,19 +135,31 @@ class Adaptive:
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
         if self.costs.profile.draft:
             self.draft_gain.count(step, plain)
-        tapping = self.costs.tapping_s / plain  # what a head costs all steps, in tokens
+        tapping = self._tapping_s / plain  # what a head costs all steps, in tokens
         lost = tapping
         if step.n_drafted or step.draft_evaluated:
-            lost += max(0.0, step.total_s - catch_up_s - plain) / plain
-        self.costs.won_by_head -= tapping
+            lost += max(0.0, step.total_s - reading_s - plain) / plain
+        won_by_model = 0.0
         if step.draft_evaluated:
-            self.costs.won_by_head += step.n_accepted - lost + tapping
-            self.accounts.count_catch_up(catch_up_s / plain, step.n_accepted - lost)
+            won_by_model = step.n_accepted - lost
+            self.accounts.count_catch_up(reading_s / plain, won_by_model)
         self.accounts.count(step.n_accepted - lost, step.n_emitted)
+        drafted = bool(step.draft_evaluated)
+        if self._rest.count(won_by_model if drafted else -tapping, drafted):
+            self.roles = self._without_states
+            self._rest.can_act = False
 
     def plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as the last ones took, None before there were some."""
-        return self.costs.seen_plain_s(n_past)
+        """Return the seconds of a plain step as the last ones took, None before there were some.
+
+        Hidden states for a head are no part of plain decoding.
+        """
+        seconds = self.costs.seen_plain_s(n_past)
+        return None if seconds is None else seconds - self._tapping_s
+
+    def shared(self) -> Sequence[Learns]:
+        """Return what tells the gain of a draft model, whoever asks."""
+        return [self.draft_gain]
 
     def learned(self) -> dict[str, Any]:
         """Return the accounts of the answers so far, as drafters.base.Learns has it."""
@@ -169,7 +171,7 @@ class Adaptive:
         self._end()
         if "accounts" in state:
             self.accounts.relearn(state["accounts"])
-        self._since_plain, self._price, self.costs.won_by_head = 1, 0.0, 0.0
+        self._since_plain, self._price, self._rest = 1, 0.0, Rest()
 
     def _end(self) -> None:
         """Learn from an answer that has ended, once."""
@@ -183,6 +185,11 @@ class Adaptive:
         """True if the profile no longer fits the device."""
         return self.costs.stale
 
+    @property
+    def _tapping_s(self) -> float:
+        """The seconds that hidden states take the target in a step of this answer."""
+        return self.costs.tapping_s if self._rest.can_act else 0.0
+
     def _forget_stale_costs(self) -> None:
         """Delete a profile that no longer fits from the disk, once."""
         if self.stale and not self._told_stale:
@@ -190,166 +197,43 @@ class Adaptive:
             self.costs.profile.forget()
             self._told_stale = True
 
-    def _live(self, sources: Sequence[Ask]) -> dict[int, DraftEstimate]:
-        """Return the estimates of sources that have anything to draft, by index.
-
-        A draft model that pauses is not asked.
-        """
-        if self._pause:
-            self._pause -= 1
-        else:
-            self._paused.clear()
-        asked = {i: ask() for i, ask in enumerate(sources) if i not in self._paused}
-        return {i: estimate for i, estimate in asked.items() if estimate.acceptance_probs}
-
-    def _further(self, extension: Extension) -> FurtherTokens:
-        return _further(self.costs, extension, extension.conditional_acceptance_rate)
-
-    def _best(self, live: Mapping[int, DraftEstimate], moment: _Moment) -> tuple[Plan, int]:
-        """Return the plan that gains most, or is tried, and how many of its tokens are known."""
-        best = trial = PLAIN
-        known: dict[int, int] = {}
-        idle: list[int] = []
-        for index, estimate in live.items():
-            found, wished = self._known(estimate, moment)
-            if found[1] <= MARGIN < wished[1] and estimate.extension is None:
-                self._forbid(index, wished[0], moment)
-            known[index] = found[0]
-            plan = Plan(index, found[0], gain=found[1])
-            if estimate.extension is not None:
-                plan = self._extended(plan, estimate, estimate.extension, moment)
-                if plan.gain <= MARGIN and not estimate.n_known:
-                    idle = [index]
-                plan = self._with_others(plan, found[0], estimate, moment)
-                if not trial.depth or plan.gain > trial.gain:
-                    trial = plan
-            if plan.gain > best.gain:
-                best = plan
-        if best.gain <= MARGIN:
-            best = self._explore(trial, live, moment)
-            if idle and not best.depth:
-                self._paused.update(idle)
+    def _learn_from(self, growth: Growth, step: StepStats) -> None:
+        """Take what growth says of a step besides its draft."""
+        self.accounts.exploration_budget -= growth.explored
+        if growth.forbidden and not self._forbidden:
+            self._forbidden, self._right = growth.forbidden, []
+        if not step.n_drafted and not step.draft_evaluated:
+            self.reason = growth.reason or self.reason
+            if growth.idle:
                 self._pause = _PAUSE
-        return best, known.get(best.source, 0)
 
-    def _known(
-        self, estimate: DraftEstimate, moment: _Moment
-    ) -> tuple[tuple[int, float], tuple[int, float]]:
-        """Return (depth, gain) at which the known tokens gain most within the loss budget, and
-        without it.
-        """
-        limit = min(moment.budget.limit, estimate.n_known, self.costs.max_depth)
-        target, price = moment.target, moment.price
-        best = wished = 0, 0.0
-        expected, first, affordable = 0.0, target[1], True
-        left = self.accounts.loss_budget
-        reached = [0.0] * (limit + 1)  # of each depth, the probability that it is
-        depths = estimate.depths or range(1, limit + 1)
-        for depth, prob in enumerate(estimate.acceptance_probs[:limit], start=1):
-            expected += prob
-            cost = price * (target[depth + 1] - first)
-            reached[depths[depth - 1]] += prob
-            risk = 1 - reached[min(math.ceil(cost), limit)]  # of accepting less than it costs
-            affordable = affordable and cost * max(risk, SURE) <= left
-            if expected - cost > wished[1]:
-                wished = depth, expected - cost
-                if affordable:
-                    best = wished
-        return best, wished
-
-    def _forbid(self, index: int, depth: int, moment: _Moment) -> None:
-        """Remember a draft that only the loss budget forbids, unless there is one already."""
-        if not self._forbidden:
-            cost = moment.price * (moment.target[depth + 1] - moment.target[1])
-            self._forbidden = Forbidden(index, moment.budget.n_emitted, depth, cost)
-
-    def _with_others(
-        self, plan: Plan, n_known: int, estimate: DraftEstimate, moment: _Moment
-    ) -> Plan:
-        """Return the plan of a draft model with what it costs to catch up, and with what the
-        guesses of others beside its own gain.
-        """
-        gain = plan.gain
-        if estimate.extension and plan.depth > n_known:
-            gain -= self._catch_up(estimate, estimate.extension, n_known, moment)
-        if estimate.beside and plan.depth:
-            (_, beside), _ = self._known(estimate.beside, moment)
-            gain += BESIDE * beside
-        return plan._replace(gain=gain)
-
-    def _look_back(self, draft: Forbidden, sources: Sequence[Ask], n_emitted: int) -> None:
+    def _look_back(self, verified: Verified) -> None:
         """Refund what a forbidden draft would have won, once it has ended or proved wrong."""
-        emitted = n_emitted - draft.n_emitted
-        unbroken = sources[draft.source]().streak >= emitted
-        if unbroken and emitted < draft.depth:
-            self._forbidden = draft._replace(right=emitted)
+        if not self._forbidden:
             return
-        self.accounts.refund((draft.depth if unbroken else draft.right) - draft.cost)
-        self._forbidden = None
+        draft, cost = self._forbidden
+        parents = draft.parents or tuple(range(-1, len(draft.tokens) - 1))
+        for token in verified.tokens:
+            last = self._right[-1] if self._right else -1
+            after = [i for i, parent in enumerate(parents) if parent == last]
+            right = [i for i in after if draft.tokens[i] == token]
+            self._right += right
+            if not right or right[0] not in parents:
+                self.accounts.refund(len(self._right) - cost)
+                self._forbidden = None
+                return
 
-    def _extended(
-        self, known: Plan, estimate: DraftEstimate, extension: Extension, moment: _Moment
-    ) -> Plan:
-        """Return the plan continued by a draft model, as deep as the loss budget allows.
 
-        The model's first evaluation shows how sure it is; from there it drafts what pays.
-        """
-        n = known.depth
-        if estimate.n_known and not n:
-            return known
-        further = self._further(extension)
-        depth = min(self._affordable(n, further, moment), moment.budget.limit - n)
-        if depth <= 0:
-            return known
-        prob = estimate.at_end(n)
-        worth = further.worth(extension.confidence_histogram, depth, prob, moment.price)
-        return Plan(known.source, n + depth, gain=known.gain + worth)
-
-    def _catch_up(
-        self, estimate: DraftEstimate, extension: Extension, n_known: int, moment: _Moment
-    ) -> float:
-        """Return the tokens that catching up costs a step, spread over the steps to come."""
-        seconds = extension.catch_up_s(n_known)
-        if not seconds:
-            return 0.0
-        n_ahead = _tokens_ahead(moment.budget, min(self.accounts.lengths))
-        steps = max(1.0, n_ahead / (1 + sum(estimate.acceptance_probs[:4])))
-        return self.accounts.catch_up_penalty * moment.price * seconds / steps
-
-    def _affordable(self, n: int, further: FurtherTokens, moment: _Moment) -> int:
-        """Return how many tokens a draft model may add to n if all of them may be lost."""
-        target = moment.target
-        affordable_s = self.accounts.loss_budget / moment.price + target[1]
-        return bisect.bisect_right(
-            range(1, self.costs.max_depth - n + 1),
-            affordable_s,
-            key=lambda depth: target[n + depth + 1] + further.drafting_s(depth),
+@register("adaptive", "what pays, by measured costs")
+def make(context: PolicyContext) -> Adaptive:
+    """Make the policy that decides at every step by measured costs."""
+    config = context.config
+    if config.num_speculative_tokens is not None or config.draft_p_min is not None:
+        raise ConfigError(
+            "the policy adaptive decides how deep drafts are; leave num_speculative_tokens and "
+            "draft_p_min out, or take the policy fixed"
         )
-
-    def _explore(self, trial: Plan, live: Mapping[int, DraftEstimate], moment: _Moment) -> Plan:
-        """Return the trial of a draft model that could gain, else plain decoding.
-
-        The exploration budget has to hold what the trial may lose.
-        """
-        extension = live[trial.source].extension if trial.depth else None
-        if extension is None:
-            if not self._paused:
-                self.reason = _TOO_UNSURE
-            return PLAIN
-        if _is_hopeless(self.costs, extension, moment.price):
-            self.reason = _TOO_SLOW if self.costs.profile.draft else _NOT_MEASURED
-            return PLAIN
-        self.reason = _TOO_UNSURE
-        loss = MARGIN - trial.gain + moment.price * extension.catch_up_s(0)
-        if loss > min(self.accounts.exploration_budget, 5 * EXPLORE * moment.budget.n_emitted):
-            return PLAIN
-        self.accounts.exploration_budget -= loss
-        return trial
-
-
-def _further(costs: Costs, extension: Extension, rate: float) -> FurtherTokens:
-    """Return the worth of further tokens of a draft model at this conditional acceptance rate."""
-    return costs.further(rate, extension.token_s, extension.further_s, extension.most)
+    return Adaptive(context.costs())
 
 
 def _tokens_ahead(budget: Budget, usual: int) -> int:
@@ -361,10 +245,3 @@ def _tokens_ahead(budget: Budget, usual: int) -> int:
     in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
     like_others = min(usual - budget.n_emitted, in_sight)
     return min(budget.remaining, max(budget.n_emitted, like_others, _SHORT))
-
-
-def _is_hopeless(costs: Costs, extension: Extension, price: float) -> bool:
-    """Return whether a draft model could not pay with every token right."""
-    depth = min(LOOK_AHEAD, costs.max_depth)
-    further = _further(costs, extension, 1.0)
-    return further.worth(CERTAIN, depth, 1.0, price) <= MARGIN

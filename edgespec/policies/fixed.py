@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..sampling.base import Request
-from ..types import PLAIN, Budget, Plan, StepStats
-from .base import Ask
+from ..types import Budget
+from . import register
+from .base import Limits, Policy, PolicyContext
 
 
-class FixedDepth:
-    """Drafts `depth` tokens from the source with the largest expected number of accepted ones.
+class FixedDepth(Policy):
+    """Drafts `depth` tokens whenever there is anything to draft, whatever they cost.
 
-    It drafts fewer if the source has fewer or the budget ends, and decodes plainly if fewer than
-    `at_least` would be drafted. Depth 0 is plain decoding.
+    It drafts fewer if less is guessed, or the budget ends, and decodes plainly if fewer than
+    `at_least` would be drafted. Depth 0 is plain decoding. p_min: lookups draft no path below
+    this; a model ends drafts by itself. max_leaves: of a tree of so many tokens; 1: they are a
+    chain.
     """
 
-    reason = "nothing to draft"
+    def __init__(
+        self, depth: int, at_least: int = 1, *, p_min: float = 0.0, max_leaves: int = 1
+    ) -> None:
+        self._limits = Limits(depth, p_min=p_min, at_least=at_least, max_leaves=max_leaves)
 
-    def __init__(self, depth: int, at_least: int = 1) -> None:
-        self.depth = depth
-        self.at_least = max(1, at_least)
+    def limits(self, budget: Budget) -> Limits:
+        """Return the fixed depth, as far as the budget goes."""
+        return self._limits._replace(nodes=min(self._limits.nodes, budget.limit))
 
-    def begin(self, request: Request) -> None:
-        """Begin a request; nothing is remembered of earlier ones."""
 
-    def choose(self, sources: Sequence[Ask], budget: Budget) -> Plan:
-        """Return the source with the largest expected number of accepted tokens."""
-        limit = min(self.depth, budget.limit)
-        if not sources or limit <= 0:
-            return PLAIN
-        if len(sources) == self.at_least == 1:
-            return Plan(0, limit)  # it drafts what it has
-        estimates = [ask() for ask in sources]
-        best = max(range(len(estimates)), key=lambda i: estimates[i].expected(limit))
-        depth = min(limit, len(estimates[best].acceptance_probs))
-        return Plan(best, depth) if depth >= self.at_least else PLAIN
-
-    def observe(self, step: StepStats) -> None:
-        """Learn nothing."""
-
-    def plain_s(self, n_past: int) -> float | None:
-        """Return None: nothing is measured."""
-        return None
+@register("fixed", "drafts of one length")
+def make(context: PolicyContext) -> FixedDepth:
+    """Make the policy of a fixed depth, by default of 4 tokens as far as they are likely."""
+    config = context.config
+    depth, p_min = config.fixed or (0, 0.0)
+    return FixedDepth(
+        depth, config.min_speculative_tokens, p_min=p_min, max_leaves=context.max_leaves
+    )

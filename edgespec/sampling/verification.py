@@ -6,10 +6,11 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..config import Acceptance, SamplingParams
+from ..config import SamplingParams
 from ..types import Distribution, Draft, Logprob, Row, Rows
 from . import acceptance, trees
 from .base import Matcher, Randomness
+from .rules import rule_of
 from .sampler import Sampler, logprob
 
 
@@ -29,7 +30,7 @@ class Verification:
         vocab_size: int,
         *,
         output: Sequence[int] = (),
-        rule: Acceptance = "block",
+        rule: str = "block",
         matcher: Matcher | None = None,
     ) -> None:
         self._params = params
@@ -37,8 +38,7 @@ class Verification:
         self._matcher = matcher
         self._sampler = Sampler(params, prompt, vocab_size, matcher)
         self._sampler.accept(output)
-        self._rule = acceptance.rejection if rule == "rejection" else acceptance.block
-        self._tree_rule = trees.rejection if rule == "rejection" else trees.traversal
+        self._rule = rule_of(rule)
 
     def check(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
         """Return how many drafted tokens are accepted, and the token that follows them.
@@ -55,7 +55,7 @@ class Verification:
 
         if draft.probs is None:
             return acceptance.coupled(tokens, target, self._randomness, position)
-        return self._rule(tokens, draft.probs, target, self._randomness)
+        return self._rule.chain(tokens, draft.probs, target, self._randomness)
 
     def check_tree(self, draft: Draft, rows: Rows, position: int) -> tuple[trees.Path, int]:
         """Return the accepted nodes of a tree, and the token that follows them.
@@ -75,7 +75,7 @@ class Verification:
         target = functools.cache(on_path(sampler.distribution))
         if draft.probs is None:
             return trees.coupled(tokens, parents, target, self._randomness, position)
-        return self._tree_rule(tokens, parents, draft.probs, target, self._randomness)
+        return self._rule.tree(tokens, parents, draft.probs, target, self._randomness)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the history."""

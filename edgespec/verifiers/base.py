@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from ..sampling.base import Request
-from ..types import Draft, Verdict
+from ..types import Draft, Requires, Verdict
 
 
 class Verifier(Protocol):
@@ -27,6 +27,9 @@ class Verifier(Protocol):
     @property
     def max_leaves(self) -> int:
         """Most leaves of a draft that is a tree; 1: it verifies chains only."""
+
+    def require(self, requires: Requires) -> None:
+        """Hand over these hidden states from now on, where the target is in this process."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """Start a request; yield after every chunk how many prompt tokens are in the cache.

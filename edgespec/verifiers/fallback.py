@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..errors import EdgeSpecError, VerifierError, VerifierUnavailable
 from ..sampling.base import Request
 from ..sampling.trees import first_nodes
-from ..types import Draft, Verdict
+from ..types import Draft, Requires, Verdict
 from .base import AsyncVerifier, Verifier
 
 logger = logging.getLogger("edgespec.fallback")
@@ -123,6 +123,9 @@ class Fallback:
     def is_local(self) -> bool:
         """True while the local target answers."""
         return self._using is self._local
+
+    def require(self, requires: Requires) -> None:
+        """Do nothing: no hidden states travel."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """Choose a verifier for this request and start it there."""

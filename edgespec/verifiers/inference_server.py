@@ -24,7 +24,7 @@ from ..config import RemoteConfig, SamplingParams
 from ..errors import ConfigError, ContextFull, VerifierFault, VerifierRefused
 from ..sampling.acceptance import match
 from ..sampling.base import Request
-from ..types import Abort, Draft, Verdict
+from ..types import Abort, Draft, Requires, Verdict
 from .http import Http, checked
 
 _MOST_BIAS = 100.0
@@ -93,6 +93,10 @@ class InferenceServerVerifier(ABC):
         except BaseException:
             self.close()
             raise
+
+    def require(self, requires: Requires) -> None:
+        """Do nothing: no hidden states travel."""
+        return
 
     def begin(self, request: Request) -> Iterator[int]:
         """Check what is asked for; nothing is sent before the first `verify`."""

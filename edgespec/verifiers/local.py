@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import FINAL, Head, Model, share_on_gpu
+from ..backends.base import FINAL, Model, share_on_gpu
+from ..backends.features import Features
 from ..cache.token_cache import TokenCache
-from ..config import Acceptance, SamplingParams
+from ..config import SamplingParams
 from ..errors import Aborted, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import Draft, Row, Rows, Verdict
+from ..types import REQUIRES_NOTHING, Draft, Requires, Row, Rows, Verdict
 
 _LEAST_READ = 16  # tokens, where a time limit is near
 _MARGIN = 1.5  # of the time that reading took so far: evaluations take longer behind more tokens
@@ -29,23 +30,26 @@ class LocalVerifier:
     """Evaluates drafts with a model and checks them under the request's sampling.
 
     rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
-    target's own choice. drafts: there may be drafts, if a request allows it. head: reads hidden
-    states of the model; they are tapped for requests that may draft, as long as the head is worth
-    it. The cache outlives a request: the next one of the same owner reuses what it can.
+    target's own choice. drafts: there may be drafts, if a request allows it. states: takes the
+    hidden states that drafters require; `requires`: those of the first request, for some engines
+    take long to begin. The cache outlives a request: the next one of the same owner reuses what it
+    can.
     """
 
     def __init__(
         self,
         model: Model,
-        rule: Acceptance = "block",
+        rule: str = "block",
         clock: Callable[[], float] = time.perf_counter,
         drafts: bool = True,
-        head: Head | None = None,
+        states: Features | None = None,
+        requires: Requires = REQUIRES_NOTHING,
     ) -> None:
-        self._head = head
-        self._is_tapped = self._reads_slower = False
+        self._states = states
+        self._tapped: tuple[int, ...] = ()
+        self._reads_slower = False
         self._is_on_gpu = share_on_gpu(model.placement) > 0
-        self._cache = TokenCache(model, head.features if head else None)
+        self._cache = TokenCache(model, states)
         self._model = model
         self._clock = clock
         self._rule = rule
@@ -53,9 +57,9 @@ class LocalVerifier:
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
-        self._tap(True)
         self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
         self._token_s = 0.0  # of a prompt, as far as it is known
+        self.require(requires)
 
     def begin(self, request: Request) -> Iterator[int]:
         """Prefill all but the last chunk, which goes with the first `verify`."""
@@ -78,21 +82,31 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         self._cache.begin(request.owner)
-        self._tap(request.params.may_draft)
+        self._tap(self._requires.layers)  # a prompt that failed may have left that undone
         self._model.restrict(self._n_wanted(request))
         self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
 
-    def _tap(self, may_draft: bool) -> None:
-        """Let the model give the hidden states that the head reads, where that is of use."""
-        if self._head:
-            stays = self._is_tapped and self._is_on_gpu  # where each switch takes long
-            of_use = may_draft and (self._head.features.wanted or stays)
-            if of_use != self._is_tapped:
-                untapped = self._model.capabilities.max_batch
-                self._model.tap(self._head.layers if of_use else ())
-                self._is_tapped = self._head.features.given = of_use
-                self._reads_slower = self._model.capabilities.max_batch < untapped
+    def require(self, requires: Requires) -> None:
+        """Let the model give these hidden states from the next evaluation on."""
+        self._requires = requires
+        self._tap(requires.layers)
+
+    def _tap(self, layers: tuple[int, ...]) -> None:
+        """Let the model give hidden states of these layers; where each switch takes long, it goes
+        on to give what nobody requires.
+        """
+        if layers == self._tapped or (not layers and self._is_on_gpu) or self._states is None:
+            return
+        if self._tapped:
+            self._model.tap(())
+        untapped = self._model.capabilities.max_batch
+        self._model.tap(layers)
+        self._tapped = layers
+        if layers and layers != self._states.layers:
+            self._states.truncate(0)
+            self._states.layers = layers
+        self._reads_slower = self._model.capabilities.max_batch < untapped
 
     def _n_wanted(self, request: Request) -> int:
         """Return how many of a row's largest logits are wanted, 0 for the whole row."""
@@ -106,9 +120,9 @@ class LocalVerifier:
         yield n
         n_tapped = self._n_tapped()
         if n_tapped and len(context) - n > self._step:
-            self._tap(False)
+            self._tap(())
             yield from self._read(n, len(context) - n_tapped)
-            self._tap(self._request.params.may_draft)
+            self._tap(self._requires.layers)
             n = len(self._cache.tokens)
         while len(context) - n > self._step:
             yield from self._read(n, n + self._step)
@@ -139,10 +153,9 @@ class LocalVerifier:
         To give final ones an engine may compute the logits of all tokens, a few at a time; others
         cost it little.
         """
-        head = self._head
-        if head is None or not self._reads_slower or set(head.layers) != {FINAL}:
+        if not self._states or not self._reads_slower or set(self._tapped) != {FINAL}:
             return 0
-        return head.n_states or head.features.most
+        return self._requires.latest or self._states.most
 
     def verify(self, draft: Draft) -> Verdict:
         """Do one pass over what is pending and the draft."""

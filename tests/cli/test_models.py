@@ -16,6 +16,7 @@ from edgespec import hub
 from edgespec.costs.places import Place
 from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
+from edgespec.drafters.base import Drafter
 from edgespec.hub import catalogue, hub_client, ladder
 from edgespec_cli import loading
 from edgespec_cli.loading import plain_progress
@@ -209,17 +210,12 @@ def test_the_copy_of_a_draft_model_goes_with_it(edgespec_cli, stored, monkeypatc
 
 
 def test_what_was_learned_with_a_model_goes_with_it(edgespec_cli, stored, tmp_path):
-    class Learner:
+    class Learner(Drafter):
         def learned(self):
             return {"suffix": []}
 
         def learned_tokens(self):
             return {"recycling": np.zeros((1, 9), np.int32)}
-
-        def relearn(self, state):
-            pass
-
-        relearn_tokens = relearn
 
     for model in (stored, tmp_path / "other.gguf"):
         model.write_bytes(b"weights")

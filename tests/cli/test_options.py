@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import click
 import pytest
 
 import edgespec
-from edgespec.config import Acceptance
+from edgespec import policies
+from edgespec.sampling import rules
 from edgespec_cli.main import cli
 
 
@@ -192,9 +191,18 @@ def test_a_stop_string_from_the_environment_keeps_its_blanks(edgespec_cli):
     assert "EDGESPEC_N_PREDICT" in broken.stderr
 
 
-def test_acceptance_rules_are_those_of_the_library():
-    option = next(p for p in cli.commands["run"].params if p.name == "acceptance")
-    assert tuple(option.type.choices) == get_args(Acceptance)
+@pytest.mark.parametrize(
+    ("name", "known"), [("acceptance", rules.names()), ("policy", ["auto", *policies.names()])]
+)
+def test_names_are_those_that_the_library_knows(edgespec_cli, name, known):
+    option = next(p for p in cli.commands["run"].params if p.name == name)
+    assert option.type.get_metavar(option, None) == f"[{'|'.join(known)}]"
+    for each in known:
+        assert edgespec_cli.run("hello", f"--{name}", each).exit_code == 0
+        assert edgespec_cli.loaded["speculative_config"][name] == each
+    wrong = edgespec_cli.run("hello", f"--{name}", known[0][:-1])
+    assert wrong.exit_code == 2
+    assert f"did you mean '{known[0]}'" in wrong.stderr
 
 
 def test_an_error_names_the_variable_only_where_the_value_came_from_it(edgespec_cli):

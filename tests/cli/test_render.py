@@ -22,7 +22,7 @@ def completion(reason):
 
 def test_beside_other_programs_it_says_what_to_do_instead_of_going_in_a_circle():
     policy = Adaptive(Costs(None))
-    policy.choose([], Budget(8, 5, 0, 100))
+    policy.limits(Budget(8, 5, 0, 100))
     assert "`edgespec tune` measures them now" in figures(completion(policy.reason))
     busy = figures(completion(policy.reason), 1.5)
     assert "cannot be measured while other programs use 1.5 cores" in busy

@@ -1,5 +1,7 @@
 """The promises of drafters, run against each of them on the toy backend."""
 
+import itertools
+import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -8,14 +10,15 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, SamplingParams, SpeculativeConfig, ToyModel, drafters
-from edgespec.drafters.base import DrafterContext
-from edgespec.drafters.cascade import Cascade
+from edgespec.backends.features import Features
+from edgespec.drafters.base import NOT_DRAWN, NOWHERE, DrafterContext, Role
 from edgespec.drafters.draft_model import ModelDrafter
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.policies.base import Limits
+from edgespec.policies.growth import Growth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import Verified
+from edgespec.types import Budget, Verified
 
 PROMPT = [0, 1, 2, 0, 1, 2, 0]
 
@@ -24,26 +27,6 @@ def toy(n_ctx=64, truncate=True):
     table = np.full((3, 3), 0.1)
     table[np.arange(3), (np.arange(3) + 1) % 3] = 0.8
     return ToyModel(table, n_ctx=n_ctx, truncate=truncate)
-
-
-class Joined(Cascade):
-    """A cascade that tells its drafters what a session would tell them."""
-
-    def __init__(self, first, second):
-        super().__init__(first, second)
-        self._drafters = [first, second]
-
-    def begin(self, request):
-        for drafter in self._drafters:
-            drafter.begin(request)
-
-    def accept(self, verified):
-        for drafter in self._drafters:
-            drafter.accept(verified)
-
-    def close(self):
-        for drafter in self._drafters:
-            drafter.close()
 
 
 def table():
@@ -58,34 +41,31 @@ def table():
         return OnnxModel(path, EngineConfig(n_ctx=64, n_threads=1))
 
 
+def model(target_vocab=3, made=None, **options):
+    return ModelDrafter(toy() if made is None else made, target_vocab, **options)
+
+
 MAKERS = {
     "suffix": lambda: SuffixDrafter(1),
-    "model": lambda: ModelDrafter(toy(), 3),
-    "model, coupled": lambda: ModelDrafter(toy(), 3, acceptance="coupled"),
-    "model, deterministic": lambda: ModelDrafter(toy(), 3, acceptance="deterministic"),
-    "model without truncation": lambda: ModelDrafter(toy(truncate=False), 3),
-    "model of a short context": lambda: ModelDrafter(toy(n_ctx=8), 3),
-    "model tree": lambda: ModelTreeDrafter(toy(), 3, TreeOptions(2, 8)),
-    "model tree, coupled": lambda: ModelTreeDrafter(
-        toy(), 3, TreeOptions(3, 8), acceptance="coupled"
-    ),
-    "model tree without truncation": lambda: ModelTreeDrafter(
-        toy(truncate=False), 3, TreeOptions(2, 8)
-    ),
-    "model tree, then suffix": lambda: Joined(
-        ModelTreeDrafter(toy(), 3, TreeOptions(2, 8)), SuffixDrafter(1)
-    ),
-    "onnx": lambda: ModelDrafter(table(), 3),
-    "onnx, coupled": lambda: ModelDrafter(table(), 3, acceptance="coupled"),
-    "model, then suffix": lambda: Joined(ModelDrafter(toy(), 3), SuffixDrafter(1)),
-    "suffix, then model": lambda: Joined(SuffixDrafter(1), ModelDrafter(toy(), 3)),
+    "model": model,
+    "model, coupled": lambda: model(acceptance="coupled"),
+    "model, deterministic": lambda: model(acceptance="deterministic"),
+    "model without truncation": lambda: model(made=toy(truncate=False)),
+    "model of a short context": lambda: model(made=toy(n_ctx=8)),
+    "model tree": lambda: model(top_k=2),
+    "model tree, coupled": lambda: model(top_k=3, acceptance="coupled"),
+    "model tree without truncation": lambda: model(made=toy(truncate=False), top_k=2),
+    "onnx": lambda: model(made=table()),
+    "onnx, coupled": lambda: model(made=table(), acceptance="coupled"),
 }
 
 
 def registered(name):
     """Return the drafter that a configuration gets by this name."""
     config = SpeculativeConfig(name)
-    return drafters.make([drafters.entry(name)], DrafterContext(config, 3, toy(), None, toy()))[0]
+    return drafters.make(
+        [drafters.entry(name)], DrafterContext(config, 3, toy(), None, toy(), 8, Features())
+    )[0]
 
 
 MAKERS |= {f"registered as {name}": partial(registered, name) for name in drafters.names()}
@@ -98,38 +78,82 @@ def drafter(request):
     made.close()
 
 
-def begin(drafter, prompt=PROMPT, **params):
+def begin(drafter, prompt=PROMPT, role=Role.MATCHED, **params):
     request = Request(prompt, SamplingParams(**params), SeededRandomness(1))
-    drafter.begin(request)
+    drafter.begin(request, role)
     return list(prompt)
+
+
+def grow(drafter, context, limit=4, max_leaves=8):
+    """Return the draft that grows from a drafter alone."""
+    lookups, models = ([], [drafter]) if drafter.evaluates else ([drafter], [])
+    limits = Limits(limit, p_min=0.0)
+    growth = Growth(lookups, models, limits, Budget(limit, len(context), max_leaves=max_leaves))
+    wish = growth.next()
+    while wish:
+        wish = growth.next(wish.do())
+    return growth.draft
+
+
+def guesses(drafter, state):
+    """Return what may follow a state."""
+    return drafter.expand([state])[0] if drafter.evaluates else drafter.children(state)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_respects_the_limit(drafter, temperature):
     context = begin(drafter, temperature=temperature)
     for limit in (1, 2, 4):
-        estimate = drafter.estimate(context, limit)
-        draft = drafter.propose(context, limit)
+        draft = grow(drafter, context, limit)
         assert len(draft.tokens) <= limit
-        assert len(estimate.acceptance_probs) <= limit
         assert all(0 <= t < 3 for t in draft.tokens)
         assert draft.probs is None or len(draft.probs) == len(draft.tokens)
         drafter.accept(Verified((1,)))
         context.append(1)
 
 
+@pytest.mark.parametrize("role", [Role.MATCHED, Role.DRAWN])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_acceptance_is_a_falling_probability(drafter, temperature):
-    context = begin(drafter, temperature=temperature)
-    probs = drafter.estimate(context, 5).acceptance_probs
-    assert all(0 <= p <= 1 for p in probs)
-    assert list(probs) == sorted(probs, reverse=True)
+def test_guesses_are_tokens_with_probabilities(drafter, temperature, role):
+    """After every text of up to three tokens, some of which nobody guessed, twice the same."""
+    begin(drafter, temperature=temperature, role=role)
+    for length in range(4 if not drafter.evaluates else 1):
+        for path in itertools.product(range(3), repeat=length):
+            state = drafter.root()
+            for token in path:
+                state = state if state is NOWHERE else drafter.step(state, token)
+            if state is NOWHERE:
+                continue
+            children = guesses(drafter, state)
+            assert list(children) == list(guesses(drafter, state))
+            assert all(t == NOT_DRAWN or 0 <= t < 3 for t, _ in children)
+            assert all(0 <= p <= 1 for _, p in children)
+            assert len({t for t, _ in children}) == len(children)
+            assert len(children) == 1 or all(t != NOT_DRAWN for t, _ in children)
+
+
+def test_a_model_says_what_its_work_is(drafter):
+    if not drafter.evaluates:
+        pytest.skip("it evaluates no model")
+    context = begin(drafter)
+    forecast = drafter.forecast()
+    assert abs(sum(share for share, _ in forecast.histogram) - 1) < 1e-9
+    assert all(0 <= p <= 1 for _, p in forecast.histogram)
+    assert 0 <= forecast.rate <= 1
+    before = drafter.work([drafter.root()])
+    if before is None:  # its context is too short
+        return
+    assert before.n_tokens + before.n_cached <= len(context)
+    assert before.n_tokens >= 1
+    drafter.expand([drafter.root()])
+    assert drafter.work([drafter.root()]).n_tokens == 0
+    drafter.accept(Verified((1,)))
+    assert drafter.work([drafter.root()]).n_tokens >= 1
 
 
 def test_probs_are_what_was_drawn_from(drafter):
     context = begin(drafter, temperature=0.7, top_k=2)
-    drafter.estimate(context, 3)
-    draft = drafter.propose(context, 3)
+    draft = grow(drafter, context, 3)
     for token, q in zip(draft.tokens, draft.probs or (), strict=draft.probs is not None):
         assert q.prob(token) > 0
         assert len(q.ids) <= 2
@@ -137,9 +161,7 @@ def test_probs_are_what_was_drawn_from(drafter):
 
 
 def test_greedy_drafts_carry_no_probabilities(drafter):
-    context = begin(drafter)
-    drafter.estimate(context, 3)
-    assert drafter.propose(context, 3).probs is None
+    assert grow(drafter, begin(drafter), 3).probs is None
 
 
 def test_follows_rejections_and_full_acceptance(drafter):
@@ -147,15 +169,14 @@ def test_follows_rejections_and_full_acceptance(drafter):
     context = begin(drafter)
     rng = np.random.default_rng(0)
     for _ in range(12):
-        drafter.estimate(context, 3)
-        draft = drafter.propose(context, 3)
+        draft = grow(drafter, context, 3, max_leaves=1)
         n = int(rng.integers(len(draft.tokens) + 1))
         emitted = [*draft.tokens[:n], int(rng.integers(3))]
-        drafter.accept(Verified(tuple(emitted)))
+        drafter.accept(Verified(tuple(emitted), drafted=draft.tokens))
         context += emitted
-        if isinstance(drafter, ModelDrafter) and drafter._model.n_ctx >= 64 and len(context) < 56:
+        if isinstance(drafter, ModelDrafter) and drafter._model.n_ctx >= 64 and len(context) < 48:
             expected = [(context[-1] + i) % 3 for i in range(1, 4)]
-            assert list(drafter.propose(context, 3).tokens) == expected
+            assert list(grow(drafter, context, 3, max_leaves=1).tokens) == expected
 
 
 def test_a_new_request_forgets_the_old_one(drafter):
@@ -163,18 +184,30 @@ def test_a_new_request_forgets_the_old_one(drafter):
     drafter.accept(Verified((2, 2, 2)))
     fresh = [2, 1, 2, 1, 2]
     begin(drafter, fresh)
-    drafter.estimate(fresh, 2)
-    again = drafter.propose(fresh, 2)
+    again = grow(drafter, fresh, 2)
     begin(drafter, fresh)
-    drafter.estimate(fresh, 2)
-    assert drafter.propose(fresh, 2).tokens == again.tokens
+    assert grow(drafter, fresh, 2).tokens == again.tokens
+
+
+def test_it_learns_and_goes_on_in_another_process(drafter):
+    context = begin(drafter)
+    for _ in range(4):
+        draft = grow(drafter, context, 3)
+        token = (context[-1] + 1) % 3
+        drafter.accept(Verified((token,), drafted=draft.tokens))
+        context.append(token)
+    kept = json.loads(json.dumps(drafter.learned()))
+    drafter.relearn(kept)
+    assert json.loads(json.dumps(drafter.learned())) == kept
+    drafter.relearn({"somebody else": 1})
+    drafter.relearn_tokens(drafter.learned_tokens())
 
 
 def test_context_longer_than_the_drafts():
-    drafter = ModelDrafter(toy(n_ctx=8), 3)
+    drafter = model(made=toy(n_ctx=8))
     context = begin(drafter, [0, 1, 2] * 10)
     for _ in range(20):
-        draft = drafter.propose(context, 3)
+        draft = grow(drafter, context, 3)
         assert list(draft.tokens) == [(context[-1] + i) % 3 for i in (1, 2, 3)]
         emitted = [*draft.tokens[:2], (draft.tokens[1] + 1) % 3]
         drafter.accept(Verified(tuple(emitted)))
@@ -182,29 +215,25 @@ def test_context_longer_than_the_drafts():
 
 
 def test_ids_that_the_draft_does_not_know():
-    drafter = ModelDrafter(toy(), 5)
-    context = begin(drafter, [0, 1, 4])
-    assert drafter.propose(context, 3).tokens == ()
+    drafter = model(5)
+    assert grow(drafter, begin(drafter, [0, 1, 4]), 3).tokens == ()
 
 
 def test_larger_draft_vocabulary_is_cut():
     table = np.full((4, 4), 0.01)
     table[:, 3] = 0.9  # the likeliest token does not exist in the target
-    drafter = ModelDrafter(ToyModel(table), 3)
-    context = begin(drafter)
-    assert 3 not in drafter.propose(context, 4).tokens
+    drafter = model(made=ToyModel(table))
+    assert 3 not in grow(drafter, begin(drafter), 4).tokens
 
 
 def test_stops_early_below_p_min():
-    drafter = ModelDrafter(toy(), 3, p_min=0.9)
-    context = begin(drafter, temperature=1.0)
-    assert drafter.propose(context, 4).tokens == ()
-    drafter = ModelDrafter(toy(), 3, p_min=0.7)
-    context = begin(drafter, temperature=1.0)
-    assert len(drafter.propose(context, 4).tokens) == 4
+    drafter = model(p_min=0.9)
+    assert grow(drafter, begin(drafter, temperature=1.0), 4).tokens == ()
+    drafter = model(p_min=0.7)
+    assert len(grow(drafter, begin(drafter, temperature=1.0), 4).tokens) == 4
 
 
 def test_bias_on_a_token_that_only_the_target_has():
-    drafter = ModelDrafter(toy(), 5)
+    drafter = model(5)
     context = begin(drafter, temperature=1.0, logit_bias={4: 2.0, 1: 50.0})
-    assert drafter.propose(context, 1).tokens == (1,)
+    assert grow(drafter, context, 1).tokens == (1,)

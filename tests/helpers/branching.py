@@ -5,21 +5,21 @@ import numpy as np
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
-from edgespec.drafters.trees import TreeDrafter
+from edgespec.drafters.base import Drafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.verifiers.remote import RemoteVerifier
 from tests.helpers.serving import TOKENIZER, probs_of
 
 
-class Guesses:
-    """The three likeliest tokens behind any text, the likeliest guessed last of the three."""
+class Guesses(Drafter):
+    """The three likeliest tokens after any text, the likeliest guessed last of the three."""
 
-    wide = False
+    name = "tree"
 
     def __init__(self, seed=1):
         self._probs, self._context = probs_of(seed), ()
 
-    def begin(self, request):
+    def begin(self, request, role):
         self._context = tuple(request.prompt)
 
     def accept(self, verified):
@@ -38,8 +38,8 @@ class Guesses:
 
 def branching(verifier, *, max_leaves=None, n=12, seed=1):
     """Return an engine that drafts trees of n nodes for a verifier."""
-    drafter = TreeDrafter({"tree": Guesses(seed)}, max_leaves or verifier.max_leaves)
-    return Engine(Session(verifier, [drafter], FixedDepth(n)), TOKENIZER)
+    policy = FixedDepth(n, max_leaves=max_leaves or verifier.max_leaves)
+    return Engine(Session(verifier, [Guesses(seed)], policy), TOKENIZER)
 
 
 def tree_device(url, *, max_leaves=None, n=12, seed=1, **options):

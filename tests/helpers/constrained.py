@@ -10,13 +10,9 @@ from edgespec import ToyModel, ToyTokenizer
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
-from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.draft_model import ModelDrafter
-from edgespec.drafters.forced import ForcedBranches
-from edgespec.drafters.merged import combined
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
-from edgespec.drafters.suffix import SuffixBranches
-from edgespec.drafters.trees import TreeDrafter
+from edgespec.drafters.forced import ForcedDrafter
+from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import Sessions
 from edgespec.server.verification.types import Limits
@@ -81,19 +77,14 @@ def engine(verifier, kind="none", draft_seed=1, depth=4):
     """Return an engine that drafts "chains", "trees" or "none", forced tokens among them. With
     draft_seed 1 the draft model guesses most of what the target says.
     """
-    draft, leaves = toy(draft_seed, N - 1), verifier.max_leaves
-    branches = {"forced": ForcedBranches(), "suffix": SuffixBranches(1)}
-    if kind == "chains":
-        lookups = TreeDrafter(branches, 1)
-        model = AheadDrafter(ModelDrafter(draft, ROWS, acceptance="coupled"))
-        drafters, sources = [lookups, model], combined([lookups], model)
-    elif kind == "trees":
-        lookups = TreeDrafter(branches, leaves)
-        model = ModelTreeDrafter(draft, ROWS, TreeOptions(3, leaves), acceptance="coupled")
-        drafters, sources = [lookups, model], combined([lookups], model)[1:2]
-    else:
-        drafters, sources = [], None
-    return Engine(Session(verifier, drafters, FixedDepth(depth), sources=sources), TOKENIZER)
+    drafters = []
+    if kind != "none":
+        top_k = 3 if kind == "trees" else 1
+        model = ModelDrafter(toy(draft_seed, N - 1), ROWS, top_k=top_k, acceptance="coupled")
+        drafters = [ForcedDrafter(), SuffixDrafter(1), model]
+    leaves = verifier.max_leaves if kind == "trees" else 1
+    policy = FixedDepth(depth, max_leaves=leaves)
+    return Engine(Session(verifier, drafters, policy), TOKENIZER)
 
 
 def local(kind="none"):

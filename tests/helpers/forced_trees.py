@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgespec import drafters
-from edgespec.drafters.base import Drafter, DrafterContext
-from edgespec.drafters.trees import max_leaves
+from edgespec.drafters.base import LEAST, Drafter, DrafterContext
+from edgespec.policies.guesses import Guesses
 from edgespec.sampling.trees import children_of, path_to
-from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
+from edgespec.types import Draft
+
+_MOST = 31  # nodes of a tree
 
 
 class Growing:
@@ -71,64 +73,75 @@ class Growing:
         return tuple(tokens), tuple(parents)
 
 
-class ForcedTrees:
-    """Trees of 2 to `limit` nodes: the guesses of a real drafter, the next tokens of a text that is
+class ForcedTrees(Drafter):
+    """Trees of 2 to 31 nodes: the guesses of real drafters, the next tokens of a text that is
     `known` to come, random tokens; siblings in any order, so all of them are accepted at times.
 
-    n_trees, n_nodes: drafted so far. places: accepted nodes by the place among their siblings.
+    n_trees, n_nodes: guessed so far. places: accepted nodes by the place among their siblings.
     """
 
     name = "forced_trees"
 
-    def __init__(self, inner: Drafter, vocab_size: int, leaves: int, seed: int = 0) -> None:
-        self._inner, self._vocab_size, self._leaves = inner, vocab_size, leaves
+    def __init__(
+        self, inner: Sequence[Drafter], vocab_size: int, leaves: int, seed: int = 0
+    ) -> None:
+        self._inner, self._vocab_size, self._leaves = list(inner), vocab_size, leaves
         self._rng = random.Random(seed)
+        self._context: list[int] = []
         self.known: Sequence[int] = ()  # the prompt and what will follow it
         self.n_trees = self.n_nodes = 0
         self.places: Counter[str] = Counter()
-        self._last = Draft()
+        self._tokens: tuple[int, ...] = ()  # of the last tree
+        self._children = children_of(())
 
-    def begin(self, request):
-        self._inner.begin(request)
-        self._last = Draft()
+    def begin(self, request, role):
+        self._context = list(request.prompt)
+        for drafter in self._inner:
+            drafter.begin(request, role)
 
-    def estimate(self, context, limit):
-        return DraftEstimate(self.name, (0.5,) * limit, limit)
-
-    def propose(self, context, limit, thresholds=NO_THRESHOLDS):
-        rng = self._rng
-        tree = Growing(rng.randint(min(2, limit), limit), min(self._leaves, rng.randint(2, 15)))
+    def root(self):
+        """Return the root of a new tree."""
+        rng, n = self._rng, len(self._context)
+        tree = Growing(rng.randint(2, _MOST), min(self._leaves, rng.randint(2, 15)))
         tree.add(-1, rng.randrange(self._vocab_size))
-        guessed = self._inner.propose(context, max(1, limit // 3), thresholds)
-        right = self.known[len(context) : len(context) + rng.randint(0, 7)]
+        guesses = Guesses(self._inner, self._leaves)
+        guessed = guesses.draft(guesses.nodes(_MOST // 3, (LEAST,)), "", ())
+        right = self.known[n : n + rng.randint(0, 7)]
         paths = [[guessed.tokens[i] for i in path] for path in paths_of(guessed)] + [list(right)]
         rng.shuffle(paths)
         for path in paths:
             tree.add_path(path)
         while not tree.is_full:
             tree.add_anywhere(rng, rng.randrange(self._vocab_size))
-        tokens, parents = tree.shuffled(rng)
-        if parents == tuple(range(-1, len(parents) - 1)):
-            parents = ()
-        self._last = Draft(tokens, self.name, parents=parents)
-        self.n_trees += bool(parents)
-        self.n_nodes += len(tokens)
-        return self._last
+        self._tokens, parents = tree.shuffled(rng)
+        self._children = children_of(parents)
+        self.n_trees += parents != tuple(range(-1, len(parents) - 1))
+        self.n_nodes += len(parents)
+        return -1
+
+    def step(self, state, token):
+        return next(node for node in self._children[state] if self._tokens[node] == token)
+
+    def children(self, state, least=0.0):
+        return [(self._tokens[n], 0.5 ** (i + 1)) for i, n in enumerate(self._children[state])]
 
     def accept(self, verified):
-        self._inner.accept(verified)
-        self._count(verified.tokens)
-        self._last = Draft()
+        for drafter in self._inner:
+            drafter.accept(verified)
+        self._context += verified.tokens
+        if verified.drafted:
+            self._count(verified.tokens)
 
     def close(self):
-        self._inner.close()
+        for drafter in self._inner:
+            drafter.close()
 
     def _count(self, emitted: Sequence[int]) -> None:
         """Count the accepted nodes by their places among their siblings."""
-        children, node = children_of(self._last.parents), -1
+        children, node = self._children, -1
         for token in emitted:
             siblings = children[node]
-            node = next((n for n in siblings if self._last.tokens[n] == token), None)
+            node = next((n for n in siblings if self._tokens[n] == token), None)
             if node is None:
                 return
             at = siblings.index(node)
@@ -149,15 +162,15 @@ def make(
 ) -> ForcedTrees:
     """Make the drafter of method "forced_trees"; base: the sources whose guesses it takes."""
     config = replace(context.config, options={}, num_speculative_tokens=None, draft_p_min=None)
-    (inner,) = drafters.make(drafters.chosen(base), replace(context, config=config))
-    return ForcedTrees(inner, context.vocab_size, max_leaves(context), seed)
+    inner = drafters.make(drafters.chosen(base), replace(context, config=config))
+    return ForcedTrees(inner, context.vocab_size, context.max_leaves, seed)
 
 
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
     """Let the method be known for a while: the help of the command line lists all that are."""
-    drafters.register("forced_trees", "trees at every step, whatever they are worth")(make)
+    drafters.register("forced_trees", "trees whatever they are worth", trees=True)(make)
     try:
         yield
     finally:
-        del drafters._entries["forced_trees"]
+        drafters.known.remove("forced_trees")

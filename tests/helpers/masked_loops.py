@@ -11,11 +11,8 @@ from edgespec.decoding.constraints import Constraints
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
-from edgespec.drafters.forced import ForcedBranches
-from edgespec.drafters.merged import combined
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
-from edgespec.drafters.suffix import SuffixBranches
-from edgespec.drafters.trees import TreeDrafter
+from edgespec.drafters.forced import ForcedDrafter
+from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.types import Stats
@@ -44,22 +41,19 @@ def session(kind, acceptance="block", depth=2, leaves=8):
     """Return a loop with lookups and forced tokens, a draft model, or both."""
     if kind in loop.KINDS or kind == "none":
         return loop.session(kind, acceptance, depth=depth)
-    sources = {"forced": ForcedBranches(), "suffix": SuffixBranches(1)}
-    if kind == "forced":
-        del sources["suffix"]
-    tree = TreeDrafter(sources, leaves)
+    lookups = [ForcedDrafter(), *([SuffixDrafter(1)] if "suffix" in kind else [])]
+    top_k = 2 if "model tree" in kind else 1
     draft = ToyModel(loop.probs_of(2), vocab_size=3)
-    if "tree" in kind:
-        model = ModelTreeDrafter(draft, 3, TreeOptions(2, leaves), acceptance=acceptance)
-    else:
-        model = ModelDrafter(draft, 3, acceptance=acceptance)
-    found = [tree] if kind.startswith("forced") else combined([tree], model)[1:2]
-    drafters = [tree] if kind.startswith("forced") else [tree, model]
+    models = [ModelDrafter(draft, 3, top_k=top_k, acceptance=acceptance)] if "model" in kind else []
     target = ToyModel(loop.probs_of(1), vocab_size=3)
-    return Session(LocalVerifier(target, acceptance), drafters, FixedDepth(depth), sources=found)
+    policy = (loop.AtTheEnd if "end" in kind else FixedDepth)(depth, max_leaves=leaves)
+    return Session(LocalVerifier(target, acceptance), [*lookups, *models], policy)
 
 
-KINDS = [*loop.KINDS, "forced", "forced, suffix", "model, forced", "model tree, forced"]
+KINDS = [
+    *loop.KINDS, "forced", "forced, suffix", "model, forced, suffix", "model, forced, end",
+    "model tree, forced, suffix", "model tree, forced, end",
+]  # fmt: skip
 
 
 def masked_law(language, temperature=1.0):

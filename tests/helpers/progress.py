@@ -110,7 +110,7 @@ class Progress:
     def pytest_terminal_summary(self) -> None:
         """Say what did not run, and why."""
         if not self._n_cases:
-            self._write(f"no test is called {' '.join(self._config.args)}; -n0 may say more\n")
+            self._write(f"no test ran of {' '.join(self._config.args)}; -n0 may say more\n")
         for why, n in self._skipped.most_common():
             self._write(f"{n:6} skipped: {why}\n")
         if n := sum((self._left or self._selection.left).values()):

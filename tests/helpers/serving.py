@@ -19,7 +19,6 @@ from edgespec.backends.separate import SeparateModels
 from edgespec.config import RemoteConfig
 from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
-from edgespec.drafters.ahead import AheadDrafter
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
@@ -171,7 +170,7 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
     if drafts:
         model = ModelDrafter(toy(draft_seed), N, acceptance="coupled")
         lookup = SuffixDrafter(2)
-        drafters = [lookup, AheadDrafter(model)]
+        drafters = [lookup, model]
     session = Session(verifier, drafters, FixedDepth(depth))
     return Engine(session, TOKENIZER)
 
@@ -179,6 +178,30 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
 def local(seed=1, **options):
     """Return an engine whose target is the same one, in this process."""
     return engine(LocalVerifier(toy(seed)), **options)
+
+
+def drafted_ahead(there):
+    """Return a list that gets (step, draft) of each draft of a model that had evaluated the text's
+    end while the draft before it was verified.
+    """
+    drafting, seen, known = there._session._drafting, [], []
+    grow, observe = drafting.grow, drafting.policy.observe
+
+    def watched(budget):
+        known[:] = [
+            model.name
+            for model in drafting._models
+            if (work := model.work([model.root()])) is not None and not work.n_tokens
+        ]
+        return grow(budget)
+
+    def observed(step, verified, growth):
+        observe(step, verified, growth)
+        if growth and any(name in growth.draft.source for name in known):
+            seen.append((step, growth.draft))
+
+    drafting.grow, drafting.policy.observe = watched, observed
+    return seen
 
 
 @contextlib.contextmanager

@@ -8,23 +8,22 @@ import itertools
 import numpy as np
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.backends.features import Features
 from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.heads import HeadDrafter
-from edgespec.drafters.merged import combined
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
-from edgespec.drafters.runner_ups import RunnerUpBranches
-from edgespec.drafters.suffix import SuffixBranches, SuffixDrafter
-from edgespec.drafters.trees import TreeDrafter
+from edgespec.drafters.runner_ups import RunnerUpDrafter
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.drafters.window import Window
 from edgespec.policies.adaptive import Adaptive
+from edgespec.policies.base import Limits, Policy
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
-from edgespec.types import Stats, Thresholds
+from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law
 from tests.helpers.toy_head import BlockToyHead, ToyHead
@@ -56,64 +55,62 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
     def toy(seed, n_ctx=16 if window else 256):  # a short one keeps fewer first tokens in view
         return ToyModel(probs_of(seed, zeros), vocab_size=3, n_ctx=n_ctx, truncate=truncate)
 
-    lookup = SuffixDrafter(1)
-    tree = TreeDrafter(
-        {"suffix": SuffixBranches(1), "runner_ups": RunnerUpBranches()}, 8 if truncate else 1
-    )
-    costs = Costs(CHEAP, depth) if "auto" in kind else None
-    options = {"acceptance": acceptance, "p_min": p_min, "costs": costs, "window": window}
-    model = ModelDrafter(toy(2), 3, **options)
-    if "model tree" in kind or "merged" in kind:
-        model = ModelTreeDrafter(toy(2), 3, TreeOptions(2, 8 if truncate else 1), **options)
-    target, head = toy(1), None
-    if "head" in kind:
-        make, most = (BlockToyHead, 3) if "blocks" in kind else (ToyHead, 2 * ("layers" in kind))
+    words = {word.strip() for word in kind.split(",")}
+    costs = Costs(CHEAP, depth) if words & {"auto", "priced"} else None
+    target = toy(1)
+    states = Features()
+    made = []
+    if words & {"suffix", "tree"}:
+        made.append(SuffixDrafter(1))
+    if "tree" in words:
+        made.append(RunnerUpDrafter())
+    options = {"acceptance": acceptance, "p_min": p_min}
+    if words & {"model", "model tree"}:
+        view = Window(window, 16 if window else 256)
+        top_k = 2 if "model tree" in words else 1
+        made.append(ModelDrafter(toy(2), 3, top_k=top_k, window=view, **options))
+    if heads := words & {"head", "head of layers", "head of blocks"}:
+        make, most = (
+            (BlockToyHead, 3)
+            if "head of blocks" in heads
+            else (ToyHead, 2 * ("head of layers" in heads))
+        )
         head = make(probs_of(2, zeros), vocab_size=3, max_depth=most)
-        shape = TreeOptions(2, 8) if truncate else TreeOptions(1, 1)
-        model = HeadDrafter(head, 3, shape, **options)
-    sources = {
-        "none": [],
-        "suffix": [lookup],
-        "model": [model],
-        "both": [lookup, model],
-        "model, then suffix": [Cascade(model, lookup)],
-        "suffix, then model": [Cascade(lookup, model)],
-        "thresholds": [Cascade(model, lookup)],
-        "tree": [tree],
-        "auto": combined([lookup], model),
-        "trees, auto": combined([tree, lookup], model),
-        "model tree": [model],
-        "model tree, auto": combined([lookup], model),
-        "merged": combined([tree], model)[1:2],
-        "merged, auto": combined([tree], model),
-        "head": [model],
-        "head, merged": combined([tree], model)[1:2],
-        "head, auto": combined([tree], model),
-        "head of layers": [model],
-        "head of blocks": [model],
-        "head of blocks, auto": combined([tree], model),
-    }[kind]
-    drafters = {"none": [], "suffix": [lookup], "model": [model], "tree": [tree]}.get(
-        kind, [model] if kind in ALONE else [tree, lookup, model]
-    )
-    other = WithThresholds(depth) if kind == "thresholds" else FixedDepth(depth)
-    policy = Adaptive(costs) if costs else other
+        view = Window(window, head.n_ctx, n_sinks=0)
+        made.append(HeadDrafter(head, 3, states, top_k=2, window=view, **options))
+    trees = truncate and bool(words - {"suffix", "model", "both", "first", "auto", "priced", "end"})
+    leaves = 8 if trees else 1
+    policy = FixedDepth(depth, max_leaves=leaves)
+    if "auto" in words:
+        policy = Adaptive(costs)
+    if "end" in words:
+        policy = AtTheEnd(depth, max_leaves=leaves)
+    if "priced" in words:
+        policy = Priced(costs)
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
-    verifier = LocalVerifier(target, acceptance, clock, head=head)
-    return Session(verifier, drafters, policy, sources=sources, clock=clock)
+    verifier = LocalVerifier(target, acceptance, clock, states=states)
+    return Session(verifier, made, policy, clock=clock)
 
 
-ALONE = ("model tree", "head", "head of layers", "head of blocks")
 CHEAP = Profile(Curve((1,), (1, 8), ((1e-3, 1.1e-3),)), Curve((1,), (1, 8), ((1e-4, 1.1e-4),)))
 
 
-class WithThresholds(FixedDepth):
+class AtTheEnd(FixedDepth):
+    """Opens no model but after what lookups guess."""
+
+    def limits(self, budget):
+        return super().limits(budget)._replace(paused=True)
+
+
+class Priced(Policy):
     """Ends drafts where rows and learned acceptance probabilities are low."""
 
-    def choose(self, sources, budget):
-        plan = super().choose(sources, budget)
-        return plan._replace(thresholds=Thresholds((0.5, 0.4, 0.3), (0.0, 0.45, 0.35)))
+    def __init__(self, costs):
+        self._costs = costs
+
+    def limits(self, budget):
+        return Limits(min(budget.limit, self._costs.max_depth), 2500.0, self._costs)
 
 
 def outcome(chance, made, params, stats=None):
@@ -130,10 +127,12 @@ def loop_law(kind, params, **options):
 
 
 KINDS = [
-    "suffix", "model", "both", "model, then suffix", "suffix, then model", "thresholds", "auto",
-    "tree", "trees, auto", "model tree", "model tree, auto", "merged", "merged, auto",
-    "head", "head, merged", "head, auto", "head of layers", "head of blocks",
-    "head of blocks, auto",
+    "suffix", "model", "suffix, model", "suffix, model, end", "suffix, model, priced",
+    "suffix, model, auto", "tree", "tree, auto", "tree, model", "tree, model, end",
+    "tree, model, priced", "tree, model, auto", "model tree", "suffix, model tree, auto",
+    "tree, model tree", "tree, model tree, end", "tree, model tree, priced",
+    "tree, model tree, auto", "head", "tree, head", "tree, head, auto", "head of layers",
+    "head of blocks", "tree, head of blocks, auto",
 ]  # fmt: skip
 
 
@@ -161,7 +160,9 @@ class GridNoise:
         return [(token, race) for token, race in found if race < np.inf]
 
     def races(self, position, distribution):
-        noise = np.array([self.noise[position - len(PROMPT)][t] for t in distribution.ids])
+        noise = np.array(
+            [self.noise[(position - len(PROMPT)) % len(self.noise)][t] for t in distribution.ids]
+        )
         with np.errstate(divide="ignore"):
             return noise / distribution.probs
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, EngineMissing, SamplingParams
+from edgespec.backends.features import Features
 from edgespec.decoding.session import Session
 from edgespec.drafters.heads import HeadDrafter
-from edgespec.drafters.model_tree import TreeOptions
+from edgespec.drafters.window import Window
 from edgespec.policies.fixed import FixedDepth
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
@@ -75,8 +76,10 @@ def outcome(chance, pair, drafted, params):
     head.truncate(0)
     head.start = 0
     head.features.truncate(0)
-    drafters = [HeadDrafter(head, 3, TreeOptions(1, 1))] if drafts else []
-    verifier = LocalVerifier(target, head=head if drafts else None)
+    states = Features() if drafts else None
+    view = Window(None, head.n_ctx, n_sinks=0)
+    drafters = [HeadDrafter(head, 3, states, window=view)] if drafts else []
+    verifier = LocalVerifier(target, states=states)
     made = Session(verifier, drafters, FixedDepth(3))
     emitted = toy_loops.outcome(chance, made, params, stats := Stats())
     if drafts:

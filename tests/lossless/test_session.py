@@ -5,12 +5,14 @@ import itertools
 import pytest
 
 from edgespec import SamplingParams, ToyModel
+from edgespec.decoding import drafting
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.policies.fixed import FixedDepth
+from edgespec.policies.growth import Growth
 from edgespec.sampling.base import Request
-from edgespec.types import Stats
+from edgespec.types import NO_DRAFT, Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
 from tests.helpers.selection import first, sample
@@ -52,7 +54,7 @@ def test_law_in_harder_settings(acceptance, options):
 def test_a_window_moves_within_these_answers():
     made = session("model", window=1)
     outcome(None, made, SamplingParams(max_tokens=3, ignore_eos=True))
-    assert made._drafters[0]._start > 1
+    assert made._drafting.drafters[0]._start > 1
 
 
 def test_coupled_text_is_a_function_of_noise_alone():
@@ -88,15 +90,18 @@ def test_greedy_equals_plain(kind):
             assert texts[0] == texts[1]
 
 
-def test_a_policy_that_looks_at_drawn_tokens_is_caught():
-    class Peeking(ModelDrafter):
-        def propose(self, context, limit, thresholds):
-            draft = super().propose(context, limit, thresholds)
-            return type(draft)() if draft.tokens and draft.tokens[0] == 0 else draft
+def test_a_growth_that_looks_at_drawn_tokens_is_caught(monkeypatch):
+    class Peeking(Growth):
+        def next(self, result=None):
+            wish = super().next(result)
+            if wish is None and self.draft.tokens[:1] == (0,):
+                self.draft = NO_DRAFT
+            return wish
 
+    monkeypatch.setattr(drafting, "Growth", Peeking)
     params = PARAMS[0]
     target = ToyModel(probs_of(1), vocab_size=3)
-    peeking = Peeking(ToyModel(probs_of(2), vocab_size=3), 3)
-    made = Session(LocalVerifier(target), [peeking], FixedDepth(2))
+    model = ModelDrafter(ToyModel(probs_of(2), vocab_size=3), 3)
+    made = Session(LocalVerifier(target), [model], FixedDepth(2))
     found = law(lambda chance: outcome(chance, made, params))
     assert total_variation(found, loop_law("none", params)) > 1e-3

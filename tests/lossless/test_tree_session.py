@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel
+from edgespec.decoding import drafting
 from edgespec.decoding.session import Session
+from edgespec.drafters.base import Drafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.sampler import Sampler
 from edgespec.sampling.trees import path_to
-from edgespec.types import NO_THRESHOLDS, Draft, DraftEstimate
+from edgespec.types import Draft
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.enumeration import law, total_variation
 from tests.helpers.toy_loops import PARAMS, outcome, probs_of
@@ -20,8 +22,9 @@ from tests.helpers.toy_loops import PARAMS, outcome, probs_of
 SHAPES = [(-1, -1), (-1, 0, -1), (-1, 0, 0, -1), (-1, -1, 1)]
 
 
-class TreeDrafter:
-    """Drafts trees from a table; which shape, it decides from the row at the root.
+class Trees(Drafter):
+    """Drafts trees from a table; which shape, it decides from the row at the root. It takes the
+    place of growth, which draws one token after each text at most.
 
     kind: "deterministic": the likeliest tokens of each row; "drawn": without replacement;
     "coupled": those whose clocks ring first.
@@ -32,14 +35,20 @@ class TreeDrafter:
     def __init__(self, kind, next_probs):
         self._kind, self._next = kind, next_probs
 
-    def begin(self, request):
-        self._request = request
+    forbidden, reading_s = None, 0.0
+
+    def begin(self, request, role):
+        self._request, self._context = request, list(request.prompt)
         self._sampler = Sampler(request.params, request.prompt, 3)
 
-    def estimate(self, context, limit):
-        return DraftEstimate(self.name, (0.5,) * limit, limit)
+    def grow(self, lookups, models, limits, budget, matcher):
+        self.draft = self._drafted(self._context, limits.nodes)
+        return self
 
-    def propose(self, context, limit, thresholds=NO_THRESHOLDS):
+    def next(self):
+        return None
+
+    def _drafted(self, context, limit):
         sure = max(self._next(context)) > 0.6  # the row, before anything is drawn
         shape = SHAPES[(len(context) + sure) % len(SHAPES)]
         tokens, parents, probs, places = [], [], [], {-1: -1}
@@ -73,9 +82,7 @@ class TreeDrafter:
 
     def accept(self, verified):
         self._sampler.accept(verified.tokens)
-
-    def close(self):
-        pass
+        self._context += verified.tokens
 
 
 def without(q, token):
@@ -85,8 +92,19 @@ def without(q, token):
     return type(q)([t for t, _ in kept], [p / total for _, p in kept])
 
 
+@pytest.fixture(autouse=True)
+def grown(monkeypatch):
+    """Let the trees of `Trees` be what is drafted."""
+
+    def grow(lookups, *rest):
+        (trees,) = lookups
+        return trees.grow(lookups, *rest)
+
+    monkeypatch.setattr(drafting, "Growth", grow)
+
+
 def tree_session(kind, acceptance, zeros):
-    drafter = TreeDrafter(kind, probs_of(2, zeros))
+    drafter = Trees(kind, probs_of(2, zeros))
     target = ToyModel(probs_of(1, zeros), vocab_size=3)
     ticks = itertools.count()
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731

@@ -14,7 +14,7 @@ from edgespec.server.verification.sessions import serving
 from tests.helpers import libllama
 from tests.helpers.delaying import Proxy
 from tests.helpers.selection import first, sample, share
-from tests.helpers.serving import Server, free_port
+from tests.helpers.serving import Server, drafted_ahead, free_port
 
 llama_cpp = libllama.require()
 
@@ -95,16 +95,17 @@ def test_a_server_that_does_not_speculate_tells_its_costs(smollm2, monkeypatch, 
 
 
 def test_auto_drafts_ahead(server, smollm2):
-    """Sources as `connect` puts them together, the policy made to want drafts. The draft model is
+    """Drafters as `connect` puts them together, the policy made to want drafts. The draft model is
     the target itself: most guesses come true.
     """
     with (
         Proxy(server.port, 0.05) as proxy,
         edgespec.connect(proxy.url, smollm2, n_ctx=1024) as there,
     ):
-        there._session._policy = FixedDepth(2)
-        sources = there.generate(PROMPTS[0], **GREEDY).stats.drafts_by_source
-        assert any(name.startswith("ahead") for name in sources), sources
+        there._session._policy = there._session._drafting.policy = FixedDepth(2)
+        seen = drafted_ahead(there)
+        there.generate(PROMPTS[0], **GREEDY)
+        assert any(step.n_accepted for step, _ in seen)
 
 
 def test_only_the_vocabulary_of_a_file(server, smollm2):

@@ -90,7 +90,8 @@ def test_pairs_of_engines(smollm2, order, elsewhere):
             with edgespec.load(path, draft, speculative_config=fixed, **common) as here:
                 found = ask(here, FORMS[0])
     assert [done.token_ids for done in found] == expected
-    assert all("draft_model" in done.stats.drafts_by_source for done in found)
+    for done in found:
+        assert any("draft_model" in name for name in done.stats.drafts_by_source)
 
 
 def follows(form, text):

@@ -8,6 +8,7 @@ from benchmarks.windows import measure, text_of
 from edgespec import EngineConfig
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.window import Window
 from tests.helpers import libllama
 from tests.helpers.selection import sample
 
@@ -33,7 +34,7 @@ def test_a_window_of_a_real_text(models):
     """The draft model is the target: of all of a text it is always right, of a part often."""
     target, *drafts = models
     drafters = {
-        name: ModelDrafter(draft, target.vocab_size, window=window)
+        name: ModelDrafter(draft, target.vocab_size, window=Window(window, CONFIG.n_ctx))
         for (name, window), draft in zip([("whole", 0), ("window", 128)], drafts, strict=True)
     }
     options = {"lengths": sample([300, 600], 2), "depth": 3, "n_tokens": 16, "rounds": 1}

@@ -34,6 +34,7 @@ from tests.helpers.serving import (
     closing,
     device,
     disturbed,
+    drafted_ahead,
     introduce,
     local,
     plainly,
@@ -65,10 +66,16 @@ def test_text_is_that_of_one_machine(server, options, drafts, draft_seed):
 
 
 def test_what_was_guessed_ahead_is_used(server):
+    """The draft model is the target itself: what it evaluated ahead comes true, and costs nothing
+    when it is drafted.
+    """
     with Proxy(server.port, 0.01) as proxy, closing(device(proxy.url)) as there:
-        done = there.generate(PROMPTS[0], max_tokens=100, ignore_eos=True)
-    sources = done.stats.drafts_by_source
-    assert sources["ahead"]["accepted"] == sources["ahead"]["drafted"] > 0
+        seen = drafted_ahead(there)
+        there.generate(PROMPTS[0], max_tokens=100, ignore_eos=True)
+    own = [step for step, draft in seen if draft.source == "draft_model"]
+    assert own
+    assert all(step.n_accepted == step.n_drafted for step in own)
+    assert any(not step.draft_evaluated for step in own)
 
 
 class Believed(Costs):
@@ -79,19 +86,19 @@ class Believed(Costs):
 
 
 def test_auto_drafts_on_from_what_was_guessed_ahead(server):
-    """Sources and policy as `connect` puts them together, with costs that make drafts pay."""
+    """Drafters and policy as `connect` puts them together, with costs that make drafts pay."""
     config = SpeculativeConfig("suffix,draft_model", draft_memory="off")
-    context = DrafterContext(config, N, draft_model=toy(), remote_leaves=8)
+    context = DrafterContext(config, N, draft_model=toy(), max_leaves=8)
     curves = [Curve((1,), (1, 99), ((seconds, seconds),)) for seconds in (0.03, 1e-9)]
-    made, sources = speculate(context, lambda: Believed(Profile(*curves))), set()
+    made = speculate(context, lambda: Believed(Profile(*curves)))
     with Proxy(server.port, 0.01) as proxy:
         verifier = RemoteVerifier(RemoteConfig(proxy.url), TOKENIZER)
         with closing(Engine(made.session(verifier), TOKENIZER)) as there:
+            seen = drafted_ahead(there)
             for prompt in PROMPTS:
                 done = there.generate(prompt, **DRAWN)
                 assert done.token_ids == local(drafts=False).generate(prompt, **DRAWN).token_ids
-                sources |= set(done.stats.drafts_by_source)
-    assert any(name.startswith("ahead") for name in sources), sources
+    assert any(not step.draft_evaluated for step, _ in seen)
 
 
 def test_plain_steps_are_not_asked_for_one_by_one(server):

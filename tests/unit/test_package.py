@@ -49,7 +49,7 @@ def test_impossible_sampling(options):
 
 
 @pytest.mark.parametrize("options", [
-    {"method": 1}, {"options": 1}, {"acceptance": "hope"}, {"num_speculative_tokens": 99},
+    {"method": 1}, {"options": 1}, {"acceptance": 1}, {"num_speculative_tokens": 99},
     {"draft_p_min": 2}, {"prompt_lookup_min": 0}, {"draft_window": -1}, {"draft_window": 0.5},
     {"remember": "me"}, {"draft_memory": "long"},
 ])  # fmt: skip

@@ -22,7 +22,7 @@ from ...errors import (
 from ...protocol import Answer, Busy, Cancel, Frame, More, Need, Progress, Verify
 from ...sampling.base import Request
 from ...sampling.trees import first_nodes, path_to
-from ...types import NO_DRAFT, Draft, Verdict
+from ...types import NO_DRAFT, Draft, Requires, Verdict
 from .connection import Connection
 from .context import Rounds, SharedContext
 
@@ -104,6 +104,9 @@ class RemoteVerifier:
         if self._round_trips:
             return statistics.median(self._round_trips)
         return self._connection.ping_s()
+
+    def require(self, requires: Requires) -> None:
+        """Do nothing: no hidden states travel."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """Send what the server does not have of the prompt; yield its progress with a long one."""

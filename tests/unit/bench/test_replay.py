@@ -13,10 +13,13 @@ from edgespec.bench.trace_model import Clock, TraceModel, dense
 from edgespec.bench.traces import AFTER_A_MISS, N_DRAFTED, N_TOP, Drafts, Trace, record
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from edgespec.decoding.drafting import Drafting
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.errors import ConfigError
+from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.trees import path_to
+from edgespec.types import Budget
 from tests.helpers.policies import line
 
 N = 64
@@ -64,9 +67,9 @@ def test_rows_and_tails_are_what_a_draft_model_drafts(agreement):
         assert (row[0][0] != output[i]) == (i in tails)
         tail = tails.get(i, [])
         drafted = [row[0][0], *(after[0][0] for after in tail)]
-        drafter = ModelDrafter(toy(agreement), N)
-        drafter.begin(Request(context, SamplingParams(), None))
-        assert tuple(drafted) == drafter.propose(context, len(drafted)).tokens
+        drafting = Drafting([ModelDrafter(toy(agreement), N)], FixedDepth(len(drafted)))
+        drafting.begin(Request(context, SamplingParams(), None))
+        assert tuple(drafted) == drafting.grow(Budget(len(drafted))).draft.tokens
         for j, after in enumerate(tail, 1):
             assert follows(agreement, context, drafted[:j], after)
         assert len(tail) == (AFTER_A_MISS if i in tails else 0)

@@ -27,7 +27,10 @@ from edgespec.costs.measuring import (
 )
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile, forget, store, stored
-from edgespec.types import Outputs, StepStats
+from edgespec.drafters.base import Forecast
+from edgespec.policies.base import Limits
+from edgespec.policies.worth import Worth
+from edgespec.types import Budget, Outputs, StepStats, Work
 from tests.helpers.toy_head import ToyHead
 
 DATA = Path(__file__).parents[2] / "data"
@@ -438,9 +441,12 @@ def test_steps_of_a_head_are_expected_to_take_that():
     costs = Costs(Profile(CURVE, CURVE, growing=0.5))
     costs.target(100)
     one = costs.draft(1, 100)
-    assert costs.further_s == pytest.approx(0.5 * one)
+    limits, budget = Limits(8, price=1.0, costs=costs), Budget(8, 100)
+    worth = Worth(limits, budget).opened(Forecast(((1.0, 0.5),), 0.5), Work(1, 100))
+    assert worth._further_s == pytest.approx(0.5 * worth._first_s) == pytest.approx(0.5 * one)
     before = costs._now.draft.value
-    costs.observe(StepStats("", 2, 0, 1, 3, 101, 2 * one, 0.3, 0.5, (1, 1, 1)), 100)
+    evaluated = (Work(1, 100),) * 3
+    costs.observe(StepStats("", 2, 0, 1, 3, 101, 2 * one, 0.3, 0.5, evaluated), 100)
     assert costs._now.draft.value == pytest.approx(before)
 
 

@@ -8,6 +8,7 @@ from edgespec.costs.profiles import Profile, store, stored
 from edgespec.policies.adaptive import Adaptive
 from edgespec.types import StepStats
 from tests.helpers.neighbours import Decoding, Machine
+from tests.helpers.policies import emitted
 
 WIDTHS = tuple(range(1, 40))
 
@@ -51,6 +52,11 @@ class Stepping:
         return True
 
 
+def observing(policy):
+    """Return what lets a policy see a step."""
+    return lambda step: policy.observe(step, emitted(*range(step.n_emitted)), None)
+
+
 @pytest.mark.parametrize("visible", [True, False])
 @pytest.mark.parametrize("loops", [1, 2, 4])
 def test_costs_are_those_of_the_regime_and_return_at_once(loops, visible):
@@ -82,7 +88,7 @@ def test_a_kept_profile_is_not_deleted_because_of_neighbours(tmp_path, monkeypat
     kept = profile(machine, kept_as=({"file": "m.gguf"},))
     store(*kept.kept_as, kept.target)
     policy = Adaptive(Costs(kept))
-    stepping = Stepping(machine, policy.costs, policy.observe)
+    stepping = Stepping(machine, policy.costs, observing(policy))
     for loops in (4, 0, 2, 1, 0, 4):
         machine.loops = loops
         stepping.run(8)
@@ -98,7 +104,7 @@ def test_a_profile_that_was_measured_in_a_bad_moment_is_deleted(tmp_path, monkey
     store(*kept.kept_as, kept.target)
     machine.slower = 1.0
     policy = Adaptive(Costs(kept))
-    Stepping(machine, policy.costs, policy.observe).run(8)
+    Stepping(machine, policy.costs, observing(policy)).run(8)
     assert policy.stale
     assert stored(*kept.kept_as) is None
 

@@ -14,7 +14,14 @@ from edgespec import ConfigError, DecodeError, SamplingParams, SpeculativeConfig
 from edgespec.backends.toy import ToyTokenizer
 from edgespec.decoding import schemas
 from edgespec.decoding.constraints import Constraints
+from edgespec.decoding.drafting import Drafting
+from edgespec.drafters.base import NOWHERE
+from edgespec.drafters.forced import ForcedDrafter
+from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.loading.assembly import assemble
+from edgespec.policies.fixed import FixedDepth
+from edgespec.sampling.base import Request
+from edgespec.types import Budget
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import constrained
 from tests.helpers.constrained import END, TOKENIZER
@@ -319,34 +326,34 @@ def test_the_cache_of_compiled_constraints_is_used():
     assert made.of(SamplingParams()) is None
 
 
-def tree_drafter(text, **given):
-    """Return a drafter of lookups and forced tokens behind a text, under a form of the answer."""
-    from edgespec.drafters.forced import ForcedBranches
-    from edgespec.drafters.suffix import SuffixBranches
-    from edgespec.drafters.trees import TreeDrafter
-    from edgespec.sampling.base import Request
-
+def begun(text, **given):
+    """Return lookups and forced tokens after a text, under a form of the answer."""
     params = SamplingParams(**given)
-    drafter = TreeDrafter({"suffix": SuffixBranches(1), "forced": ForcedBranches()}, 8)
     constraint = Constraints(TOKENIZER).of(params)
-    drafter.begin(Request(tokens_of(text), params, None, constraint=constraint))
-    return drafter
+    drafting = Drafting([SuffixDrafter(1), ForcedDrafter()], FixedDepth(8, max_leaves=8))
+    drafting.begin(Request(tokens_of(text), params, None, constraint=constraint))
+    return drafting
+
+
+def drafted(text, **given):
+    return begun(text, **given).grow(Budget(8, max_leaves=8)).draft
 
 
 def test_lookups_are_cut_where_the_form_would_refuse():
     text = "left then right, left"
-    looked_up = tree_drafter(text).propose(tokens_of(text), 8)
-    assert TOKENIZER.piece(looked_up.tokens[0]) == b" "
-    free = tree_drafter(text, regex=" then .*").propose(tokens_of(text), 8)
+    assert TOKENIZER.piece(drafted(text).tokens[0]) == b" "
+    free = drafted(text, regex=" then .*")
     assert free.tokens[: len(tokens_of(" then"))] == tuple(tokens_of(" then"))
-    cut = tree_drafter(text, regex=" th[0-9]+").propose(tokens_of(text), 8)
+    cut = drafted(text, regex=" th[0-9]+")
     assert cut.tokens == tuple(tokens_of(" th"))
-    assert not tree_drafter(text, regex="[0-9]+").propose(tokens_of(text), 8).tokens
+    assert not drafted(text, regex="[0-9]+").tokens
 
 
 def test_forced_tokens_cost_nothing_without_a_form():
-    assert tree_drafter("abab")._names == ["suffix"]
-    assert tree_drafter("abab", regex="a")._names == ["suffix", "forced"]
+    suffix, forced = begun("abab").drafters
+    assert suffix.root() is not NOWHERE
+    assert forced.root() is NOWHERE
+    assert begun("abab", regex="a").drafters[1].root() is not NOWHERE
     assert answer("forced", max_tokens=5).token_ids == answer("none", max_tokens=5).token_ids
 
 

@@ -17,7 +17,8 @@ from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
 from edgespec.decoding.kept import Kept, TokensFile, forget_learned
 from edgespec.decoding.owners import OwnRates
-from edgespec.drafters.recycling import RecyclingBranches
+from edgespec.drafters.base import Role
+from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.loading import corpora
 from edgespec.types import Verified
 
@@ -102,7 +103,7 @@ def test_the_next_step_is_estimated_as_in_the_same_process():
     traces = shipped_traces()[:3]
 
     def learners(made):
-        return [*made.session._drafters, made.policy]
+        return [*made.session._drafting.drafters, made.policy]
 
     profile = shipped_profiles()["cpu-f16"]
     made = Replay(profile, "auto")
@@ -118,13 +119,15 @@ def test_the_next_step_is_estimated_as_in_the_same_process():
     found = []
     for replay in (made, new, fresh):
         request = edgespec.sampling.base.Request(text, edgespec.SamplingParams(), None)
-        replay.policy.begin(request)
-        estimates = []
-        for drafter in replay.session._drafters:
-            drafter.begin(request)
-            estimates.append(drafter.estimate(text, 8).acceptance_probs)
-        found.append((estimates, replay.policy.accounts.loss_budget))
-    assert found[0] == found[1] != found[2]
+        drafting = replay.session._drafting
+        drafting.begin(request)
+        guesses = [d.children(d.root()) for d in drafting._lookups]
+        forecasts = [d.forecast() for d in drafting._models]
+        found.append((guesses, forecasts, replay.policy.accounts.loss_budget))
+    assert sum(map(len, found[0][0])) > 0 < len(found[0][1])
+    for before, fresh in zip(found[0], found[2], strict=True):
+        assert before != fresh
+    assert found[0] == found[1]
 
 
 def test_nothing_is_kept_without_files(folder):
@@ -306,9 +309,9 @@ def test_successors_of_tokens_are_kept_for_their_user_only(model, folder):
         assert path.parent.stat().st_mode & 0o777 == 0o700
     kept = TokensFile(model).read()["recycling"]
     assert kept.shape == (4, 9)
-    branches = RecyclingBranches(5)
-    branches.relearn_tokens({"recycling": kept})
-    assert branches.children(branches.step(None, 2))[0][0] == 3
+    drafter = RecyclingDrafter(5)
+    drafter.relearn_tokens({"recycling": kept})
+    assert drafter.children(drafter.step(drafter.root(), 2))[0][0] == 3
     with engine(model, method="recycling"):
         pass
     assert np.array_equal(TokensFile(model).read()["recycling"], kept)
@@ -347,10 +350,12 @@ def test_damaged_tokens_are_removed_when_they_are_listed(model, folder, caplog):
 
 def test_no_tokens_are_kept_where_only_rates_are(model, folder):
     kept = Kept(model, None, tokens=False)
-    branches = RecyclingBranches(5)
-    kept.recall(OwnRates([branches]))
-    branches.begin(edgespec.sampling.base.Request([1], edgespec.SamplingParams(), None))
-    branches.accept(Verified((2, 3), [np.arange(5.0), np.arange(5.0)]))
+    drafter = RecyclingDrafter(5)
+    kept.recall(OwnRates([drafter]))
+    drafter.begin(
+        edgespec.sampling.base.Request([1], edgespec.SamplingParams(), None), Role.MATCHED
+    )
+    drafter.accept(Verified((2, 3), [np.arange(5.0), np.arange(5.0)]))
     kept.save()
     assert "recycling" in on_disk(folder)
     assert tokens_of(folder) == []
@@ -358,7 +363,7 @@ def test_no_tokens_are_kept_where_only_rates_are(model, folder):
 
 def test_no_file_is_written_for_no_tokens(model, folder):
     kept = Kept(model, None)
-    kept.recall(OwnRates([RecyclingBranches(5)]))
+    kept.recall(OwnRates([RecyclingDrafter(5)]))
     kept.save()
     assert "recycling" in on_disk(folder)
     assert tokens_of(folder) == []
@@ -387,7 +392,7 @@ def test_a_damaged_file_of_tokens_harms_nobody(model, folder, damage):
     np.array([[1, -7, 0, 0, 0, 0, 0, 0, 0]], np.int32),
 ])  # fmt: skip
 def test_impossible_tokens_are_refused(known):
-    branches = RecyclingBranches(5)
+    drafter = RecyclingDrafter(5)
     with pytest.raises(ValueError, match="successors"):
-        branches.relearn_tokens({"recycling": known})
-    assert branches.learned_tokens()["recycling"].shape == (0, 9)
+        drafter.relearn_tokens({"recycling": known})
+    assert drafter.learned_tokens()["recycling"].shape == (0, 9)

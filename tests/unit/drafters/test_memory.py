@@ -5,14 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from edgespec import SamplingParams
 from edgespec.corpus.answers import Answers
 from edgespec.corpus.suffix_array import indexed
-from edgespec.drafters.memory import MemoryBranches
-from edgespec.drafters.trees import TreeDrafter
-from edgespec.sampling.base import Request
-from edgespec.sampling.randomness import SeededRandomness
+from edgespec.drafters.memory import MemoryDrafter
 from edgespec.types import Verified
+from tests.helpers.growing import begin, chances, drafted
 
 QUESTION = [90, 91, 92, 93]
 ANSWER = [10, 11, 12, 13, 14, 15, 16, 17, 18]
@@ -26,27 +23,19 @@ class Talk:
     """A drafter with a memory, and requests to it."""
 
     def __init__(self, documents=(), answers=lambda owner: Answers(), vocab_size=100):
-        branches = MemoryBranches(vocab_size, documents, answers)
-        self.drafter = TreeDrafter({"memory": branches}, 4)
-        self.context = []
+        self.drafter = MemoryDrafter(vocab_size, documents, answers)
 
     def ask(self, prompt, owner=""):
-        request = Request(prompt, SamplingParams(), SeededRandomness(0), owner=owner)
-        self.drafter.begin(request)
-        self.context = list(prompt)
+        begin(self.drafter, prompt, owner=owner)
         return self
 
     def say(self, *tokens):
         for token in tokens:
             self.drafter.accept(Verified((token,)))
-        self.context += tokens
         return self
 
     def draft(self, limit=8):
-        estimate = self.drafter.estimate(self.context, limit)
-        draft = self.drafter.propose(self.context, limit)
-        assert len(draft.tokens) == len(estimate.acceptance_probs)
-        return list(draft.tokens)
+        return list(drafted(self.drafter, limit).tokens)
 
 
 def test_a_document_is_continued():
@@ -110,7 +99,7 @@ def test_ids_beyond_the_vocabulary_are_never_guessed():
 def test_several_continuations_are_a_tree():
     texts = [[20, 21, 22, last, 50] for last in (30, 30, 30, 31)]
     talk = Talk([indexed([np.array(text, np.int32) for text in texts])]).ask([20, 21, 22])
-    draft = talk.drafter.propose(talk.context, 3)
+    draft = drafted(talk.drafter, 3)
     assert draft.tokens == (30, 50, 31)
     assert draft.parents == (-1, 0, -1)
 
@@ -121,7 +110,7 @@ def test_what_is_stale_is_trusted_less_and_less():
     first = None
     for _ in range(40):
         talk.say(25, 26, 27)
-        prob = talk.drafter.estimate(talk.context, 1).acceptance_probs[0]
+        (prob,) = chances(talk.drafter)
         first = first or prob
         talk.say(60)
     assert prob < first / 3
@@ -134,11 +123,8 @@ def test_what_was_learned_goes_on_in_another_process():
     for _ in range(40):
         talk.say(25, 26, 27, 60)
     again.drafter.relearn(json.loads(json.dumps(talk.drafter.learned())))
-    probs = [
-        one.ask([1]).say(25, 26, 27).drafter.estimate(one.context, 1).acceptance_probs[0]
-        for one in (again, fresh)
-    ]
-    assert probs[0] < probs[1] / 2
+    (sure, unsure) = [chances(one.ask([1]).say(25, 26, 27).drafter)[0] for one in (fresh, again)]
+    assert unsure < sure / 2
 
 
 def test_answers_are_written_when_it_is_closed(tmp_path):

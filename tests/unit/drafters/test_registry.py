@@ -8,11 +8,11 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgespec import (
     ConfigError,
-    SpeculativeConfig,
     ToyModel,
     ToyTokenizer,
     assemble,
@@ -60,11 +60,11 @@ def run(environment, *words):
 def registered():
     """Register the example in this process, and forget it again."""
     drafters.names()  # edgespec's own are registered by now
-    before = dict(drafters._entries)
+    before = dict(drafters.known._entries)
     exec(compile(block("bigram.py"), "bigram.py", "exec"), {"__name__": "bigram"})
     yield
-    drafters._entries.clear()
-    drafters._entries.update(before)
+    drafters.known._entries.clear()
+    drafters.known._entries.update(before)
 
 
 def test_the_test_of_the_page(registered):
@@ -158,6 +158,28 @@ def test_the_example_drafts(registered):
     assert texts == [texts[0]] * 3
 
 
+def test_the_example_that_reads_hidden_states(registered):
+    """It finds the place after which the text went on as it does now."""
+    exec(compile(block("nearest.py"), "nearest.py", "exec"), {"__name__": "nearest"})
+    texts, cycle = [], np.eye(7)[[1, 2, 3, 4, 5, 6, 0]]
+    for method in ("none", "nearest"):
+        config = {"method": method, "num_speculative_tokens": 3, "draft_p_min": 0.0}
+        toy = ToyModel(cycle) if method == "none" else NoPositions(cycle)
+        with assemble(toy, ToyTokenizer("abcdefg"), speculative_config=config) as engine:
+            done = engine.generate([*range(7), *range(4)], max_tokens=12)
+            texts.append(done.text)
+    assert texts == ["efgabcdefgab"] * 2
+    assert done.stats.num_accepted_draft_tokens == done.stats.num_draft_tokens > 4
+
+
+class NoPositions(ToyModel):
+    """A model whose states tell the token alone: those of equal tokens are equal."""
+
+    def _states(self, positions, tokens):
+        states = super()._states(positions, tokens)
+        return None if states is None else states * np.array([0, 1, 1], np.float32)
+
+
 def test_options_of_the_example(registered):
     for options, says in (
         ({"longst": 2}, "unknown option 'longst' of the drafters; did you mean 'longest'?"),
@@ -196,10 +218,6 @@ def test_what_a_drafter_says_about_its_settings_is_told_as_it_is():
     ("none", {"shape": 2}, "the drafters that are used (none) have no options"),
 ])  # fmt: skip
 def test_an_option_that_nothing_takes(method, options, says):
-    model = ToyModel([[0.5, 0.5]] * 2)
-    found = [entry for entry in drafters.chosen(method) if not entry.uses_model]
-    context = drafters.base.DrafterContext(
-        SpeculativeConfig(method, options=options), 2, model, ToyTokenizer(["a", "b"])
-    )
+    entries = [entry for entry in drafters.chosen(method) if not entry.uses_model]
     with pytest.raises(ConfigError, match=re.escape(says)):
-        drafters.make(found, context)
+        drafters.check_options(options, entries)

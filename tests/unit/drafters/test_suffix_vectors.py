@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import SamplingParams
+from edgespec.drafters.base import LEAST
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.sampling.base import Request
 from edgespec.types import Verified
+from tests.helpers.growing import begin
 
 ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests" / "data" / "drafter_vectors.json"
@@ -23,25 +23,34 @@ class Recording:
     """Records what a drafter is told and what it drafts."""
 
     def __init__(self, name, min_match=2, p_min=0.0):
-        self._drafter = SuffixDrafter(min_match, p_min)
+        self._drafter, self._p_min = SuffixDrafter(min_match), p_min
         self._steps = []
         self.case = {"name": name, "min_match": min_match, "p_min": p_min, "steps": self._steps}
 
     def begin(self, prompt, earlier=()):
-        self._context = list(prompt)
-        self._drafter.begin(Request(self._context, SamplingParams(), None, tuple(earlier)))
+        begin(self._drafter, list(prompt), earlier=tuple(earlier))
         self._steps.append({"begin": list(prompt), "earlier": list(earlier)})
         return self
 
     def propose(self, limit):
-        tokens = self._drafter.propose(self._context, limit).tokens
-        probs = self._drafter.estimate(self._context, limit).acceptance_probs
+        tokens, probs = self._chain(limit)
         rounded = [float(f"{p:.12g}") for p in probs]
         self._steps.append({"propose": limit, "tokens": list(tokens), "acceptance_probs": rounded})
         return tokens
 
+    def _chain(self, limit):
+        """Return the first guesses, each after those before, and how likely they are accepted."""
+        state, tokens, probs, prob = self._drafter.root(), [], [], 1.0
+        while len(tokens) < limit and (children := self._drafter.children(state)):
+            prob *= children[0][1]
+            if prob < max(self._p_min, LEAST):
+                break
+            tokens.append(children[0][0])
+            probs.append(prob)
+            state = self._drafter.step(state, tokens[-1])
+        return tokens, probs
+
     def accept(self, tokens):
-        self._context.extend(tokens)
         self._drafter.accept(Verified(tuple(tokens)))
         self._steps.append({"accept": list(tokens)})
         return self

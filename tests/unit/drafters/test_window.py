@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from edgespec import SamplingParams, ToyModel, ToyTokenizer
+from edgespec.backends.features import Features
 from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
+from edgespec.decoding.drafting import Drafting
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
-from edgespec.drafters.ahead import AheadDrafter
-from edgespec.drafters.cascade import Cascade
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.heads import HeadDrafter
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.drafters.window import AUTOMATIC, SINKS, Window
 from edgespec.policies.fixed import FixedDepth
@@ -23,6 +22,7 @@ from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
 from edgespec.types import Draft, Stats, Verified
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.growing import begin, said
 from tests.helpers.toy_head import ToyHead, complete
 
 N = 24
@@ -64,24 +64,38 @@ class Watched(ToyModel):
         return outputs
 
 
-def drafter_of(kind, model, window):
-    options = {"window": window, "acceptance": "coupled" if kind == "ahead" else "block"}
-    if kind == "tree":
-        return ModelTreeDrafter(model, N, TreeOptions(2, 8), **options)
-    made = ModelDrafter(model, N, **options)
-    return AheadDrafter(made) if kind == "ahead" else made
+class Remote(LocalVerifier):
+    """A target on another machine, whose verdict takes until all is drafted that may be."""
+
+    notices = ()
+
+    def round_trip_s(self):
+        return 0.0
+
+    def submit(self, draft):
+        self._sent = draft
+
+    def ready(self):
+        return False
+
+    def result(self):
+        return self.verify(self._sent)
+
+    def finish(self):
+        pass
 
 
 def loop(kind, window, probs=recent, **options):
     """Return the loop of a toy target and a draft model of the same probabilities."""
-    draft = Watched(probs, **options)
-    drafter = drafter_of(kind, draft, window)
-    lookup = SuffixDrafter(2)
-    cascades = Cascade(lookup, drafter), Cascade(drafter, lookup)
-    sources = dict(zip(("lookup first", "model first"), ([one] for one in cascades), strict=True))
-    drafters = [lookup, drafter] if kind in sources else [drafter]
+    draft, is_tree, is_ahead = Watched(probs, **options), kind == "tree", kind == "ahead"
+    drafter = ModelDrafter(
+        draft, N, top_k=2 if is_tree else 1, window=Window(window, draft.n_ctx),
+        acceptance="coupled" if is_ahead else "block",
+    )  # fmt: skip
+    drafters = [SuffixDrafter(2), drafter] if kind == "with lookup" else [drafter]
     target = ToyModel(probs, vocab_size=N, n_ctx=512)
-    made = Session(LocalVerifier(target), drafters, FixedDepth(DEPTH), sources=sources.get(kind))
+    verifier = (Remote if is_ahead else LocalVerifier)(target)
+    made = Session(verifier, drafters, FixedDepth(DEPTH, max_leaves=31 if is_tree else 1))
     made.draft, made.drafter = draft, drafter
     return made
 
@@ -101,7 +115,7 @@ def plain(prompt=PROMPT, n=40, probs=recent, **options):
     return run(made, prompt, n, **options)
 
 
-KINDS = ["model", "tree", "ahead", "lookup first", "model first"]
+KINDS = ["model", "tree", "ahead", "with lookup"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +126,8 @@ def test_text_is_that_of_plain_decoding_wherever_the_window_moves(kind, window):
         prompt = PROMPT[: 20 + 11 * shift]
         assert run(made, prompt) == plain(prompt)
         assert made.stats.num_draft_steps
-    assert made.draft.most <= SINKS + window + 2 * DEPTH + 1
+    ahead = made._verifier.max_draft + 1 if kind == "ahead" else 0
+    assert made.draft.most <= SINKS + window + 2 * DEPTH + 1 + ahead
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncates", "recurrent"])
@@ -129,21 +144,21 @@ def test_a_window_as_long_as_the_text_changes_no_draft(kind):
     drafts = []
     for window in (0, len(PROMPT) + 40):
         made = loop(kind, window, probs=far)
-        proposed, propose = [], made._sources[0].propose
-        made._sources[0].propose = lambda *a, p=propose, d=proposed: d.append(p(*a)) or d[-1]
+        verifier, drafted = made._verifier, []
+        verify = verifier.verify
+        verifier.verify = lambda draft, v=verify, d=drafted: d.append(draft) or v(draft)
         run(made)
-        drafts.append(proposed)
+        drafts.append(drafted)
     assert drafts[0] == drafts[1]
     assert len(drafts[0]) > 5
 
 
 def test_the_cache_holds_the_first_tokens_and_the_latest():
     drafter = loop("model", 8).drafter
-    drafter.begin(Request(PROMPT, SamplingParams(), None))
-    context = list(PROMPT)
-    starts = []
+    begin(drafter, PROMPT)
+    context, starts = list(PROMPT), []
     for token in range(20):
-        drafter.propose(context, 1)
+        said(drafter)
         start, model = drafter._start, drafter._model
         assert model._tokens[: len(context) - start] == context[:SINKS] + context[start + SINKS :]
         assert 4 <= len(context) - start - SINKS <= 8
@@ -158,9 +173,20 @@ def test_the_cache_holds_the_first_tokens_and_the_latest():
 def test_a_long_prompt_is_not_read_to_be_thrown_away():
     made = loop("model", 8)
     run(made, n=1)
-    drafter = made.drafter
-    drafter.propose([*PROMPT, 1], 1)
-    assert made.draft.n_evaluated <= SINKS + 8
+    begin(made.drafter, [*PROMPT, 1])
+    said(made.drafter)
+    assert 0 < made.draft.n_evaluated <= SINKS + 8
+
+
+def test_the_work_is_that_of_what_it_sees():
+    drafter = loop("model", 8).drafter
+    begin(drafter, PROMPT)
+    work = drafter.work([()])
+    assert (work.n_tokens, work.n_cached) == (SINKS + drafter._window.n_kept, 0)
+    said(drafter)
+    drafter.accept(Verified((3,)))
+    work = drafter.work([()])
+    assert (work.n_tokens, work.n_cached) == (1, SINKS + drafter._window.n_kept)
 
 
 @pytest.mark.parametrize("window", [8, 16, 32])
@@ -229,30 +255,27 @@ def test_a_seed_gives_the_same_text_by_coupled_sampling(kind, window):
 
 
 def test_ahead_of_a_draft_the_view_does_not_move():
-    made = loop("ahead", 8)
-    drafter = made.drafter
-    drafter.begin(Request(PROMPT, SamplingParams(), SeededRandomness(0)))
-    draft = drafter.propose(PROMPT, 3)
-    model = drafter._model
-    start = model._start
-    for _ in range(6):
-        drafter.draft_ahead(PROMPT, draft, 4, lambda: False)
-        assert model._start == start
-    long = Draft(tuple(range(12)))
-    drafter.draft_ahead(PROMPT, long, 4, lambda: False)
-    assert model._start == start
+    drafter = loop("ahead", 8).drafter
+    drafting = Drafting([drafter], FixedDepth(3))
+    drafting.begin(Request(PROMPT, SamplingParams(), SeededRandomness(0)))
+    said(drafter)
+    start = drafter._start
+    for draft in (*[Draft((3, 4, 5))] * 6, Draft(tuple(range(12)))):
+        drafting.grow_ahead(draft, 4, lambda: False)
+        assert drafter._start == start
 
 
 @pytest.mark.parametrize("window", [0, 1, 6, 16, 200])
 @pytest.mark.parametrize("most", [8, 512])
 def test_a_head_with_a_window(window, most):
     head = ToyHead(recent, vocab_size=N, layers=(1, 3), n_ctx=512, most=most)
-    target = ToyModel(recent, vocab_size=N, n_ctx=512)
-    drafter = HeadDrafter(head, N, TreeOptions(2, 8), window=window)
-    made = Session(LocalVerifier(target, head=head), [drafter], FixedDepth(DEPTH))
-    held = []
-    propose = drafter.propose
-    drafter.propose = lambda *args: propose(*args) if not held.append(head.n_past) else None
+    target, states = ToyModel(recent, vocab_size=N, n_ctx=512), Features(most)
+    view = Window(window, head.n_ctx, n_sinks=0)
+    drafter = HeadDrafter(head, N, states, top_k=2, window=view)
+    verifier, policy = LocalVerifier(target, states=states), FixedDepth(DEPTH, max_leaves=31)
+    made = Session(verifier, [drafter], policy)
+    held, accept = [], drafter.accept
+    drafter.accept = lambda verified: accept(verified) or held.append(head.n_past)
     for prompt in (PROMPT, PROMPT, [*PROMPT, 4], PROMPT[:9]):
         assert run(made, prompt) == plain(prompt)
         assert complete(head)
@@ -279,21 +302,21 @@ def test_by_itself_a_window_is_used_where_it_saves_time():
         (3e-6, fresh, True), (3e-6, read, True), (0, fresh, True), (0, read, False),
         (3e-8, read, False), (3e-6, (3000, 2999), False), (3e-6, (2000, 0), False),
     ]:  # fmt: skip
-        start = placed(Window(None, 1 << 20, costs(slope)), n_text, known)
+        start = placed(Window(None, 1 << 20, costs(slope).draft_s), n_text, known)
         assert bool(start) == used, (slope, n_text, known)
         if used:
             assert n_text - start == SINKS + AUTOMATIC // 2
 
 
 def test_it_does_not_flap():
-    made, slope = Window(None, 1 << 20, costs(3e-6)), 3e-6
+    made, slope = Window(None, 1 << 20, costs(3e-6).draft_s), 3e-6
     starts = [0]
     known = 2000
     for n_text in range(2001, 20000):
         start, known = made.place(starts[-1], known, n_text, 32)
         starts.append(start)
         known = n_text - start
-        made._costs = costs(slope * (0.7 if n_text % 200 < 100 else 1.4))
+        made._seconds = costs(slope * (0.7 if n_text % 200 < 100 else 1.4)).draft_s
     used = [start > 0 for start in starts]
     assert sorted(used) == used
     assert 1000 < used.index(True) < 10000
@@ -305,13 +328,13 @@ def test_it_does_not_flap():
 def test_without_costs_all_of_a_text_is_seen(given):
     if given and given.known:
         given.learn(Profile(given.profile.target))
-    assert placed(Window(None, 1 << 20, given), 16000) == 0
+    assert placed(Window(None, 1 << 20, given and given.draft_s), 16000) == 0
 
 
 @pytest.mark.parametrize("n_ctx", [2, 8, 24, 100, 2053])
 @pytest.mark.parametrize("size", [None, 0, 1, 7, 50, 4000])
 def test_a_view_fits_into_the_context(n_ctx, size):
-    made = Window(size, n_ctx, costs(3e-6))
+    made = Window(size, n_ctx, costs(3e-6).draft_s)
     start, known = 0, 0
     for n_text in range(1, 3 * n_ctx, max(1, n_ctx // 40)):
         start, known = made.place(start, known, n_text, n_ctx // 4)
@@ -323,14 +346,3 @@ def test_a_view_fits_into_the_context(n_ctx, size):
         assert len(view) <= made.n_sinks + (size or n_ctx)
         assert made.rest(range(n_text), start, len(view)) == []
         known = len(view)
-
-
-def test_costs_are_those_behind_what_it_sees():
-    found = costs(3e-6)
-    found.target(16000)
-    whole = found.draft_token_s, found.draft(64, 16000)
-    found.skipped = 15000
-    found.target(16000)
-    assert found.draft_token_s < 0.3 * whole[0]
-    assert found.draft(64, 16000) < whole[1]
-    assert found.draft(64, 16000) == found.draft_behind(64, 1000)

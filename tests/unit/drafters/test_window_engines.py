@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from edgespec import EngineConfig, SamplingParams
+from edgespec.backends.features import Features
 from edgespec.backends.onnx import OnnxModel
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.heads import HeadDrafter
-from edgespec.drafters.model_tree import ModelTreeDrafter, TreeOptions
-from edgespec.drafters.window import SINKS
+from edgespec.drafters.window import SINKS, Window
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import Stats
+from edgespec.types import Stats, Verified
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import libllama, onnx_models, tiny_heads, tiny_models
+from tests.helpers.growing import begin, said
 
 llama_cpp = libllama.require()
 
@@ -47,16 +48,15 @@ class Loops:
         self.most = 0
 
     def drafter(self, kind, window):
-        if kind == "tree":
-            shape = TreeOptions(2, self.target.capabilities.max_leaves)
-            return ModelTreeDrafter(self.draft, self.draft.vocab_size, shape, window=window)
-        return ModelDrafter(self.draft, self.draft.vocab_size, window=window)
+        view = Window(window, self.draft.n_ctx)
+        return ModelDrafter(
+            self.draft, self.draft.vocab_size, top_k=2 if kind == "tree" else 1, window=view
+        )
 
     def answer(self, drafter=None, prompt=None, verifier=None):
-        made = Session(
-            verifier or self.verifier, [drafter] if drafter else [],
-            FixedDepth(DEPTH if drafter else 0),
-        )  # fmt: skip
+        drafters = [drafter] if drafter else []
+        policy = FixedDepth(DEPTH if drafter else 0, max_leaves=31)
+        made = Session(verifier or self.verifier, drafters, policy)
         params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
         output, self.stats = Output(self.target.tokenizer, params), Stats()
         request = Request(prompt or self.prompt, params, SeededRandomness(0))
@@ -95,11 +95,10 @@ def test_a_window_as_long_as_the_text_accepts_everything(loops):
 
 def test_rows_behind_a_view_that_moved_are_those_of_a_fresh_cache(loops):
     drafter = loops.drafter("chain", 16)
-    drafter.begin(Request(loops.prompt[:50], SamplingParams(), None))
-    drafter.propose(loops.prompt[:50], 1)
-    drafter._n_context = len(loops.prompt)  # as if the rest had been emitted
-    pending = drafter._catch_up(loops.prompt, 1)
-    row = drafter._evaluate(pending).copy()
+    begin(drafter, loops.prompt[:50])
+    said(drafter)
+    drafter.accept(Verified(tuple(loops.prompt[50:])))
+    row = drafter._rows([()])[0].copy()
     view = loops.prompt[:SINKS] + loops.prompt[drafter._start + SINKS :]
     assert drafter._cache.tokens == view
     loops.draft.truncate(0)
@@ -115,13 +114,9 @@ def test_a_head_of_a_gguf_with_a_window(tmp_path):
         expected = loops.answer()
         for window in (0, 1, 6, 200):
             head.truncate(0)
-            drafter = HeadDrafter(
-                head,
-                loops.target.vocab_size,
-                TreeOptions(2, loops.target.capabilities.max_leaves),
-                window=window,
-            )
-            verifier = LocalVerifier(loops.target, head=head)
+            states, view = Features(), Window(window, head.n_ctx, n_sinks=0)
+            drafter = HeadDrafter(head, loops.target.vocab_size, states, top_k=2, window=view)
+            verifier = LocalVerifier(loops.target, states=states)
             loops.target.truncate(0)
             assert loops.answer(drafter, verifier=verifier) == expected
             assert loops.stats.num_draft_steps > 3

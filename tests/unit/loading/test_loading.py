@@ -117,8 +117,9 @@ def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
 
 
 @pytest.mark.parametrize(("spec", "says"), [
-    ({"method": "sufix"}, "unknown speculative method 'sufix'; did you mean 'suffix'?"),
-    ({"method": "suffix,magic"}, "unknown speculative method 'magic'; known: auto, none, "),
+    ({"method": "sufix"}, "unknown drafter 'sufix'; did you mean 'suffix'?"),
+    ({"method": "suffix,magic"}, "unknown drafter 'magic'; known: auto, none, "),
+    ({"acceptance": "blok"}, "unknown acceptance rule 'blok'; did you mean 'block'?"),
     ({"method": "suffix", "model": "x"}, "method 'suffix' uses no draft model, but 'x' was given"),
 ])  # fmt: skip
 def test_impossible_methods(spec, says):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgespec.policies.draft_gain import MOST_ANSWERS, DraftGain
-from edgespec.types import StepStats
+from edgespec.types import StepStats, Work
 
 PLAIN_S = 0.1
 
@@ -16,7 +16,7 @@ def step(n_emitted, total_s, own=True):
     return StepStats(
         source="model" if own else "suffix", n_drafted=3, n_accepted=n_emitted - 1,
         n_emitted=n_emitted, n_evaluated=4, n_past=9, draft_s=0, verify_s=total_s,
-        total_s=total_s, draft_evaluated=(1,) if own else (),
+        total_s=total_s, draft_evaluated=(Work(1, 9),) if own else (),
     )  # fmt: skip
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.backends.base import FINAL
+from edgespec.backends.features import Features
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import NO_DRAFT
+from edgespec.types import NO_DRAFT, Requires
 from edgespec.verifiers.local import LocalVerifier
-from tests.helpers.toy_head import ToyHead
 
 
 class Restricting(ToyModel):
@@ -69,8 +69,10 @@ class Noting(ToyModel):
 
 def with_head(layers=(FINAL,), n_states=0, fewer=1, **options):
     model = Noting(fewer, n_ctx=512, max_rows=4, max_batch=16)
-    head = ToyHead(np.full((8, 8), 1 / 8), layers=layers, n_states=n_states, **options)
-    return LocalVerifier(model, head=head), model, head
+    states = Features(**options)
+    verifier = LocalVerifier(model, states=states)
+    verifier.require(Requires(layers, n_states))
+    return verifier, model, states
 
 
 def ask(verifier, n, **params):
@@ -88,30 +90,31 @@ def ask(verifier, n, **params):
     ((1, 3), {"most": 30}, 100, 100), ((FINAL,), {"n_states": 1, "fewer": 0}, 100, 100),
 ])  # fmt: skip
 def test_only_what_a_head_reads_is_evaluated_with_final_states(layers, options, n, n_tapped):
-    verifier, model, head = with_head(layers, **options)
+    verifier, model, states = with_head(layers, **options)
     done = ask(verifier, n)
     assert model.tapped == [False] * (n - n_tapped) + [True] * n_tapped
     assert done == sorted(set(done))
     assert all(b - a <= 12 for a, b in itertools.pairwise(done))
-    assert head.features.start <= max(n - n_tapped, n - head.features.most)
-    assert head.features.end == n
+    assert states.start <= max(n - n_tapped, n - states.most)
+    assert states.end == n
 
 
 def test_what_is_cached_needs_no_states_and_requests_without_drafts_none():
-    verifier, model, head = with_head(n_states=1)
+    verifier, model, states = with_head(n_states=1)
     ask(verifier, 100)
     model.tapped.clear()
     ask(verifier, 150)
     assert model.tapped == [False] * 49 + [True]
     model.tapped.clear()
+    verifier.require(Requires())  # as a session does for a request without drafts
     ask(verifier, 200, num_draft_tokens=0)
     assert model.tapped == [False] * 50
-    assert head.features.end <= 150
+    assert states.end <= 150
 
 
 @pytest.mark.parametrize("fails_at", [0, 40, 96])
 def test_a_prompt_that_fails_leaves_states_as_they_should_be(fails_at):
-    verifier, model, head = with_head(n_states=3)
+    verifier, model, states = with_head(n_states=3)
     model.fails_at = fails_at
     with pytest.raises(MemoryError):
         ask(verifier, 100)
@@ -119,5 +122,5 @@ def test_a_prompt_that_fails_leaves_states_as_they_should_be(fails_at):
     model.tapped.clear()
     ask(verifier, 100)
     assert model.tapped[-3:] == [True] * 3
-    assert head.features.end == 100
-    assert len(head.features.of(97, 100)) == 3
+    assert states.end == 100
+    assert len(states.of(97, 100)) == 3

@@ -3,6 +3,7 @@ package edgespec;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * A suffix automaton over all tokens so far: it knows every substring of them (Blumer et al. 1985;
@@ -22,7 +23,6 @@ final class SuffixAutomaton {
     private final List<HashMap<Integer, Integer>> next = new ArrayList<HashMap<Integer, Integer>>();
     private final IntList count = new IntList();
     private final IntList end = new IntList();
-    private final IntList endBefore = new IntList();
     private int last = 0;
 
     /** A token that followed an ending `hits` times out of the `times` that anything followed. */
@@ -66,24 +66,42 @@ final class SuffixAutomaton {
         return length.get(state);
     }
 
-    /** Returns what followed the latest occurrence of a state, at most limit tokens. */
-    List<Follower> follow(int state, int limit) {
-        List<Follower> found = new ArrayList<Follower>();
+    /** Returns the longest shorter ending that occurred in more places. */
+    int shorter(int state) {
+        return Math.max(link.get(state), 0);
+    }
+
+    /** Returns the token that followed a state the last time; null if none did. */
+    Follower latest(int state) {
         int newest = tokens.size() - 1;
-        int position = (end.get(state) == newest ? endBefore : end).get(state) + 1;
-        while (found.size() < limit && 0 < position && position <= newest) {
-            int token = tokens.get(position);
-            Integer after = next.get(state).get(token);
-            if (token == SEPARATOR || after == null) {
-                break;
+        int times = Math.max(1, count.get(state) - (end.get(state) == newest ? 1 : 0));
+        Map.Entry<Integer, Integer> found = null;
+        for (Map.Entry<Integer, Integer> one : next.get(state).entrySet()) {
+            if (one.getKey() != SEPARATOR
+                    && (found == null || end.get(one.getValue()) > end.get(found.getValue()))) {
+                found = one;
             }
-            int followed = count.get(state) - (end.get(state) == newest ? 1 : 0);
-            int times = Math.max(1, followed);
-            found.add(new Follower(token, Math.min(count.get(after), times), times));
-            state = after;
-            position++;
         }
-        return found;
+        if (found == null) {
+            return null;
+        }
+        int hits = Math.max(1, Math.min(count.get(found.getValue()), times));
+        return new Follower(found.getKey(), hits, times);
+    }
+
+    /**
+     * Returns the state of the longest ending of a match and one more token, and writes its length.
+     *
+     * @param matched the length of the match; afterwards that of the new one, 0 if there is none
+     */
+    int step(int state, int[] matched, int token) {
+        while (state > 0 && !next.get(state).containsKey(token)) {
+            state = link.get(state);
+            matched[0] = length.get(state);
+        }
+        Integer after = next.get(state).get(token);
+        matched[0] = after == null ? 0 : matched[0] + 1;
+        return after == null ? 0 : after;
     }
 
     private void countNewest() {
@@ -91,7 +109,6 @@ final class SuffixAutomaton {
         int state = last;
         for (int i = 0; i < COUNTED && state > 0; i++) {
             count.set(state, count.get(state) + 1);
-            endBefore.set(state, end.get(state));
             end.set(state, newest);
             state = link.get(state);
         }
@@ -108,7 +125,6 @@ final class SuffixAutomaton {
         link.set(target, clone);
         count.set(clone, count.get(target));
         end.set(clone, end.get(target));
-        endBefore.set(clone, endBefore.get(target));
         while (walk != -1 && Integer.valueOf(target).equals(next.get(walk).get(token))) {
             next.get(walk).put(token, clone);
             walk = link.get(walk);
@@ -122,7 +138,6 @@ final class SuffixAutomaton {
         next.add(transitions);
         count.add(0);
         end.add(-1);
-        endBefore.add(-1);
         return length.size() - 1;
     }
 }

@@ -1,16 +1,17 @@
 package edgespec;
 
 import java.util.Arrays;
-import java.util.List;
 
 /**
- * Prompt lookup: drafts what followed the longest ending that was seen before, token for token as
- * edgespec/drafters/suffix.py does. It learns from every emitted token whether it would have drafted
+ * Prompt lookup: drafts what followed the longest ending that was seen before, token for token the
+ * first guesses of edgespec/drafters/suffix.py. It learns from every emitted token whether it would have drafted
  * that token, also in steps without a draft.
  */
 final class SuffixDrafter {
     /** On no device does it pay to draft tokens that are accepted this seldom. */
     private static final double HOPELESS = 0.02;
+    /** Shorter endings that are looked at. */
+    private static final int SHORTER = 2;
     /** Classes of answers, by the share of their end that lookup predicted. */
     private static final double[] COPYING = {0.3, 0.6, 0.85};
     /** Classes of matches, by their length in tokens. */
@@ -53,25 +54,27 @@ final class SuffixDrafter {
         predicted = 0.3;
     }
 
-    /** Drafts what followed last time, at most limit tokens. */
+    /** Drafts the first guess after the text, then the one after it, …, at most limit tokens. */
     Draft propose(int limit) {
+        int[] tokens = new int[limit];
+        double[] probs = new double[limit];
         int state = automaton.suffix();
-        int length = automaton.length(state);
-        if (length < minMatch) {
-            return Draft.NONE;
-        }
-        List<SuffixAutomaton.Follower> followers = automaton.follow(state, limit);
-        int[] tokens = new int[followers.size()];
-        double[] probs = new double[followers.size()];
+        int[] length = {automaton.length(state)};
         double prob = 1;
         int n = 0;
-        for (SuffixAutomaton.Follower one : followers) {
-            prob *= calibration.estimate(kind(length + n, one), assumed(length + n, one));
+        while (n < limit) {
+            Guess guess = first(state, length[0]);
+            if (guess == null) {
+                break;
+            }
+            prob *= calibration.estimate(
+                    kind(guess.length, guess.token), assumed(guess.length, guess.token));
             if (prob < pMin || prob < HOPELESS) {
                 break;
             }
-            tokens[n] = one.token;
+            tokens[n] = guess.token.token;
             probs[n++] = prob;
+            state = automaton.step(state, length, guess.token.token);
         }
         return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n));
     }
@@ -79,18 +82,39 @@ final class SuffixDrafter {
     /** Reads what was emitted, and compares it with what lookup would have drafted. */
     void accept(int[] tokens) {
         for (int token : tokens) {
-            boolean hit = false;
             int state = automaton.suffix();
-            int length = automaton.length(state);
-            if (length >= minMatch) {
-                for (SuffixAutomaton.Follower expected : automaton.follow(state, 1)) {
-                    hit = token == expected.token;
-                    calibration.observe(kind(length, expected), hit);
-                }
+            Guess guess = first(state, automaton.length(state));
+            boolean hit = guess != null && token == guess.token.token;
+            if (guess != null) {
+                calibration.observe(kind(guess.length, guess.token), hit);
             }
             predicted += ((hit ? 1 : 0) - predicted) / 20;
             automaton.append(token);
         }
+    }
+
+    /** A token that followed an ending of so many tokens. */
+    private static final class Guess {
+        final SuffixAutomaton.Follower token;
+        final int length;
+
+        Guess(SuffixAutomaton.Follower token, int length) {
+            this.token = token;
+            this.length = length;
+        }
+    }
+
+    /** Returns what followed the longest ending that anything followed; null if there is none. */
+    private Guess first(int state, int length) {
+        for (int i = 0; i <= SHORTER && length >= minMatch; i++) {
+            SuffixAutomaton.Follower found = automaton.latest(state);
+            if (found != null) {
+                return new Guess(found, length);
+            }
+            state = automaton.shorter(state);
+            length = automaton.length(state);
+        }
+        return null;
     }
 
     /**

@@ -58,7 +58,7 @@ public class SuffixDrafterTest {
         java.util.Arrays.fill(same, 7);
         drafter.begin(same, new int[0]);
         Draft draft = drafter.propose(31);
-        assertArrayEquals(new int[] {7}, draft.tokens);
+        assertEquals(31, draft.tokens.length);
         assertTrue(draft.acceptanceProbs[0] > 0.9);
     }
 }

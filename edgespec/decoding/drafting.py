@@ -1,0 +1,101 @@
+"""The policy and the drafters of a session: a draft for each step, and what they learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..drafters.base import NOT_DRAWN, Drafter, Role
+from ..policies.base import Policy
+from ..policies.growth import Growth
+from ..sampling.base import Matcher, Request
+from ..sampling.trees import n_first_path
+from ..types import Budget, Draft, Requires, StepStats, Verified
+
+_UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
+
+
+class Drafting:
+    """Drafts for one request after the other, within the limits that a policy sets."""
+
+    def __init__(self, drafters: Sequence[Drafter], policy: Policy) -> None:
+        self.drafters, self.policy = list(drafters), policy
+        self._begun: list[Drafter] = []  # those that this request may use
+        self._lookups: list[Drafter] = []
+        self._models: list[Drafter] = []
+        self._required: dict[Drafter, Requires] = {}
+        self._roles: Sequence[Role] = ()
+        self._matcher: Matcher | None = None
+
+    def begin(self, request: Request, may_draft: bool = True) -> Requires:
+        """Begin a request, and return what its drafters require of the target: nothing if it may
+        not draft.
+        """
+        self._matcher = request.matcher()
+        self._begun = self.drafters if may_draft else []
+        self.policy.begin(request, self._begun)
+        self._required = {
+            drafter: drafter.begin(request, role) or Requires()
+            for drafter, role in zip(self._begun, self.policy.roles, strict=True)
+            if role
+        }
+        return self.requires()
+
+    def requires(self) -> Requires:
+        """Return what the drafters that have a role now require of the target."""
+        self._roles = self.policy.roles
+        with_role = zip(self._begun, self._roles, strict=True)
+        active = [d for d, role in with_role if role and d in self._required]
+        self._models = [drafter for drafter in active if drafter.evaluates]
+        lookups = [drafter for drafter in active if not drafter.evaluates]
+        self._lookups = sorted(lookups, key=lambda drafter: drafter.wide)
+        required = [self._required[drafter] for drafter in active]
+        layers = dict.fromkeys(layer for each in required for layer in each.layers)
+        latest = [each.latest for each in required if each.layers]
+        return Requires(tuple(layers), 0 if 0 in latest else max(latest, default=0))
+
+    def grow(self, budget: Budget) -> Growth | None:
+        """Grow a draft, None if the policy wants none."""
+        limits = self.policy.limits(budget)
+        if limits.nodes <= 0:
+            return None
+        growth = Growth(self._lookups, self._models, limits, budget, self._matcher)
+        wish = growth.next()
+        while wish:
+            wish = growth.next(wish.do())
+        return growth
+
+    def grow_ahead(self, draft: Draft, most: int, until: Callable[[], bool]) -> None:
+        """Let models go on where a draft ends whose verification is under way (SpecEdge, arXiv
+        2505.17052): after its first path and the token that the target may add. At most `most`
+        tokens after that one.
+        """
+        path = draft.tokens[: n_first_path(draft.parents) or len(draft.tokens)]
+        for model in self._models:
+            state = model.root()
+            for token in path:
+                state = model.step(state, token)
+            for _ in range(most + 1):
+                work = None if until() else model.work([state])
+                if work is None or work.n_tokens > _UNREAD:
+                    break
+                (children,) = model.expand([state])
+                if not children or children[0][0] == NOT_DRAWN:
+                    break
+                state = model.step(state, children[0][0])
+
+    def accept(self, verified: Verified) -> None:
+        """Let the drafters learn from what was emitted."""
+        if self._matcher:
+            self._matcher.accept(verified.tokens)
+        for drafter in (*self._lookups, *self._models):
+            drafter.accept(verified)
+
+    def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> bool:
+        """Let the policy learn from a step; True if drafters have other roles from now on."""
+        self.policy.observe(step, verified, growth)
+        return self.policy.roles is not self._roles
+
+    def close(self) -> None:
+        """Free the drafters."""
+        for drafter in self.drafters:
+            drafter.close()

@@ -1,0 +1,314 @@
+"""Growth of a draft: the one place that asks whether a token is worth its time.
+
+Lookups guess for nothing; a model is evaluated only where what it is expected to add is worth the
+time. docs/concepts/decisions.md has the rules, with examples.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..drafters.base import NOT_DRAWN, Children, Drafter, State
+from ..sampling.base import Matcher
+from ..types import NO_DRAFT, Budget, Distribution, Draft, Work
+from .base import Limits
+from .guesses import MODEL, Guesses, Node, first_path
+from .worth import OpenedWorth, Worth
+
+_BESIDE = 0.6  # share of their gain that free guesses add to that of a model at the root
+_NO_MATCH, _TOO_SLOW, _TOO_UNSURE = "no match", "draft too slow", "drafts too unsure"
+_NOT_MEASURED = "costs are not measured yet"
+
+_gain = operator.attrgetter("gain")
+
+
+class Expand(NamedTuple):
+    """A wish: what may follow these states, by a model."""
+
+    drafter: Drafter
+    states: list[State]
+
+    def do(self) -> list[Children]:
+        """Return the children of each state."""
+        return self.drafter.expand(self.states)
+
+
+class Draw(NamedTuple):
+    """A wish: the token that a model draws after a state."""
+
+    drafter: Drafter
+    state: State
+
+    def do(self) -> tuple[int, Distribution]:
+        """Return the token, and what it was drawn from."""
+        return self.drafter.draw(self.state)
+
+
+class Forbidden(NamedTuple):
+    """Free guesses that only the loss budget forbade. cost: tokens that they would have cost."""
+
+    draft: Draft
+    cost: float
+
+
+class _Plan(NamedTuple):
+    """A draft that may be made: the first n free guesses, and what `model` adds after `top`.
+
+    worth: of what it adds. most: tokens that it may add. pays: those that it is expected to gain,
+    reading apart.
+    """
+
+    gain: float
+    n: int = 0
+    opened: _Opened | None = None
+    most: int = 0
+    pays: float = 0.0
+
+
+class Growth:
+    """The draft of one step. It evaluates, draws and times nothing: `next` says what it wants done.
+
+    lookups: drafters that guess for nothing, first those whose guesses are likely. models: drafters
+    of which at most one is opened. matcher: of the request's constraint.
+
+    draft: what was grown, once nothing is wanted any more. forbidden: free guesses that only the
+    loss budget forbade. reading_s: seconds in which a model read what it had not read. explored:
+    tokens that it may lose as a trial. idle: a model was not worth its time. reason: why nothing
+    is drafted; "" where a model pauses, and the last reason holds.
+    """
+
+    def __init__(
+        self,
+        lookups: Sequence[Drafter],
+        models: Sequence[Drafter],
+        limits: Limits,
+        budget: Budget,
+        matcher: Matcher | None = None,
+    ) -> None:
+        self._models, self._limits = () if limits.lookups_only else models, limits
+        self._worth = Worth(limits, budget)
+        max_leaves = min(limits.max_leaves, budget.max_leaves)
+        self._guesses = Guesses(lookups, max_leaves, matcher, limits.p_min)
+        self._evaluated: list[Work] = []
+        self._at_root: dict[Drafter, Work | None] = {}
+        self.draft = NO_DRAFT
+        self.forbidden: Forbidden | None = None
+        self.reading_s = self.explored = 0.0
+        self.idle = False
+        self.reason = "" if limits.paused else _NO_MATCH
+        self._steps = self._grow()
+
+    def next(self, result: Any = None) -> Expand | Draw | None:
+        """Return what is wanted next, None if nothing is. result: of what was wanted last."""
+        return self._steps.send(result)
+
+    def _grow(self) -> Generator[Expand | Draw | None, Any, None]:
+        limits, guesses, worth = self._limits, self._guesses, self._worth
+        for model in self._models:
+            yield from self._recall(model)
+        nodes = guesses.nodes(limits.nodes, worth.least)
+        plan = self._best(nodes, self._free(nodes))
+        n, opened = plan.n, plan.opened
+        name = self._models[0].name if self._models else ""
+        if opened:
+            name, self.reading_s = opened.model.name, opened.worth.reading_s
+            limit = min(plan.n + plan.most, limits.nodes)
+            yield from self._evaluate(opened, plan.n, limit)
+            nodes = guesses.nodes(limit, worth.least)
+            n = guesses.n_staying
+            n += worth.n_best([node.prob for node in nodes[n:]], n)
+        if n >= max(limits.at_least, 1):
+            self.draft = guesses.draft(nodes[:n], name, self._evaluated)
+        else:
+            self.draft = NO_DRAFT._replace(evaluated=tuple(self._evaluated))
+        while True:
+            yield None
+
+    def _recall(self, model: Drafter) -> Generator[Expand, Any, None]:
+        """Let a model say what it has evaluated before: that takes no time."""
+        node, state = self._guesses.root, model.root()
+        work = self._at_root[model] = model.work([state])
+        while work is not None and not work.n_tokens:
+            (children,) = yield Expand(model, [state])
+            self._guesses.said[node] = children
+            if not children or children[0][0] == NOT_DRAWN:
+                return
+            node, state = node.child(children[0][0]), model.step(state, children[0][0])
+            work = model.work([state])
+
+    def _free(self, nodes: Sequence[Node]) -> _Plan:
+        """Return the plan of free guesses alone."""
+        worth, margin = self._worth, self._limits.margin
+        n, gain, n_wished, wished = worth.free([(node.prob, node.depth) for node in nodes])
+        if gain <= margin < wished:
+            draft = self._guesses.draft(nodes[:n_wished], "", ())
+            self.forbidden = Forbidden(draft, worth.cost(n_wished))
+        return _Plan(gain, n)
+
+    def _best(self, nodes: Sequence[Node], free: _Plan) -> _Plan:
+        """Return the plan that gains most: free guesses alone, or with a model where the text ends
+        or where their likeliest path ends; else a trial of a model, or no draft.
+        """
+        margin, root = self._limits.margin, self._guesses.root
+        tops = dict.fromkeys((root, first_path(nodes[: free.n], root)))
+        plans = [
+            plan
+            for model in self._models
+            for top in tops
+            if top not in self._guesses.said
+            for plan in self._opening(model, top, nodes, free)
+        ]
+        best = max([free, *plans], key=_gain)
+        if best.gain > margin:
+            return best
+        if plans:
+            trial = max(plans, key=_gain)
+            self.idle = self.idle or any(
+                plan.pays <= margin for plan in plans if plan.opened and plan.opened.top is root
+            )
+            if self._may_explore(trial):
+                return trial
+        elif nodes and not self._limits.paused:
+            self.reason = _TOO_UNSURE
+        return _Plan(0.0)
+
+    def _opening(
+        self, model: Drafter, top: Node, nodes: Sequence[Node], free: _Plan
+    ) -> Iterator[_Plan]:
+        """Yield the plan with a model after a node, if that can be."""
+        is_root = top is self._guesses.root
+        state = model.root()
+        for node in top.path():
+            state = model.step(state, node.token)
+        work = self._at_root[model] if is_root else model.work([state])
+        if is_root and self._limits.paused:
+            work = None
+        if work is None:
+            return
+        n, forecast = 0 if is_root else free.n, model.forecast()
+        worth = self._worth.opened(forecast, work)
+        most = worth.n_losable(n)
+        if most <= 0:
+            self.reason, self.idle = self._against(worth), self.idle or is_root
+            return
+        share = 1.0 if not is_root else _BESIDE if forecast.n_choices > 1 else 0.0
+        pays = worth.expected(n, top.prob, most)
+        gain = share * free.gain + pays
+        if worth.reading_s:
+            usual = [node.prob for node in nodes[:4]]
+            if is_root:
+                usual = [forecast.first * forecast.rate**i for i in range(4)]
+            gain -= worth.reading(usual)
+        yield _Plan(gain, n, _Opened(model, worth, top, state), most, pays)
+
+    def _may_explore(self, trial: _Plan) -> bool:
+        """Return whether a model that is expected to lose is tried: if it could gain with every
+        token right, and the exploration budget has what it may lose.
+        """
+        assert trial.opened
+        worth, limits = trial.opened.worth, self._limits
+        self.reason = self._against(worth)
+        loss = limits.margin - trial.gain + limits.price * worth.reading_s
+        if self.reason != _TOO_UNSURE or loss > limits.explore:
+            return False
+        self.explored = loss
+        return True
+
+    def _against(self, worth: OpenedWorth) -> str:
+        """Return why a model is not opened that is expected to lose."""
+        if not worth.is_hopeless:
+            return _TOO_UNSURE
+        costs = self._worth.costs
+        return _TOO_SLOW if costs is None or costs.profile.draft else _NOT_MEASURED
+
+    def _evaluate(
+        self, opened: _Opened, n_before: int, limit: int
+    ) -> Generator[Expand | Draw, Any, None]:
+        """Evaluate a model where it is opened, after n nodes, and on from there as long as that
+        pays.
+        """
+        nodes, model, work = [opened.top], opened.model, opened.worth.work
+        one_pass = opened.worth.forecast.one_pass
+        while nodes:
+            states = [opened.states[node] for node in nodes]
+            if not (self._evaluated and one_pass):
+                self._evaluated.append(work)
+            rows = yield Expand(model, states)
+            for node, children in zip(nodes, rows, strict=True):
+                self._guesses.said[node] = children
+                opened.evaluated(node)
+                if children and children[0][0] == NOT_DRAWN:
+                    children = yield from self._drawn(opened, node, children[0][1], n_before)
+                opened.add(node, children)
+            nodes = opened.worth_evaluating(n_before, limit)
+            work = Work(len(nodes), work.n_cached + work.n_tokens)
+
+    def _drawn(
+        self, opened: _Opened, node: Node, chance: float, n_before: int
+    ) -> Generator[Draw, Any, Children]:
+        """Draw the token after a node, if that is worth its time: whatever it is, it and all before
+        it stay.
+        """
+        prob = opened.probs[node] * chance
+        if not opened.worth.pays(n_before + opened.n_evaluated, prob):
+            return ()
+        token, drawn_from = yield Draw(opened.model, opened.states[node])
+        child = node.child(token)
+        child.drawn, child.prob, child.source = drawn_from, prob, MODEL
+        self._guesses.stay(child)
+        return [(token, chance)]
+
+
+class _Opened:
+    """A model and its nodes from where it is opened.
+
+    states, probs: of each, as the model alone sees them. n_evaluated: those after the first.
+    """
+
+    def __init__(self, model: Drafter, worth: OpenedWorth, top: Node, state: State) -> None:
+        self.model, self.worth, self.top = model, worth, top
+        self.states: dict[Node, State] = {top: state}
+        self.probs = {top: top.prob}
+        self.n_evaluated, self._n_leaves = 0, 1
+        self._waiting: dict[Node, None] = {}
+        self._continued: set[Node] = set()  # before evaluated ones
+
+    def evaluated(self, node: Node) -> None:
+        """Count a node that was evaluated."""
+        if node.parent and node is not self.top:
+            del self._waiting[node]
+            self.n_evaluated += 1
+            self._n_leaves += node.parent in self._continued
+            self._continued.add(node.parent)
+
+    def add(self, node: Node, children: Children) -> None:
+        """Add what the model says after a node."""
+        most = self.worth.forecast.max_depth
+        goes_on = not most or node.depth + 1 - self.top.depth < most
+        for token, chance in children:
+            child = node.child(token)
+            self.states[child] = self.model.step(self.states[node], token)
+            self.probs[child] = self.probs[node] * chance
+            if goes_on:
+                self._waiting[child] = None
+
+    def worth_evaluating(self, n_before: int, limit: int) -> list[Node]:
+        """Return the nodes that are worth evaluating next, in one call; none if nothing is."""
+        worth, nodes = self.worth, self._open()
+        n = n_before + self.n_evaluated + 1  # nodes that are likelier than what comes
+        if n >= limit or not nodes:
+            return []
+        probs = [self.probs[node] for node in nodes[: limit - n]]
+        expected = probs[0] * worth.forecast.rate
+        if not (worth.pays(n - 1, probs[0]) and worth.pays(n, expected, unknown=True)):
+            return []
+        return nodes[: worth.n_together(n, probs)]
+
+    def _open(self) -> list[Node]:
+        """Return the nodes that may be evaluated next, the likeliest first."""
+        nodes, forecast = list(self._waiting), self.worth.forecast
+        if self._n_leaves > forecast.max_leaves - forecast.together:
+            nodes = [node for node in nodes if node.parent not in self._continued]
+        return sorted(nodes, key=self.probs.__getitem__, reverse=True)

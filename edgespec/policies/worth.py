@@ -1,0 +1,198 @@
+"""The worth of drafted tokens: what they are expected to gain, less the price of their time."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+from ..drafters.base import LEAST, Forecast
+from ..types import Budget, Work
+from .base import Limits
+
+LOOK_AHEAD = 8  # tokens of a model that are weighed together
+_SURE = 0.4  # chance of failure that a possible loss is weighed with at least
+_ALONGSIDE = 0.35  # share of its probability that a node is worth evaluating with a likelier one
+_RARE = 0.01  # share of drafts that is not weighed
+_POSSIBLE = 1e-9  # what is less likely is never drafted
+_NO_TIME = (0.0,) * 64  # seconds, where time costs nothing
+_CERTAIN = ((1.0, 1.0),)  # the histogram that no model can surpass
+
+
+class Worth:
+    """The worth of nodes within the limits of a step, in tokens.
+
+    seconds: of steps of 0, 1, 2, … tokens; zeros where time costs nothing. least: the least path
+    probability of the 1st, 2nd, … node that can pay.
+    """
+
+    def __init__(self, limits: Limits, budget: Budget) -> None:
+        self.limits, self.price = limits, limits.price
+        self.costs = costs = limits.costs if limits.price else None
+        self.seconds: Sequence[float] = costs.target(budget.n_past) if costs else _NO_TIME
+        pays = costs.least(budget.n_past) if costs else (0.0,)
+        floor = LEAST if costs else _POSSIBLE
+        self.least = [max(prob, floor) for prob in pays]
+
+    def cost(self, n: int, n_before: int = 0) -> float:
+        """Return what n nodes cost the target, after others."""
+        return self.price * (self.seconds[n_before + n + 1] - self.seconds[n_before + 1])
+
+    def free(self, nodes: Iterable[tuple[float, int]]) -> tuple[int, float, int, float]:
+        """Return (n, gain) of the first nodes that gain most within the loss budget, and without.
+
+        nodes: path probability and depth of each.
+        """
+        n = n_wished = 0
+        gain = wished = expected = 0.0
+        reached: dict[int, float] = {}  # of each depth, the probability that it is
+        affordable = True
+        for i, (prob, depth) in enumerate(nodes, start=1):
+            expected += prob
+            cost = self.cost(i)
+            reached[depth] = reached.get(depth, 0.0) + prob
+            risk = 1 - reached.get(math.ceil(cost), 0.0)  # of accepting less than it costs
+            affordable = affordable and cost * max(risk, _SURE) <= self.limits.loss
+            if expected - cost > wished:
+                n_wished, wished = i, expected - cost
+                if affordable:
+                    n, gain = n_wished, wished
+        return n, gain, n_wished, wished
+
+    def n_best(self, probs: Iterable[float], n_before: int = 0) -> int:
+        """Return how many of these nodes, the likeliest first, gain most after others."""
+        gain = most = 0.0
+        n = 0
+        for i, prob in enumerate(probs, start=1):
+            gain += prob - self.cost(1, n_before + i - 1)
+            if gain > most:
+                most, n = gain, i
+        return n
+
+    def opened(self, forecast: Forecast, work: Work) -> OpenedWorth:
+        """Return the worth of what a model adds whose first evaluation is this."""
+        return OpenedWorth(self, forecast, work)
+
+    def loss_s(self) -> float:
+        """Return the most seconds of a step that may all be lost."""
+        return self.limits.loss / self.price + self.seconds[1] if self.price else math.inf
+
+
+class OpenedWorth:
+    """The worth of a model's tokens where it is opened, in tokens.
+
+    reading_s: seconds in which it reads what it has not read, but for one token.
+    """
+
+    def __init__(self, worth: Worth, forecast: Forecast, work: Work) -> None:
+        self._worth, self.forecast, self.work = worth, forecast, work
+        self._rate = max(1, round(25 * forecast.rate))  # of 25
+        self._first_s = self._further_s = self.reading_s = 0.0
+        if costs := worth.costs:
+            self._first_s = costs.draft_token_s(work.n_cached)
+            self._further_s = 0.0 if forecast.one_pass else self._first_s * costs.profile.growing
+            if work.n_tokens > 1:
+                self.reading_s = costs.draft(*work) - costs.draft(1, work.n_cached)
+
+    def expected(self, n: int, prob: float, most: int) -> float:
+        """Return what at most `most` of the model's tokens gain after n nodes, at one of this path
+        probability, before anything is evaluated.
+        """
+        price = self._worth.price
+        if not price:
+            return prob * self.forecast.first * _expected(self._rate)[min(most, LOOK_AHEAD) - 1]
+        gains = [(tokens, price * s) for tokens, s in self._lost_s(n, most)]
+        least = min([lost / tokens for tokens, lost in gains])
+        total = -price * self._first_s
+        for share, first in self.forecast.histogram:
+            if share > _RARE and prob * first > least:
+                total += share * max([prob * first * tokens - lost for tokens, lost in gains])
+        return total
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if it could not gain with every token right."""
+        certain = copy.copy(self)
+        certain.forecast, certain._rate = self.forecast._replace(histogram=_CERTAIN), 25
+        limits = self._worth.limits
+        return certain.expected(0, 1.0, min(LOOK_AHEAD, limits.nodes)) <= limits.margin
+
+    def reading(self, usual: Sequence[float]) -> float:
+        """Return the tokens that reading costs a step, spread over the steps to come.
+
+        usual: acceptance probabilities of the first tokens of a draft.
+        """
+        limits = self._worth.limits
+        steps = max(1.0, limits.n_ahead / (1 + sum(usual)))
+        return limits.reading * limits.price * self.reading_s / steps
+
+    def pays(self, n: int, prob: float, *, unknown: bool = False) -> bool:
+        """Return whether a token of this path probability is worth its time after n nodes, with
+        those that may follow it. unknown: it has to be evaluated first.
+        """
+        return not self._worth.costs or prob >= self._worth.price * self._least_s[unknown][n]
+
+    @functools.cached_property
+    def _least_s(self) -> tuple[list[float], list[float]]:
+        """The seconds that tokens after 0, 1, 2, … nodes take for each one that is accepted, at
+        best: of known tokens, and of those that have to be evaluated first.
+        """
+        costs, forecast = self._worth.costs, self.forecast
+        assert costs
+        key = self._rate, self._further_s, forecast.max_depth
+        if key not in costs.of_table:
+            known: list[float] = []
+            unknown: list[float] = []
+            for n in range(costs.max_depth):
+                lost = self._lost_s(n, LOOK_AHEAD)
+                known.append(min([s / tokens for tokens, s in lost]))
+                unknown.append(min([(s + self._further_s) / tokens for tokens, s in lost]))
+            costs.of_table[key] = known, unknown
+        found: tuple[list[float], list[float]] = costs.of_table[key]
+        return found
+
+    def n_losable(self, n: int) -> int:
+        """Return how many tokens may be added to n nodes if all of them may be lost."""
+        most_s, seconds = self._worth.loss_s() - self._first_s, self._worth.seconds
+        return bisect.bisect_right(
+            range(1, self._worth.limits.nodes - n + 1),
+            most_s,
+            key=lambda k: seconds[n + k + 1] + (k - 1) * self._further_s,
+        )
+
+    def n_together(self, n: int, probs: Sequence[float]) -> int:
+        """Return how many of these nodes are worth evaluating in one call: the first, and others.
+
+        n: nodes so far, the first one included. probs: path probabilities, falling.
+        """
+        forecast, worth, costs, count = self.forecast, self._worth, self._worth.costs, 1
+        cached = self.work.n_cached
+        while costs and count < min(len(probs), forecast.together):
+            more_s = 0.0
+            if not forecast.one_pass:
+                more_s = costs.draft(count + 1, cached) - costs.draft(count, cached)
+            cost = worth.price * more_s + worth.cost(1, n + count)
+            if _ALONGSIDE * probs[count] * forecast.rate <= cost:
+                break
+            count += 1
+        return count
+
+    def _lost_s(self, n: int, most: int) -> list[tuple[float, float]]:
+        """Return for 1, 2, … tokens after n nodes those that are accepted for each unit of the
+        first one's probability, and the seconds that they take.
+        """
+        seconds, further_s = self._worth.seconds, self._further_s
+        before, tokens = seconds[n + 1], _expected(self._rate)
+        most = min(most, LOOK_AHEAD, self.forecast.max_depth or LOOK_AHEAD)
+        return [(tokens[k], seconds[n + k + 2] - before + k * further_s) for k in range(most)]
+
+
+@functools.cache
+def _expected(rate: int) -> list[float]:
+    """Return the accepted tokens of 1, 2, … for each unit of the first one's probability, where
+    `rate` / 25 of those that follow an accepted one are accepted.
+    """
+    return list(itertools.accumulate((rate / 25) ** i for i in range(LOOK_AHEAD)))
