@@ -119,7 +119,7 @@ class Growth:
             nodes = guesses.nodes(limit, worth.least)
             n = guesses.n_staying
             n += worth.n_best([node.prob for node in nodes[n:]], n)
-        if n >= max(limits.at_least, 1):
+        if n >= max(limits.at_least, 1) or guesses.n_staying:
             self.draft = guesses.draft(nodes[:n], name, self._evaluated)
         else:
             self.draft = NO_DRAFT._replace(evaluated=tuple(self._evaluated))

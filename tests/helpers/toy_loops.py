@@ -51,7 +51,16 @@ def probs_of(seed, zeros=False):
     return probs
 
 
-def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min=0.0, window=None):
+def session(
+    kind,
+    acceptance="block",
+    zeros=False,
+    truncate=True,
+    depth=2,
+    p_min=0.0,
+    window=None,
+    at_least=1,
+):
     def toy(seed, n_ctx=16 if window else 256):  # a short one keeps fewer first tokens in view
         return ToyModel(probs_of(seed, zeros), vocab_size=3, n_ctx=n_ctx, truncate=truncate)
 
@@ -80,7 +89,7 @@ def session(kind, acceptance="block", zeros=False, truncate=True, depth=2, p_min
         made.append(HeadDrafter(head, 3, states, top_k=2, window=view, **options))
     trees = truncate and bool(words - {"suffix", "model", "both", "first", "auto", "priced", "end"})
     leaves = 8 if trees else 1
-    policy = FixedDepth(depth, max_leaves=leaves)
+    policy = FixedDepth(depth, at_least, max_leaves=leaves)
     if "auto" in words:
         policy = Adaptive(costs)
     if "end" in words:

@@ -51,6 +51,14 @@ def test_law_in_harder_settings(acceptance, options):
         assert total_variation(found, plain) <= 1e-12
 
 
+@pytest.mark.parametrize("kind", ["model", "tree, model"])
+def test_a_draft_that_gets_too_short_is_kept_once_a_token_was_drawn(kind):
+    """How short it gets depends on the drawn tokens: to drop it would prefer some of them."""
+    params = SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True)
+    found = loop_law(kind, params, at_least=2, p_min=0.6, depth=3)
+    assert total_variation(found, loop_law("none", params)) <= 1e-12
+
+
 def test_a_window_moves_within_these_answers():
     made = session("model", window=1)
     outcome(None, made, SamplingParams(max_tokens=3, ignore_eos=True))
