@@ -41,16 +41,13 @@ _SILENT = _Said(NOTHING, ())
 class ModelDrafter(Drafter):
     """Guesses with a model under the request's own sampling.
 
-    It proposes its `top_k` likeliest tokens at every temperature, and by coupled sampling those
-    that win their races first: the target draws one of four likely tokens more often than it
-    accepts one drawn token. With acceptance "rejection", and in the role DRAWN, where only one
-    token can pay, it draws: there the likeliest alone would be accepted less often. It guesses
-    nothing after a row whose largest probability is below `p_min`: a decision made before drawing,
-    so the acceptance rules stay exact.
+    It proposes its `top_k` likeliest tokens, or draws one where the acceptance rule says so; with
+    coupled sampling it proposes those that win their races first. In the role DRAWN it guesses one
+    token after each text. It guesses nothing after a row whose largest probability is below
+    `p_min`: a decision made before drawing, so the acceptance rules stay exact.
 
     It may see a window of the text only, as it does where its context is shorter. needs_probs:
     somebody reads the probabilities that a greedy request would not have computed.
-
     """
 
     name = "draft_model"
@@ -244,7 +241,7 @@ class ModelDrafter(Drafter):
             return _Said(choices, ())
         probs = self._confidence.split(choices)
         if drawn_from:
-            return _Said(choices._replace(tokens=()), [(NOT_DRAWN, probs[0])], drawn_from)
+            return _Said(choices, [(NOT_DRAWN, probs[0])], drawn_from)
         return _Said(choices, list(zip(choices.tokens, probs, strict=True)))
 
     def _choose(self, row: Row, path: Path) -> tuple[Choices, float, Distribution | None]:
@@ -252,7 +249,7 @@ class ModelDrafter(Drafter):
         k = self._n_choices
         if self._draws:
             q = self._sampler.distribution(row, path)
-            return choices_of("drawn", [(NOT_DRAWN, 1.0)], q.largest()), q.largest(), q
+            return Choices((), confidence_class(q.largest())), q.largest(), q
         if self._coupled:
             q = self._sampler.distribution(row, path)
             position = len(self._context) + len(path)

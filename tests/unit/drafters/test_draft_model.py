@@ -256,3 +256,13 @@ def test_penalties_count_what_was_drafted_before(own):
     drafter = made(probs=stays, params=SamplingParams(presence_penalty=2.0))
     ahead = (7, *own)
     assert line(drafter, 3, ahead) == [ahead[-1] + i for i in (1, 2, 3)]
+
+
+def test_a_row_that_is_not_drawn_from_teaches_nothing():
+    """What is below p_min was not drafted: no token of it was accepted or rejected."""
+    drafter = ModelDrafter(ToyModel([[0.5, 0.5]] * 2), 2, p_min=0.9)
+    begin(drafter, [0, 1], SamplingParams(temperature=1.0))
+    assert said(drafter) == ()
+    before = drafter.learned()["draft_model"]["outcomes"]
+    drafter.accept(Verified((1,)))
+    assert drafter.learned()["draft_model"]["outcomes"] == before
