@@ -30,7 +30,7 @@ class Drafting:
         """Begin a request, and return what its drafters require of the target: nothing if it may
         not draft.
         """
-        self._matcher = request.matcher()
+        self._matcher = request.matcher() if may_draft else None
         self._begun = self.drafters if may_draft else []
         self.policy.begin(request, self._begun)
         self._required = {
