@@ -28,7 +28,7 @@ class AcceptanceRule:
 
     def chain(
         self,
-        tokens: Sequence[int],
+        draft: Sequence[int],
         draft_probs: Sequence[Distribution],
         target: Callable[[int], Distribution],
         randomness: Randomness,
@@ -37,7 +37,7 @@ class AcceptanceRule:
 
         draft_probs[i]: what token i was drawn from. target: as in sampling.acceptance.
         """
-        return acceptance.block(tokens, draft_probs, target, randomness)
+        return acceptance.block(draft, draft_probs, target, randomness)
 
     def tree(
         self,
