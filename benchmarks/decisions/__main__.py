@@ -83,11 +83,11 @@ def run(setting: Setting, n_answers: int, n_kept: int) -> tuple[dict[str, float]
 def run_all(chosen: list[Setting], n_answers: int, n_kept: int) -> dict[str, Any]:
     with ProcessPoolExecutor() as pool:
         jobs = pool.map(functools.partial(run, n_answers=n_answers, n_kept=n_kept), chosen)
-        found = {}
+        results = {}
         for setting, (speed, kept) in zip(chosen, jobs, strict=True):
-            found[str(setting)] = {"tokens_per_second": speed, "decisions": kept}
+            results[str(setting)] = {"tokens_per_second": speed, "decisions": kept}
             print(setting, speed, file=sys.stderr, flush=True)
-    return found
+    return results
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -95,8 +95,8 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
     plain = {name.split(",")[0]: s for name, s in before.items() if name.endswith(", plain")}
     slower: list[tuple[float, str, str]] = []
     means = []
-    for name, found in after.items():
-        old, new = before[name]["tokens_per_second"], found["tokens_per_second"]
+    for name, cell in after.items():
+        old, new = before[name]["tokens_per_second"], cell["tokens_per_second"]
         ratios = {category: new[category] / old[category] for category in new}
         means.append((geometric_mean(ratios.values()), name))
         worst += [(ratio, name, category) for category, ratio in ratios.items()]
@@ -123,16 +123,16 @@ def main() -> None:
     if given.what == "record":
         if BEFORE.exists():
             sys.exit(f"{BEFORE} is there: it is what later code is compared with")
-        found = {
+        results = {
             "quick": run_all(chosen, N_QUICK, 0),
             "all": run_all(chosen, N_ANSWERS, -(-N_DECISIONS // len(chosen))),
         }
-        BEFORE.write_bytes(gzip.compress(json.dumps(found).encode(), mtime=0))
+        BEFORE.write_bytes(gzip.compress(json.dumps(results).encode(), mtime=0))
         return
     before = json.loads(gzip.decompress(BEFORE.read_bytes()))["quick" if given.quick else "all"]
     after = run_all(chosen, N_QUICK if given.quick else N_ANSWERS, 0)
     if given.save:
-        speeds = {name: found["tokens_per_second"] for name, found in after.items()}
+        speeds = {name: cell["tokens_per_second"] for name, cell in after.items()}
         Path(given.save).write_text(json.dumps(speeds, indent=0) + "\n")
     compare(before, after)
 

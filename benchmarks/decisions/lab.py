@@ -181,10 +181,10 @@ class Verifier(replay._Verifier):
     trace: Trace
 
     def begin(self, request: Request, *rest: Any) -> Any:
-        found = super().begin(request, *rest)
+        progress = super().begin(request, *rest)
         self._verification._rule = self  # type: ignore[assignment]
         self._verification._randomness = Answers(self.trace)  # type: ignore[assignment]
-        return found
+        return progress
 
     def chain(self, tokens: Sequence[int], probs: Any, target: Any, randomness: Any) -> Any:
         own = self.trace.output[len(self._context) - len(self.trace.prompt) :]
