@@ -6,7 +6,7 @@ evaluation, which growth asks for where it pays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..backends.base import Model
@@ -23,12 +23,9 @@ _CERTAIN = confidence_class(1.0)
 _TOGETHER = 4  # nodes evaluated together
 _ROOM = 31  # tokens that should fit after the text: a draft
 
-Path = tuple[int, ...]
-"""A state: the tokens after the text so far."""
-
 
 class _Said(NamedTuple):
-    """The model's guesses after a path. drawn_from: of a token that would be drawn."""
+    """The model's guesses after a text. drawn_from: of a token that would be drawn."""
 
     choices: Choices
     children: Children
@@ -36,6 +33,42 @@ class _Said(NamedTuple):
 
 
 _SILENT = _Said(NOTHING, ())
+
+
+class Text:
+    """A state: the text so far, with no text before it, or what goes on from another one.
+
+    path: its tokens after the text so far. after: texts with one more token. said: what the model
+    guesses next, None before it was evaluated. place: in the tree that grows where the cache ends.
+    """
+
+    __slots__ = ("after", "before", "path", "place", "said")
+
+    def __init__(self, before: Text | None = None, path: tuple[int, ...] = ()) -> None:
+        self.before, self.path = before, path
+        self.after: dict[int, Text] = {}
+        self.said: _Said | None = None
+        self.place: int | None = None
+
+    def along(self, tokens: Sequence[int]) -> Iterator[Text]:
+        """Yield the text after each of these tokens, as far as anybody has asked for it."""
+        text = self
+        for token in tokens:
+            if token not in text.after:
+                return
+            text = text.after[token]
+            yield text
+
+    def become_root(self) -> None:
+        """Become the text so far. What was said after it stays true, but for what is drawn."""
+        n, waiting = len(self.path), [self]
+        self.before = None
+        while waiting:
+            text = waiting.pop()
+            text.path = text.path[n:]
+            if text.said and text.said.drawn_from:
+                text.said = None
+            waiting += text.after.values()
 
 
 class ModelDrafter(Drafter):
@@ -79,9 +112,9 @@ class ModelDrafter(Drafter):
         self._context: list[int] = []
         self._start = 0  # so many tokens of the text are left out of its view
         self._known = 0  # so much of cache and view is known to be equal
-        self._said: dict[Path, _Said] = {}
-        self._end: Path | None = None  # where the cache ends
-        self._nodes: dict[Path, int] = {}  # of a tree that grows there
+        self._root = Text()
+        self._end: Text | None = None  # where the cache ends
+        self._grown: list[Text] = []  # of a tree that grows there
         self._counted = False  # this step's first row
 
     def begin(self, request: Request, role: Role) -> Requires | None:
@@ -95,7 +128,7 @@ class ModelDrafter(Drafter):
         self._grows = self._can_grow and self._n_choices > 1
         self._sampler = Sampler(params, request.prompt, self._target_vocab, request.matcher())
         self._cache.begin(request.owner)
-        self._said, self._end, self._nodes = {}, None, {}
+        self._root, self._end, self._grown = Text(), None, []
         self._counted = False
         self._begin_at(*self._window.begin(self._start, self._cache.tokens, request.prompt))
         self._confidence.begin()
@@ -111,15 +144,27 @@ class ModelDrafter(Drafter):
             max_leaves=self._model.capabilities.max_leaves if self._grows else 1,
         )
 
-    def work(self, states: Sequence[Path]) -> Work | None:
+    def root(self) -> Text:
+        """Return the text so far."""
+        return self._root
+
+    def step(self, state: Text, token: int) -> Text:
+        """Return the text with one more token, the same one at each call."""
+        text = state.after.get(token)
+        if text is None:
+            text = state.after[token] = Text(state, (*state.path, token))
+        return text
+
+    def work(self, states: Sequence[Text]) -> Work | None:
         """Return what evaluating these states takes, the text that was not read included."""
-        new = [path for path in states if path not in self._said]
+        new = [text for text in states if text.said is None]
         if not new:
             return Work(0, 0)
         if all(map(self._follows, new)):
-            n_cached = len(self._cache.tokens) + len(self._nodes)
+            n_cached = len(self._cache.tokens) + len(self._grown)
             return Work(len(new), n_cached) if self._fits(n_cached + len(new)) else None
-        (path,) = new
+        (text,) = new
+        path = text.path
         start, known = self._placed(len(path))
         n_seen = len(self._context) - start
         if known == n_seen:
@@ -130,24 +175,25 @@ class ModelDrafter(Drafter):
             return None
         return Work(n_seen + len(path) - known, known)
 
-    def expand(self, states: Sequence[Path]) -> list[Children]:
+    def expand(self, states: Sequence[Text]) -> list[Children]:
         """Return what the model says after each state."""
-        new = [path for path in states if path not in self._said]
-        n_cached = len(self._cache.tokens) + len(self._nodes)
-        if new and self._end is not None and not self._fits(n_cached + len(new)):
-            return [() for _ in states]
+        new = [text for text in states if text.said is None]
         if new:
-            for path, row in zip(new, self._rows(new), strict=True):
-                self._said[path] = self._say(path, row)
-        return [self._said[path].children for path in states]
+            n_cached = len(self._cache.tokens) + len(self._grown)
+            if self._end is not None and not self._fits(n_cached + len(new)):
+                return [() for _ in states]
+            for text, row in zip(new, self._rows(new), strict=True):
+                text.said = self._say(text, row)
+        return [text.said.children for text in states if text.said]
 
-    def draw(self, state: Path) -> tuple[int, Distribution]:
+    def draw(self, state: Text) -> tuple[int, Distribution]:
         """Draw the token after a state, and return what it was drawn from."""
-        said = self._said[state]
+        said = state.said
+        assert said
         assert said.drawn_from
         token = self._request.randomness.draw(said.drawn_from)
         choices = said.choices._replace(tokens=(token,))  # this one can be learned from
-        self._said[state] = said._replace(choices=choices)
+        state.said = said._replace(choices=choices)
         return token, said.drawn_from
 
     def accept(self, verified: Verified) -> None:
@@ -159,7 +205,7 @@ class ModelDrafter(Drafter):
         self._known = self._n_read(tokens)
         self._context.extend(tokens)
         self._end, self._counted = None, False
-        self._said = self._still_true(tokens)
+        self._root = self._still_true(tokens)
 
     def learned(self) -> dict[str, Any]:
         """Return the outcomes of drafts, as Learns has it."""
@@ -175,63 +221,59 @@ class ModelDrafter(Drafter):
         self._model.close()
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        path: Path = ()
-        is_behind = False
-        for token in tokens:
-            said = self._said.get(path)
-            if said:
-                self._confidence.observe_choices(said.choices, token, behind_accepted=is_behind)
-            elif is_behind:
+        """Learn from the tokens that came, as far as it had guesses after accepted ones."""
+        asked, follows = (self._root, *self._root.along(tokens)), False
+        for text, token in zip(asked, tokens, strict=False):
+            if text.said:
+                self._confidence.observe_choices(text.said.choices, token, behind_accepted=follows)
+            elif follows:
                 return
-            path, is_behind = (*path, token), said is not None
+            follows = text.said is not None
 
-    def _still_true(self, tokens: Path) -> dict[Path, _Said]:
-        """Return what it said after texts that go on where the emitted tokens end."""
-        n = len(tokens)
-        return {
-            path[n:]: said
-            for path, said in self._said.items()
-            if path[:n] == tokens and not said.drawn_from
-        }
+    def _still_true(self, tokens: Sequence[int]) -> Text:
+        """Return the text to the end of the emitted tokens, with what it says after that."""
+        *_, text = self._root, *self._root.along(tokens)
+        if len(text.path) < len(tokens):
+            return Text()
+        text.become_root()
+        return text
 
-    def _follows(self, path: Path) -> bool:
+    def _follows(self, text: Text) -> bool:
         """Return whether a state follows at once on what was evaluated last."""
-        if self._end is None or not path:
-            return False
-        return path[:-1] == self._end or path[:-1] in self._nodes
+        before = text.before
+        return before is not None and (before is self._end or before.place is not None)
 
     def _fits(self, n: int) -> bool:
         return n <= self._model.n_ctx
 
-    def _rows(self, paths: Sequence[Path]) -> Sequence[Row]:
+    def _rows(self, texts: Sequence[Text]) -> Sequence[Row]:
         """Evaluate states and return their rows, over the tokens that the target has, too."""
         abort = self._request.abort
-        if not all(map(self._follows, paths)):
-            (path,) = paths
-            pending = self._catch_up(path)
-        elif self._grows:
-            return self._grown(paths)
-        else:
-            (path,) = paths
-            pending = [path[-1]]
-        self._end = path
+        follow = all(map(self._follows, texts))
+        if follow and self._grows:
+            return self._tree_rows(texts)
+        (text,) = texts
+        pending = [text.path[-1]] if follow else self._catch_up(text.path)
+        self._end = text
         return [self._cache.decode(pending, 1, abort).logits[0, : self._vocab]]
 
-    def _grown(self, paths: Sequence[Path]) -> Sequence[Row]:
+    def _tree_rows(self, texts: Sequence[Text]) -> Sequence[Row]:
         """Evaluate nodes of the tree that grows where the cache ends."""
-        parents = [self._nodes.get(path[:-1], -1) for path in paths]
-        tokens = [path[-1] for path in paths]
+        places = [text.before.place for text in texts if text.before]
+        parents = [-1 if place is None else place for place in places]
+        tokens = [text.path[-1] for text in texts]
         rows = self._cache.grow(tokens, parents, self._request.abort).logits
-        for path in paths:
-            self._nodes[path] = len(self._nodes)
+        for text in texts:
+            text.place = len(self._grown)
+            self._grown.append(text)
         return list(rows[:, : self._vocab])
 
-    def _say(self, path: Path, row: Row) -> _Said:
-        """Return what the model says after a path; nothing where it is not sure enough, or where
+    def _say(self, text: Text, row: Row) -> _Said:
+        """Return what the model says after a text; nothing where it is not sure enough, or where
         none of its tokens is allowed.
         """
         try:
-            choices, sure, drawn_from = self._choose(row, path)
+            choices, sure, drawn_from = self._choose(row, text.path)
         except DeadEnd:  # the target may never go here, or knows more tokens
             return _SILENT
         if not self._counted:
@@ -244,7 +286,7 @@ class ModelDrafter(Drafter):
             return _Said(choices, [(NOT_DRAWN, probs[0])], drawn_from)
         return _Said(choices, list(zip(choices.tokens, probs, strict=True)))
 
-    def _choose(self, row: Row, path: Path) -> tuple[Choices, float, Distribution | None]:
+    def _choose(self, row: Row, path: Sequence[int]) -> tuple[Choices, float, Distribution | None]:
         """Return the choices after a path, the largest probability, and what is drawn from."""
         k = self._n_choices
         if self._draws:
@@ -267,7 +309,7 @@ class ModelDrafter(Drafter):
             left = max(left - prob, 1e-9)
         return choices_of("likeliest", shares, found[0][1]), found[0][1], None
 
-    def _catch_up(self, path: Path) -> list[int]:
+    def _catch_up(self, path: Sequence[int]) -> list[int]:
         """Align the cache with the text and a path and return the tokens still to be evaluated."""
         self._settle(path)
         self._begin_at(*self._placed(len(path)))
@@ -288,17 +330,18 @@ class ModelDrafter(Drafter):
         self._known = len(self._context) - start  # what is after it may yet be rejected
         return pending
 
-    def _settle(self, path: Sequence[int]) -> None:
-        """End the tree that grows, and keep what it has of a path after the text."""
-        if self._nodes and self._end is not None:
-            kept = []
-            for n in range(len(self._end) + 1, len(path) + 1):
-                node = self._nodes.get(tuple(path[:n]))
-                if node is None or tuple(path[: len(self._end)]) != self._end:
-                    break
-                kept.append(node)
-            self._cache.keep(kept)
-        self._nodes = {}
+    def _settle(self, tokens: Sequence[int]) -> None:
+        """End the tree that grows, and keep what it has of these tokens after the text."""
+        if self._grown:
+            on_path = [text.place for text in self._root.along(tokens)]
+            self._end_tree([place for place in on_path if place is not None])
+
+    def _end_tree(self, kept: Sequence[int]) -> None:
+        """End the tree that grows, and keep a path of it."""
+        self._cache.keep(kept)
+        for text in self._grown:
+            text.place = None
+        self._grown = []
 
     def _placed(self, n_ahead: int) -> tuple[int, int]:
         """Return where the view of the text should begin, and how much of it is cached then."""

@@ -15,7 +15,7 @@ from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 from ..types import Requires, Work
 from .base import Forecast, Role
-from .draft_model import ModelDrafter, Path, _Said
+from .draft_model import ModelDrafter, Text
 from .window import Window
 
 
@@ -66,16 +66,16 @@ class HeadDrafter(ModelDrafter):
         head = self._head
         return super().forecast()._replace(max_depth=head.max_depth, one_pass=head.one_pass)
 
-    def work(self, states: Sequence[Path]) -> Work | None:
+    def work(self, states: Sequence[Text]) -> Work | None:
         """Return what evaluating these states takes; None where the target's states are not there,
         and after guesses of others.
         """
-        if all(path in self._said for path in states):
+        if all(text.said for text in states):
             return Work(0, 0)
         if all(map(self._follows, states)):
             work = super().work(states)
             return work._replace(n_tokens=0) if work and self._head.one_pass else work
-        return super().work(states) if states == [()] and self._can_read() else None
+        return super().work(states) if states == [self._root] and self._can_read() else None
 
     def _can_read(self) -> bool:
         """Let its cache begin where all that it has not read can be read, and return whether that
@@ -103,12 +103,11 @@ class HeadDrafter(ModelDrafter):
         self._before = self._context[:start]
         self._begin_at(start, 0)
 
-    def _settle(self, path: Sequence[int]) -> None:
+    def _settle(self, tokens: Sequence[int]) -> None:
         """Drop what the head has made of its guesses."""
-        if self._nodes:
-            self._cache.keep(())
-        self._nodes = {}
+        if self._grown:
+            self._end_tree(())
 
-    def _still_true(self, tokens: Path) -> dict[Path, _Said]:
-        """Return nothing: it guessed with states of its own."""
-        return {}
+    def _still_true(self, tokens: Sequence[int]) -> Text:
+        """Return a text without guesses: it guessed with states of its own."""
+        return Text()

@@ -132,7 +132,7 @@ class Growth:
         work = self._at_root[model] = model.work([state])
         while work is not None and not work.n_tokens:
             (children,) = yield Expand(model, [state])
-            self._guesses.said[node] = children
+            node.said = children
             if not children or children[0][0] == NOT_DRAWN:
                 return
             node, state = node.child(children[0][0]), model.step(state, children[0][0])
@@ -157,7 +157,7 @@ class Growth:
             plan
             for model in self._models
             for top in tops
-            if top not in self._guesses.said
+            if top.said is None
             for plan in self._opening(model, top, nodes, free)
         ]
         best = max([free, *plans], key=_gain)
@@ -232,12 +232,11 @@ class Growth:
         nodes, model, work = [opened.top], opened.model, opened.worth.work
         one_pass = opened.worth.forecast.one_pass
         while nodes:
-            states = [opened.states[node] for node in nodes]
             if not (self._evaluated and one_pass):
                 self._evaluated.append(work)
-            rows = yield Expand(model, states)
+            rows = yield Expand(model, [opened.states[node] for node in nodes])
             for node, children in zip(nodes, rows, strict=True):
-                self._guesses.said[node] = children
+                node.said = children
                 opened.evaluated(node)
                 if children and children[0][0] == NOT_DRAWN:
                     children = yield from self._drawn(opened, node, children[0][1], n_before)
@@ -285,12 +284,13 @@ class _Opened:
 
     def add(self, node: Node, children: Children) -> None:
         """Add what the model says after a node."""
-        most = self.worth.forecast.max_depth
+        most, step = self.worth.forecast.max_depth, self.model.step
         goes_on = not most or node.depth + 1 - self.top.depth < most
+        state, prob = self.states[node], self.probs[node]
         for token, chance in children:
             child = node.child(token)
-            self.states[child] = self.model.step(self.states[node], token)
-            self.probs[child] = self.probs[node] * chance
+            self.states[child] = step(state, token)
+            self.probs[child] = prob * chance
             if goes_on:
                 self._waiting[child] = None
 
@@ -300,10 +300,11 @@ class _Opened:
         n = n_before + self.n_evaluated + 1  # nodes that are likelier than what comes
         if n >= limit or not nodes:
             return []
-        probs = [self.probs[node] for node in nodes[: limit - n]]
-        expected = probs[0] * worth.forecast.rate
-        if not (worth.pays(n - 1, probs[0]) and worth.pays(n, expected, unknown=True)):
+        prob = self.probs[nodes[0]]
+        expected = prob * worth.forecast.rate
+        if not (worth.pays(n - 1, prob) and worth.pays(n, expected, unknown=True)):
             return []
+        probs = [self.probs[node] for node in nodes[: limit - n]]
         return nodes[: worth.n_together(n, probs)]
 
     def _open(self) -> list[Node]:

@@ -29,16 +29,30 @@ class Node:
 
     depth: from 1. prob: that it and all before it are accepted. source: index of the lookup that
     guesses it, -1 for a model. drawn: what it was drawn from; None for a token that is matched.
-    states: of the lookups, once they were asked.
+    states: of the lookups, once they were asked. said: what a model says after it, None before it
+    was asked. stays: the node after it that is in every draft.
     """
 
-    __slots__ = ("after", "depth", "drawn", "parent", "prob", "source", "states", "token")
+    __slots__ = (
+        "after",
+        "depth",
+        "drawn",
+        "parent",
+        "prob",
+        "said",
+        "source",
+        "states",
+        "stays",
+        "token",
+    )
 
     def __init__(self, parent: Node | None, token: int, depth: int) -> None:
         self.parent, self.token, self.depth = parent, token, depth
         self.prob, self.source = 1.0, MODEL
         self.states: list[State] | None = None
+        self.said: Children | None = None
         self.drawn: Distribution | None = None
+        self.stays: Node | None = None
         self.after: dict[int, Node] = {}
 
     def child(self, token: int) -> Node:
@@ -75,19 +89,14 @@ class Guesses:
         self._p_min = p_min
         self.root = Node(None, -1, 0)
         self.root.states = [lookup.root() for lookup in lookups]
-        self.said: dict[Node, Children] = {}
-        self._stays: dict[Node, Node] = {}  # by the node before it
+        self.n_staying = 0
 
     def stay(self, node: Node) -> None:
         """Let a node and all before it be in every draft from now on."""
-        while node.parent is not None:
-            self._stays[node.parent] = node
+        while node.parent is not None and node.parent.stays is None:
+            node.parent.stays = node
+            self.n_staying += 1
             node = node.parent
-
-    @property
-    def n_staying(self) -> int:
-        """The number of nodes that stay: they come first."""
-        return len(self._stays)
 
     def nodes(self, limit: int, least: Sequence[float]) -> list[Node]:
         """Return at most `limit` nodes, in falling path probability after those that stay.
@@ -101,7 +110,7 @@ class Guesses:
         waiting: list[tuple[float, int, Node, int, float, int]] = []
         count, with_children, n_leaves, node = 0, set[Node](), 1, self.root
         while len(nodes) < limit:
-            stays, before = self._stays.get(node), node.prob
+            stays, before = node.stays, node.prob
             if stays:
                 heapq.heappush(waiting, (-2.0, -1, node, stays.token, stays.prob, stays.source))
             for token, chance, source in self._guesses(node, stays, lowest / before):
@@ -145,7 +154,7 @@ class Guesses:
 
         Of several that guess a token the surest counts.
         """
-        said = self.said.get(node)
+        said = node.said
         if said and said[0][0] == NOT_DRAWN:
             said = None
         if not self._lookups:
@@ -182,28 +191,35 @@ class Guesses:
 
     def draft(self, nodes: Sequence[Node], model: str, evaluated: Sequence[Work]) -> Draft:
         """Return the draft of these nodes in depth-first order, siblings as they were taken."""
-        after: dict[Node | None, list[Node]] = {}
-        for node in nodes:
-            after.setdefault(node.parent, []).append(node)
-        order: list[Node] = []
-        places: dict[Node | None, int] = {self.root: -1}
-        waiting = after.get(self.root, [])[::-1]
-        while waiting:
-            node = waiting.pop()
-            places[node] = len(order)
-            order.append(node)
-            waiting.extend(reversed(after.get(node, ())))
-        parents = tuple([places[node.parent] for node in order])
-        sources = sorted({node.source for node in order})
-        is_chain = parents == tuple(range(-1, len(order) - 1))
+        parents: tuple[int, ...] = ()
+        before = (self.root, *nodes)
+        if not all(node.parent is b for node, b in zip(nodes, before, strict=False)):
+            nodes, parents = _depth_first(nodes, self.root)
+        sources = sorted({node.source for node in nodes})
         return Draft(
-            tuple([node.token for node in order]),
+            tuple([node.token for node in nodes]),
             "+".join([model if i == MODEL else self._lookups[i].name for i in sources]) or "none",
-            tuple(map(_drawn_from, order)) if self._stays else None,
-            sum([node.prob for node in order]),
+            tuple(map(_drawn_from, nodes)) if self.n_staying else None,
+            sum([node.prob for node in nodes]),
             tuple(evaluated),
-            () if is_chain else parents,
+            parents,
         )
+
+
+def _depth_first(nodes: Sequence[Node], root: Node) -> tuple[list[Node], tuple[int, ...]]:
+    """Return the nodes in depth-first order, siblings as they were taken, and their parents."""
+    after: dict[Node | None, list[Node]] = {}
+    for node in nodes:
+        after.setdefault(node.parent, []).append(node)
+    order: list[Node] = []
+    places: dict[Node | None, int] = {root: -1}
+    waiting = after.get(root, [])[::-1]
+    while waiting:
+        node = waiting.pop()
+        places[node] = len(order)
+        order.append(node)
+        waiting.extend(reversed(after.get(node, ())))
+    return order, tuple([places[node.parent] for node in order])
 
 
 def first_path(nodes: Sequence[Node], root: Node) -> Node:

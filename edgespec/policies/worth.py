@@ -169,8 +169,8 @@ class OpenedWorth:
         n: nodes so far, the first one included. probs: path probabilities, falling.
         """
         forecast, worth, costs, count = self.forecast, self._worth, self._worth.costs, 1
-        cached = self.work.n_cached
-        while costs and count < min(len(probs), forecast.together):
+        most, cached = min(len(probs), forecast.together), self.work.n_cached
+        while costs and count < most:
             more_s = 0.0
             if not forecast.one_pass:
                 more_s = costs.draft(count + 1, cached) - costs.draft(count, cached)

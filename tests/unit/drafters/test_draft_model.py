@@ -44,7 +44,7 @@ def shares(drafter):
 
 def n_unread(drafter):
     """Return the number of tokens that it would have to read."""
-    return drafter.work([()]).n_tokens
+    return drafter.work([drafter.root()]).n_tokens
 
 
 SURE, UNSURE = confidence_class(0.99), confidence_class(0.5)
@@ -71,7 +71,7 @@ def test_before_anything_is_learned():
     assert list(probs(drafter).values()) == list(_ACCEPTED)
     first = sum(n * s for n, s in zip(_DRAFTS, _ACCEPTED, strict=True)) / sum(_DRAFTS)
     assert (forecast.first, forecast.rate) == (pytest.approx(first), 0.85)
-    assert drafter.work([()]) == Work(3, 0)
+    assert drafter.work([drafter.root()]) == Work(3, 0)
 
 
 def test_shares_shift_to_what_it_was_of_late():

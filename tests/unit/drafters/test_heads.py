@@ -26,7 +26,7 @@ from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.trees import depths_of
 from edgespec.types import Draft, Requires, Stats, Verified, Work
 from edgespec.verifiers.local import LocalVerifier
-from tests.helpers.growing import Table, begin, costs, drafted, grow, line
+from tests.helpers.growing import Table, begin, costs, drafted, grow, line, state_after
 from tests.helpers.toy_head import ToyHead, complete, states_of
 from tests.unit.drafters.test_model_tree import GREEDY, PROMPT, N, three_ways
 
@@ -88,9 +88,9 @@ def test_tokens_are_read_with_the_states_before_them():
 
 def test_states_of_other_layers_are_none():
     drafter = made()
-    assert drafter.work([()])
+    assert drafter.work([drafter.root()])
     drafter.states.layers = (1,)
-    assert drafter.work([()]) is None
+    assert drafter.work([drafter.root()]) is None
 
 
 @pytest.mark.parametrize("n_right", [0, 1, 2, 3])
@@ -110,8 +110,8 @@ def test_guesses_do_not_stay_and_emitted_tokens_are_read_with_true_states(n_righ
 
 def test_no_draft_after_tokens_that_the_target_has_not_evaluated():
     drafter = made()
-    assert drafter.work([(5, 6)]) is None
-    assert drafter.work([()]) == Work(len(PROMPT) - 1, 0)
+    assert drafter.work([state_after(drafter, (5, 6))]) is None
+    assert drafter.work([drafter.root()]) == Work(len(PROMPT) - 1, 0)
 
 
 def test_a_head_begins_where_the_states_do():

@@ -44,7 +44,7 @@ def made(top_k=3, params=GREEDY, prompt=PROMPT, truncate=True, role=Role.MATCHED
     model = ToyModel(three_ways, vocab_size=N, truncate=truncate)
     drafter = ModelDrafter(model, N, top_k=top_k, **options)
     drafter.model, drafter.evaluated, expand = model, [], drafter.expand
-    drafter.expand = lambda paths: drafter.evaluated.extend(paths) or expand(paths)
+    drafter.expand = lambda texts: drafter.evaluated.extend(t.path for t in texts) or expand(texts)
     begin(drafter, prompt, params, role=role, randomness=SeededRandomness(params.seed))
     return drafter
 

@@ -181,11 +181,11 @@ def test_a_long_prompt_is_not_read_to_be_thrown_away():
 def test_the_work_is_that_of_what_it_sees():
     drafter = loop("model", 8).drafter
     begin(drafter, PROMPT)
-    work = drafter.work([()])
+    work = drafter.work([drafter.root()])
     assert (work.n_tokens, work.n_cached) == (SINKS + drafter._window.n_kept, 0)
     said(drafter)
     drafter.accept(Verified((3,)))
-    work = drafter.work([()])
+    work = drafter.work([drafter.root()])
     assert (work.n_tokens, work.n_cached) == (1, SINKS + drafter._window.n_kept)
 
 

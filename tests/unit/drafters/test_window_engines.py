@@ -98,7 +98,7 @@ def test_rows_behind_a_view_that_moved_are_those_of_a_fresh_cache(loops):
     begin(drafter, loops.prompt[:50])
     said(drafter)
     drafter.accept(Verified(tuple(loops.prompt[50:])))
-    row = drafter._rows([()])[0].copy()
+    row = drafter._rows([drafter.root()])[0].copy()
     view = loops.prompt[:SINKS] + loops.prompt[drafter._start + SINKS :]
     assert drafter._cache.tokens == view
     loops.draft.truncate(0)

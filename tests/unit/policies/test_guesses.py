@@ -149,15 +149,15 @@ def test_tokens_that_are_not_allowed_are_left_out():
 
 def test_equal_tokens_of_a_model_and_lookups_are_one_node():
     tree = guesses({1: {2: 0.3, 3: 0.5}, 2: {5: 0.4}, 3: {6: 0.5}})
-    tree.said[tree.root] = [(2, 0.6)]
-    tree.said[tree.root.child(2)] = [(4, 0.5)]
+    tree.root.said = [(2, 0.6)]
+    tree.root.child(2).said = [(4, 0.5)]
     draft = tree.draft(tree.nodes(31, (0.0,)), "model", ())
     assert texts(draft) == [(2,), (2, 4), (2, 5), (3,), (3, 6)]
 
 
 def test_lookups_share_what_the_model_leaves():
     tree = guesses({1: {3: 0.5}})
-    tree.said[tree.root] = [(2, 0.6)]
+    tree.root.said = [(2, 0.6)]
     nodes = tree.nodes(31, (0.0,))
     assert [node.prob for node in nodes] == pytest.approx([0.6, 0.4 * 0.5])
     assert tree.draft(nodes, "model", ()).source == "model+table"
@@ -165,7 +165,7 @@ def test_lookups_share_what_the_model_leaves():
 
 def test_a_model_that_says_nothing_leaves_it_to_lookups():
     tree = guesses({1: {3: 0.5}})
-    tree.said[tree.root] = ()
+    tree.root.said = ()
     draft = tree.draft(tree.nodes(31, (0.0,)), "model", ())
     assert (draft.tokens, draft.source) == ((3,), "table")
 
