@@ -7,7 +7,8 @@
 `record` wrote before.json.gz once, with the code before drafts grew from priced guesses
 (docs/concepts/decisions.md): the speed of every setting by category, and 4,578 decisions. Settings
 with a target elsewhere were recorded by that code a second time, with the trip in a step's seconds.
-`compare` replays the same with today's code and shows the ratios.
+`compare` replays the same with today's code and shows the ratios; without --quick, also how many
+of the recorded decisions are the same today, and how the others differ.
 """
 
 from __future__ import annotations
@@ -76,8 +77,12 @@ def run(setting: Setting, n_answers: int, n_kept: int) -> tuple[dict[str, float]
             for decision in lab.decisions
             if decision["tokens"] or decision["evaluated"]
         ]
-    kept.sort(key=lambda d: zlib.crc32(f"{setting} {d['trace']} {d['n_emitted']}".encode()))
+    kept.sort(key=lambda d: zlib.crc32(f"{setting} {place(d)}".encode()))
     return {c: round(mean(values), 4) for c, values in rates.items()}, kept[:n_kept]
+
+
+def place(decision: dict[str, Any]) -> str:
+    return f"{decision['trace']} {decision['n_emitted']}"
 
 
 def run_all(chosen: list[Setting], n_answers: int, n_kept: int) -> dict[str, Any]:
@@ -112,6 +117,48 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
     print(*[f"  {r:.4f} {n}: {c}" for r, n, c in sorted(slower)[:12]], sep="\n")
 
 
+def difference(old: dict[str, Any], new: dict[str, Any] | None) -> str:
+    """Say how a decision differs from the one that was recorded at the same place."""
+    if new is None:
+        return "no step begins there, or a plain one"
+    paths, before = paths_of(new), paths_of(old)
+    if paths == before:
+        n_read = [work.n_tokens for work in new["evaluated"]]
+        return "same" if old["evaluated"] == n_read else "same tokens, other evaluations"
+    return "more tokens" if paths > before else "fewer" if paths < before else "others"
+
+
+def paths_of(decision: dict[str, Any]) -> set[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    tokens = decision["tokens"]
+    parents = decision["parents"] or range(-1, len(tokens) - 1)
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return set(paths)
+
+
+def show_differences(before: dict[str, Any], after: dict[str, Any]) -> None:
+    found = defaultdict(list)
+    for name, cell in after.items():
+        today = {place(decision): decision for decision in cell["decisions"]}
+        for old in before[name]["decisions"]:
+            new = today.get(place(old))
+            found[difference(old, new)].append((name, old, new))
+    for kind, cases in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        both = [(old, new) for _, old, new in cases if new]
+        print(f"{len(cases):5} {kind}", end="")
+        for what in ("expected", "accepted", "ms") if both else ():
+            old_mean, new_mean = (mean(pair[i][what] for pair in both) for i in (0, 1))
+            print(f"; {what} {old_mean:.2f}, {new_mean:.2f}", end="")
+        print()
+        for name, old, new in cases[:: max(1, len(cases) // 6)] if kind != "same" else ():
+            print(f"      {name}: {shown(old)} -> {shown(new) if new else '-'}")
+
+
+def shown(decision: dict[str, Any]) -> str:
+    return "{source} {tokens} {parents} {evaluated} {expected} {accepted}".format(**decision)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("record", "compare"))
@@ -130,11 +177,14 @@ def main() -> None:
         BEFORE.write_bytes(gzip.compress(json.dumps(results).encode(), mtime=0))
         return
     before = json.loads(gzip.decompress(BEFORE.read_bytes()))["quick" if given.quick else "all"]
-    after = run_all(chosen, N_QUICK if given.quick else N_ANSWERS, 0)
+    every = 1 << 30
+    after = run_all(chosen, *((N_QUICK, 0) if given.quick else (N_ANSWERS, every)))
     if given.save:
         speeds = {name: cell["tokens_per_second"] for name, cell in after.items()}
         Path(given.save).write_text(json.dumps(speeds, indent=0) + "\n")
     compare(before, after)
+    if not given.quick:
+        show_differences(before, after)
 
 
 main()

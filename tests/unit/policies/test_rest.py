@@ -45,6 +45,16 @@ def test_losses_of_several_answers_are_no_reason():
         made.count(-0.9, drafted=True)
 
 
+@pytest.mark.parametrize(("lost", "rests"), [(-3.0, False), (-6.0, True)])
+def test_a_loss_that_earlier_answers_made_up_for_is_no_reason(lost, rests):
+    made = Rest()
+    assert acting(made)
+    made.count(5.0, drafted=True)
+    assert acting(made)
+    made.count(lost, drafted=True)
+    assert acting(made) is not rests
+
+
 def test_what_is_not_used_rests_at_once():
     made = Rest()
     assert acting(made)
@@ -52,6 +62,16 @@ def test_what_is_not_used_rests_at_once():
     made.can_act = False
     assert not made.count(-9, drafted=False)  # which is not its fault
     assert [acting(made) for _ in range(9)] == [False] * 7 + [True] * 2
+
+
+@pytest.mark.parametrize(("won", "n_resting"), [(5.0, 0), (-0.5, 7)])
+def test_what_has_won_before_rests_for_the_rest_of_an_answer_alone(won, n_resting):
+    made = Rest()
+    assert acting(made)
+    made.count(won, drafted=True)
+    assert acting(made)
+    assert [made.count(-0.01, drafted=False) for _ in range(32)].index(True) == 31
+    assert [acting(made) for _ in range(8)] == [False] * n_resting + [True] * (8 - n_resting)
 
 
 def test_what_is_used_once_stays():
