@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     option(
         "--head",
         is_flag=True,
-        help="SOURCE is a trained draft for --target: a checkpoint of EAGLE, Medusa, an MLP "
-        "speculator, DFlash or a Mixture of Attentions, or the target's own with a layer for "
-        "multi-token prediction (MTP).",
+        help="SOURCE is a checkpoint of a trained draft for --target, such as EAGLE, Medusa or "
+        "DFlash, or the target's own with a layer for multi-token prediction (MTP).",
     ),
     option(
         "--target",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .base import Backend
+from .files import ENGINES
 
 
 def _llama_cpp() -> Backend:
@@ -21,7 +22,6 @@ def _onnx() -> Backend:
 
 
 _FACTORIES: dict[str, Callable[[], Backend]] = {"llama_cpp": _llama_cpp, "onnx": _onnx}
-_BY_SUFFIX = {".onnx": "onnx"}
 
 
 def names() -> list[str]:
@@ -40,7 +40,7 @@ def name_of(path: Path) -> str:
     """Return the name of the backend for a model file, by its suffix; nothing is imported or read.
     What has no suffix of its own is taken for a GGUF, which the engine then checks.
     """
-    return _BY_SUFFIX.get(path.suffix, "llama_cpp")
+    return ENGINES.get(path.suffix, "llama_cpp")
 
 
 def of(path: Path) -> Backend:

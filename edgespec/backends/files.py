@@ -14,8 +14,10 @@ from ..errors import ModelError, ModelNotFound
 HEAD = "head.json"
 """The file beside the graphs of a head that says what it is."""
 
-SUFFIXES = (".gguf", ".onnx")
-"""The ends of the names of models' files."""
+ENGINES = {".gguf": "llama_cpp", ".onnx": "onnx"}
+"""The engine for each suffix of a model's file."""
+
+SUFFIXES = tuple(ENGINES)
 
 _MOST_JSON = 16 << 20  # bytes
 

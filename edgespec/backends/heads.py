@@ -17,12 +17,15 @@ Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash", "
 class HeadKind(NamedTuple):
     """Facts that all heads of a kind share.
 
-    reads: of the target, the hidden states of "layers" that a head names, the "final" ones, or the
-    keys and values in its "cache". one_pass: one evaluation guesses all tokens of a path.
-    reads_first_token: it reads a text's first token, though no state is before it. looks_up: it has
-    an embedding of the vocabulary, of which a guess reads a row.
+    title: the kind in words. named: how configs of checkpoints name it, in lower case. reads: of
+    the target, the hidden states of "layers" that a head names, the "final" ones, or the keys and
+    values in its "cache". one_pass: one evaluation guesses all tokens of a path. reads_first_token:
+    it reads a text's first token, though no state is before it. looks_up: it has an embedding of
+    the vocabulary, of which a guess reads a row.
     """
 
+    title: str
+    named: str
     reads: Literal["layers", "final", "cache"]
     one_pass: bool = False
     reads_first_token: bool = False
@@ -30,15 +33,20 @@ class HeadKind(NamedTuple):
 
 
 KINDS: Mapping[Kind, HeadKind] = {
-    "eagle3": HeadKind("layers"),
-    "eagle": HeadKind("final"),
-    "medusa": HeadKind("final", one_pass=True, looks_up=False),
-    "mlp_speculator": HeadKind("final", looks_up=False),
-    "mtp": HeadKind("final"),
-    "dflash": HeadKind("layers", one_pass=True),
-    "moa": HeadKind("cache", reads_first_token=True, looks_up=False),
+    "eagle": HeadKind("EAGLE", "eagle", "final"),
+    "eagle3": HeadKind("EAGLE-3", "eagle3", "layers"),
+    "medusa": HeadKind("Medusa", "medusa", "final", one_pass=True, looks_up=False),
+    "mlp_speculator": HeadKind("MLP speculator", "speculator", "final", looks_up=False),
+    "dflash": HeadKind("DFlash", "dflash", "layers", one_pass=True),
+    "mtp": HeadKind("MTP", "mtp", "final"),
+    "moa": HeadKind(
+        "Mixture of Attentions", "moa", "cache", reads_first_token=True, looks_up=False
+    ),
 }
 """The kinds of heads, each declared here alone."""
+
+TITLES = ", ".join(kind.title for kind in KINDS.values())
+"""All kinds in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import kept_files
 from ..backends.files import SUFFIXES, read_json
+from ..backends.heads import KINDS
 from ..errors import DownloadError, ModelError, ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource, ModelFile
@@ -32,7 +33,7 @@ _WEIGHTS = (
 )  # fmt: skip
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-_NAMES = re.compile(r"eagle|medusa|speculator|dflash|mtp|nextn", re.I)  # in a head's config
+_NAMES = re.compile("|".join([*(kind.named for kind in KINDS.values()), "nextn"]), re.I)
 _KEYS = ("draft_vocab_size", "medusa_num_heads", "n_predict", "dflash_config", "block_size")
 
 

@@ -18,7 +18,7 @@ from ..base import Capabilities, FileHead, FileModel, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
 from ..features import Features
-from ..heads import HeadFacts
+from ..heads import HeadFacts, Kind
 from ..levels import decode_by_levels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS
@@ -30,8 +30,9 @@ from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, 
 from .session import check_packages, fingerprint, switches
 
 _CHUNK = 128  # tokens a call
-_STEPS: dict[str, Any] = {
-    "medusa": Medusa, "mlp_speculator": MlpSpeculator, "dflash": Blocks, "moa": Mixture,
+_STEPS: dict[Kind, Any] = {
+    "eagle": Layered, "eagle3": Layered, "mtp": Layered, "medusa": Medusa,
+    "mlp_speculator": MlpSpeculator, "dflash": Blocks, "moa": Mixture,
 }  # fmt: skip
 
 
@@ -61,7 +62,7 @@ class OnnxHead(FileHead):
         self.vocab_size = facts.sizes.vocab_size
         self.n_threads = self.n_threads_batch = config.threads(fast_cores())[0]
         self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1, grows=True)
-        self._steps: Steps = _STEPS.get(self.kind, Layered)(folder, config, self.n_threads, _CHUNK)
+        self._steps: Steps = _STEPS[self.kind](folder, config, self.n_threads, _CHUNK)
         if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:
             raise ModelError(
                 f"{folder}: the graph guesses {self._steps.n_guesses} tokens, and head.json says "

@@ -69,9 +69,8 @@ def convert_head(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> HeadConversion:
-    """Make an ONNX folder of a trained draft: EAGLE 1 to 3, Medusa, an MLP speculator, DFlash,
-    Mixture of Attentions, or the layer for multi-token prediction (MTP) in a target's own
-    checkpoint.
+    """Make an ONNX folder of a trained draft of one of the kinds in backends.heads.KINDS; MTP is a
+    layer in a target's own checkpoint.
 
     source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
     run. target: the model that it drafts for, whose embedding and output matrix it takes where it

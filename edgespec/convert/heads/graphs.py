@@ -31,8 +31,11 @@ def main() -> None:
     if other.is_file():  # a program in isolation cannot import what is next to it
         runpy.run_path(str(other))["write"](job, Graph)
         return
-    writers = {"medusa": write_medusa, "mlp_speculator": write_mlp_speculator}
-    writers.get(job["kind"], write_eagle)(job)
+    writers = {
+        "eagle": write_eagle, "eagle3": write_eagle, "mtp": write_eagle,
+        "medusa": write_medusa, "mlp_speculator": write_mlp_speculator,
+    }  # fmt: skip
+    writers[job["kind"]](job)
 
 
 class Graph:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...backends.files import read_json
-from ...backends.heads import Kind
+from ...backends.heads import TITLES, Kind
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
 from ...named_files import expanded
 from ...schema import convert
@@ -126,7 +126,6 @@ def _kind(path: Path, config: Config, tensors: Tensors) -> Kind:
         return "eagle"
     shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
     raise UnknownArchitecture(
-        f"{path} is no head as edgespec knows them (EAGLE 1 to 3, Medusa, MLP speculator, "
-        f"DFlash, MTP, Mixture of Attentions): its config names "
+        f"{path} is no head as edgespec knows them ({TITLES}): its config names "
         f"{named.strip()[:200] or 'nothing'}, and it holds {shown}"
     )
