@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edgespec.backends.llama_cpp.tokenizer import vocabulary
-from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.answers.markers import ID, INDEX, ToolMarkers
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.markers import ID, INDEX, ToolMarkers
 from edgespec.hub import catalogue
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edgespec import Engine, EngineMissing, backends, load
-from edgespec.decoding import templates
+from edgespec.chat import templates
 
 MODELS = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 RESULTS = Path(__file__).parents[1] / "docs/results"

@@ -25,8 +25,8 @@ import numpy as np
 import edgespec
 from benchmarks.common import GREEDY, save
 from edgespec.bench.peers import Mode, Peer, Weights
-from edgespec.decoding.constraints import GrammarMatcher
-from edgespec.decoding.prompts import ConversationEncoder
+from edgespec.chat.encoder import ConversationEncoder
+from edgespec.constraints.compiler import GrammarMatcher
 from edgespec.device import physical_cores
 
 COMMAND = {

@@ -25,7 +25,7 @@ import edgespec
 from benchmarks.common import median, model, save
 from edgespec import EngineConfig, SamplingParams
 from edgespec.backends.base import FileModel
-from edgespec.decoding import templates
+from edgespec.chat import templates
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter

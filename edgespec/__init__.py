@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import drafters, hub, policies
 from .backends.base import Capabilities, Model
 from .backends.toy import ToyModel, ToyTokenizer
+from .chat.chat import Chat
 from .config import (
     EngineConfig,
     RemoteConfig,
@@ -22,8 +23,7 @@ from .config import (
 from .convert.conversion import Conversion, ConversionOptions, convert
 from .convert.heads.conversion import HeadConversion, convert_head
 from .convert.upgrade import add_hidden_states, add_tree_inputs
-from .decoding.chat import Chat
-from .decoding.engine import Engine
+from .engine import Engine
 from .errors import (
     Aborted,
     CannotTruncate,
@@ -55,8 +55,8 @@ from .sampling import rules
 from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
-    from .decoding.answers.options import AnswerOptions
-    from .decoding.answers.tools import Tool
+    from .chat.options import AnswerOptions
+    from .chat.tools import Tool
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
@@ -143,8 +143,8 @@ __all__ = [
 ]
 
 _LATER = {  # imported when they are first asked for, which keeps `import edgespec` quick
-    "decoding.answers.options": ("AnswerOptions",),
-    "decoding.answers.tools": ("Tool",),
+    "chat.options": ("AnswerOptions",),
+    "chat.tools": ("Tool",),
     "measure.doctor": ("diagnose", "diagnose_verifier"),
     "measure.findings": ("Finding",),
     "measure.formats": ("Format",),

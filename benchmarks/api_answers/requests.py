@@ -153,7 +153,8 @@ def conversation() -> list[dict[str, Any]]:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": DOOR}}
     return [
         *user("How is the weather?"),
-        {"role": "assistant", "content": None, "reasoning_content": "I look.", "tool_calls": [call]},
+        {"role": "assistant", "content": None, "reasoning_content": "I look.",
+         "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
     ]  # fmt: skip
 
@@ -227,7 +228,13 @@ def texts() -> Iterator[dict[str, Any]]:
     yield {"prompt": [97, 98, 99], "max_tokens": 2}
     yield {"prompt": [[97, 98], [65]], "max_tokens": 2, "logprobs": 0}
     yield {"prompt": "abc", "stop": "g"}
-    yield {"prompt": "abc", "stop": ["g", "f"], "stop_token_ids": [105], "temperature": 0.5, "seed": 3}
+    yield {
+        "prompt": "abc",
+        "stop": ["g", "f"],
+        "stop_token_ids": [105],
+        "temperature": 0.5,
+        "seed": 3,
+    }
     yield {"prompt": "abc", "stop_token_ids": [102]}
     yield {"prompt": "abc", "max_tokens": 8, "json_schema": LOOK}
     yield {"prompt": "abc", "max_tokens": 4, "num_draft_tokens": 2, "ignore_eos": True}
@@ -252,9 +259,16 @@ def responses() -> Iterator[dict[str, Any]]:
     for text in ("call", "two", "hello"):
         for choice in ("none", "required", {"type": "function", "name": "look"}):
             yield {"input": text, "tools": FLAT, "tool_choice": choice}
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "halt"}]}
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "halt"}],
+    }
     yield {"input": "stop it", "tools": [*FLAT, {"type": "web_search"}], "tool_choice": allowed}
-    yield {"input": "json", "text": {"format": {"type": "json_schema", "name": "x", "schema": LOOK}}}
+    yield {
+        "input": "json",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": LOOK}},
+    }
     yield {"input": "json", "text": {"format": {"type": "json_object"}, "verbosity": "low"}}
     yield {"input": "think", "reasoning": {"effort": "none"}, "instructions": "Be brief."}
     for n in (1, 3, 12, 30):
@@ -277,7 +291,8 @@ def responses() -> Iterator[dict[str, Any]]:
 
 def wrong_responses() -> Iterator[dict[str, Any]]:
     for fields in (
-        {"input": []}, {"input": None}, {"input": 5}, {"input": [{"type": "item_reference", "id": "x"}]},
+        {"input": []}, {"input": None}, {"input": 5},
+        {"input": [{"type": "item_reference", "id": "x"}]},
         {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image"}]}]},
         {"input": [{"type": "other"}]}, {"previous_response_id": "x"}, {"background": True},
         {"truncation": "auto"}, {"top_logprobs": 2}, {"tools": [{"type": "function"}]},
@@ -308,10 +323,19 @@ def messages() -> Iterator[dict[str, Any]]:
     yield {"max_tokens": 50, "messages": user("think"), "thinking": {"type": "disabled"}}
     yield {"max_tokens": 50, "messages": user("think"),
            "thinking": {"type": "enabled", "budget_tokens": 2}}  # fmt: skip
-    yield {"max_tokens": 50, "messages": user("json"),
-           "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": LOOK}}}
-    yield {"max_tokens": 50, "messages": user("hello"), "system": [
-        {"type": "text", "text": "x-anthropic-billing-header: 5"}, {"type": "text", "text": "Brief"}]}
+    yield {
+        "max_tokens": 50,
+        "messages": user("json"),
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": LOOK}},
+    }
+    yield {
+        "max_tokens": 50,
+        "messages": user("hello"),
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: 5"},
+            {"type": "text", "text": "Brief"},
+        ],
+    }
     yield {"max_tokens": 50, "tools": CLAUDE, "metadata": {"user_id": "x"}, "messages": [
         *user("Weather?"),
         {"role": "assistant", "content": [

@@ -58,7 +58,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def _conversation(path: Path) -> dict[str, Any]:
-    from edgespec.decoding import messages
+    from edgespec.chat import messages
 
     try:
         data = conversation.read(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends.base import FileModel
 from ..backends.files import size_of
-from ..decoding.engine import Engine
+from ..engine import Engine
 
 
 def file_of(engine: Engine) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..decoding.engine import Engine
+from ..engine import Engine
 from ..errors import EdgeSpecError
 from ..types import Logprob
 from .answers import Answer

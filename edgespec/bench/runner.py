@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import SamplingParams
-from ..decoding.engine import Engine
+from ..engine import Engine
 from ..errors import ContextFull
 from .answers import Answer
 from .energy import Meter

@@ -13,7 +13,7 @@ import msgspec
 
 from .. import named_files
 from ..backends.base import Tokenizer
-from ..decoding.prompts import ConversationEncoder
+from ..chat.encoder import ConversationEncoder
 from ..errors import ConfigError
 
 SPEC_BENCH = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from typing import AnyStr
 
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
+from ..constraints.texts import overlap
 from ..types import FinishReason
 from .repetition import Repetition
 
@@ -99,9 +99,3 @@ class Output:
             )
         shown, self._held = self._held[:at], self._held[at:]
         return shown
-
-
-def overlap(text: AnyStr, marker: AnyStr) -> int:
-    """Return the length of the longest end of `text` with which `marker` begins, and goes on."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

@@ -16,12 +16,12 @@ from ..costs.measuring import READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import ThreadGovernor, governor_of
-from ..decoding.engine import Engine
 from ..decoding.kept import Kept
 from ..decoding.owners import OwnRates
 from ..decoding.session import Session
 from ..device import LoadMeter
 from ..drafters.base import Drafter, DrafterContext
+from ..engine import Engine
 from ..errors import ConfigError
 from ..policies.base import Policy, PolicyContext
 from ..sampling import rules

@@ -22,11 +22,11 @@ from ..costs.learning import Costed, ModelCurve
 from ..costs.measuring import WIDTHS
 from ..costs.profiles import Profile
 from ..costs.threads import DraftGovernor, governor_of
-from ..decoding.engine import Engine
 from ..decoding.kept import Kept
 from ..device import LoadMeter
 from ..drafters.base import DrafterContext
 from ..drafters.vocabulary import check_vocabulary
+from ..engine import Engine
 from ..errors import ConfigError
 from ..sampling.base import Request
 from ..sampling.defaults import SamplingDefaults

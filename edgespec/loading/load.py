@@ -16,10 +16,10 @@ from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
 from ..costs.measuring import READING, WIDTHS
 from ..costs.online import Costs
-from ..decoding.engine import Engine
 from ..decoding.idle_work import Work
 from ..decoding.kept import Kept
 from ..device import LoadMeter, processor, seen_gpus
+from ..engine import Engine
 from . import recommendations
 from .assembly import assemble, configured
 from .companions import is_new, suggestion

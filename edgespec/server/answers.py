@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..decoding.answers.reader import Reader
+from ..chat.reader import Reader
 from ..types import Completion, Event, Part, Stats
 from .responses import ChatResponseBuilder, Offsets
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..advice import install
-from ..decoding.engine import Engine
+from ..engine import Engine
 from ..errors import ConfigError, EngineMissing
 from .settings import ServerSettings
 from .verification.sessions import Sessions

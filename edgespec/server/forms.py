@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from ..chat.reader import Reader
 from ..config import SamplingParams, build
-from ..decoding.answers.reader import Reader
-from ..decoding.constraints import compiled_at_once
-from ..decoding.engine import Engine
+from ..constraints.compiler import compiled_at_once
+from ..engine import Engine
 from ..errors import ConfigError
 from ..sampling.base import Constraint
 from .clients import client_of

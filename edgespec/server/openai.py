@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from ..decoding.answers.reader import Reader
-from ..decoding.engine import Engine
+from ..chat.reader import Reader
+from ..engine import Engine
 from ..types import Completion, Event
 from . import engine_options, parameters
 from .answers import Answer, AnswerResponseBuilder

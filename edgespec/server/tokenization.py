@@ -11,9 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .. import protocol
-from ..decoding.answers.options import AnswerOptions
-from ..decoding.engine import Engine
-from ..decoding.prompts import ConversationEncoder, check_size, collect, prediction_ids
+from ..chat.encoder import ConversationEncoder
+from ..chat.options import AnswerOptions
+from ..decoding.prompts import check_size, collect, prediction_ids
+from ..engine import Engine
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value
 from .messages import for_templates, text_of

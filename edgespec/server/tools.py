@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..chat import templates
+from ..chat.format import AnswerFormat
+from ..chat.options import AnswerOptions
+from ..chat.tools import Tool
 from ..config import SamplingParams
-from ..decoding import templates
-from ..decoding.answers.format import AnswerFormat
-from ..decoding.answers.options import AnswerOptions
-from ..decoding.answers.tools import Tool
-from ..decoding.engine import Engine
+from ..engine import Engine
 from ..errors import ConfigError
 from .errors import bad_value
 from .messages import TOO_DEEP, AllowedChoice, Function, NamedTool, ToolChoice, is_shallow

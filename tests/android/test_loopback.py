@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.decoding import templates
+from edgespec.chat import templates
 from tests.helpers import libllama
 
 libllama.require()

@@ -17,10 +17,10 @@ from edgespec import (
 )
 from edgespec.backends.base import Tokenizer
 from edgespec.config import RemoteConfig
-from edgespec.decoding.constraints import Constraints
-from edgespec.decoding.engine import Engine
+from edgespec.constraints.compiler import Constraints
 from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness

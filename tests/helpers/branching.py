@@ -3,9 +3,9 @@
 import numpy as np
 
 from edgespec.config import RemoteConfig
-from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import Drafter
+from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.verifiers.remote import RemoteVerifier
 from tests.helpers.serving import TOKENIZER, probs_of

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from edgespec.decoding.template_limits import GenerationTag
+from edgespec.chat.template_limits import GenerationTag
 
 PUBLISHED = Path(__file__).parents[1] / "data/templates"
 MORE = "EDGESPEC_TEST_TEMPLATES"  # a folder with templates of one's own

@@ -8,11 +8,11 @@ import numpy as np
 
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.config import RemoteConfig
-from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.forced import ForcedDrafter
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.server.verification.sessions import Sessions
 from edgespec.server.verification.types import Limits

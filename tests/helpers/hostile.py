@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .gguf_files import ARRAY, BOOL, FLOAT32, FLOAT64, INT32, STRING, UINT32, UINT64, gguf_bytes
+from tests.helpers.gguf_files import (
+    ARRAY,
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    STRING,
+    UINT32,
+    UINT64,
+    gguf_bytes,
+)
 
 NUMBERS = [0, 1, 2, 3, 7, 31, 33, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 FIELDS = [

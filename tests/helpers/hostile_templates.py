@@ -13,7 +13,7 @@ import sys
 import time
 
 from edgespec import TemplateError
-from edgespec.decoding import templates
+from edgespec.chat import templates
 
 _ADDRESSES = 4 << 30  # bytes of memory that a process may have, for the machine's sake
 SAID = [{"role": "user", "content": "x" * 1_000_000}, {"role": "user", "content": "ŉ" * 100_000}]

@@ -4,8 +4,8 @@ import contextlib
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.config import RemoteConfig
-from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
+from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness

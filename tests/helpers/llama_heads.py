@@ -11,9 +11,8 @@ import numpy as np
 
 from edgespec import EngineConfig, ToyModel
 from edgespec.backends.features import Features
-
-from . import libllama, tiny_models
-from .gguf_files import TOKENS
+from tests.helpers import libllama, tiny_models
+from tests.helpers.gguf_files import TOKENS
 
 llama_cpp = libllama.require()
 

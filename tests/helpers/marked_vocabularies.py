@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from edgespec.backends.toy import ToyTokenizer
-from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.templates import TAG
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.templates import TAG
 from tests.helpers import gguf_files as made
 from tests.helpers.formats import TEMPLATES
 

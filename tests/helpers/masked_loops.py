@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from edgespec import ToyModel
-from edgespec.decoding.constraints import Constraints
+from edgespec.constraints.compiler import Constraints
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter

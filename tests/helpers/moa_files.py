@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .head_files import _OF_LAYER, FEED, HIDDEN, N_HEADS, Made, _config, _Random
-from .heads import Linear, attention, completed, rotated
+from tests.helpers.head_files import _OF_LAYER, FEED, HIDDEN, N_HEADS, Made, _config, _Random
+from tests.helpers.heads import Linear, attention, completed, rotated
 
 KEPT = 64  # numbers of keys and values of a token in one of the target's layers
 KV = {"layers": 4, "text": 2, "cross": 1}  # heads of keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .head_files import (
+from tests.helpers.head_files import (
     FEED,
     HEAD_DIM,
     HIDDEN,

@@ -17,10 +17,10 @@ from websockets.sync.client import connect
 from edgespec import ContextFull, ToyModel, ToyTokenizer, protocol
 from edgespec.backends.separate import SeparateModels
 from edgespec.config import RemoteConfig
-from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.protocol import decode, encode
 from edgespec.server.metrics import Metrics

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import ARRAY, FEED, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .heads import Linear, attention, rotated
-from .tiny_models import EPSILON, HEAD, VOCABULARY, metadata, with_changes
+from tests.helpers.gguf_files import ARRAY, FEED, INT32, UINT32, WIDTH, Field, gguf_bytes
+from tests.helpers.heads import Linear, attention, rotated
+from tests.helpers.tiny_models import EPSILON, HEAD, VOCABULARY, metadata, with_changes
 
 LAYERS = (1, 3, 4, 5)  # of the target
 N_LAYER, BLOCK, MASK = 2, 5, 17

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, UINT32, WIDTH, Field, gguf_bytes
-from .heads import Linear, attention, rotated
-from .tiny_models import EPSILON, VOCABULARY, ends, metadata, with_changes
+from tests.helpers.gguf_files import ARRAY, BOOL, FEED, FLOAT32, UINT32, WIDTH, Field, gguf_bytes
+from tests.helpers.heads import Linear, attention, rotated
+from tests.helpers.tiny_models import EPSILON, VOCABULARY, ends, metadata, with_changes
 
 PATTERN = [True, True, False, True, True, False]  # layers with a sliding window
 OWN_PATTERN = [True, True, False]  # the assistant's

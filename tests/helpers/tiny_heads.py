@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import ARRAY, BOOL, INT32, UINT32, Field, gguf_bytes
-from .heads import attention, silu
-from .tiny_models import FEED, HEADS, VOCABULARY, WIDTH, metadata, normed, with_changes
+from tests.helpers.gguf_files import ARRAY, BOOL, INT32, UINT32, Field, gguf_bytes
+from tests.helpers.heads import attention, silu
+from tests.helpers.tiny_models import FEED, HEADS, VOCABULARY, WIDTH, metadata, normed, with_changes
 
 HEAD = WIDTH // HEADS
 KEY_HEADS = 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import (
+from tests.helpers.gguf_files import (
     FEED,
     HEADS,
     STRING,

@@ -6,9 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from .gguf_files import ARRAY, BOOL, FEED, FLOAT32, HEADS, INT32, UINT32, WIDTH, Field, gguf_bytes
-from .heads import attention, rotated, silu
-from .tiny_models import HEAD, N_LAYER, ends, metadata, normed, with_changes
+from tests.helpers.gguf_files import (
+    ARRAY,
+    BOOL,
+    FEED,
+    FLOAT32,
+    HEADS,
+    INT32,
+    UINT32,
+    WIDTH,
+    Field,
+    gguf_bytes,
+)
+from tests.helpers.heads import attention, rotated, silu
+from tests.helpers.tiny_models import HEAD, N_LAYER, ends, metadata, normed, with_changes
 
 KINDS = [  # architectures, and how many MTP layers
     ("hy_v3", 1), ("hy_v3", 3), ("mimo2", 1), ("mimo2", 3), ("qwen35", 1), ("qwen35moe", 1),

@@ -1,6 +1,6 @@
 """A model that asks for the weather, and the tool that it asks."""
 
-from .scripted_chats import called
+from tests.helpers.scripted_chats import called
 
 ARGUMENTS = '{"city": "Rome", "unit": "C"}'
 CALL, THOUGHT = called("weather", ARGUMENTS), "<think>\nI ask.\n</think>\n\n"

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from edgespec import SamplingParams
 from edgespec.backends.toy import ToyTokenizer
-from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.answers.markers import PairMarkers, ReasoningMarkers, ToolMarkers
-from edgespec.decoding.answers.options import AnswerOptions
-from edgespec.decoding.answers.tools import Tool
-from edgespec.decoding.constraints import Constraints
+from edgespec.chat.constraints import AnswerConstraints
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.markers import PairMarkers, ReasoningMarkers, ToolMarkers
+from edgespec.chat.options import AnswerOptions
+from edgespec.chat.tools import Tool
+from edgespec.constraints.compiler import Constraints
 from edgespec.decoding.output import Output
 from edgespec.sampling.base import Request
 from edgespec.types import Stats
@@ -155,8 +156,8 @@ def answer(case, constraint, made, chance, params):
 
 def answers_law(case, kind, **options):
     params = SamplingParams(temperature=1.0, max_tokens=constrained.N, **case.params)
-    constraint = Constraints(case.tokenizer).of_answer(
-        params, case.form, case.options, case.rendered
+    constraint = AnswerConstraints(Constraints(case.tokenizer), case.form).of(
+        params, case.options, case.rendered
     )
     return law(
         lambda chance: answer(

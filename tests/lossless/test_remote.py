@@ -10,8 +10,9 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel, protocol
 from edgespec.backends.separate import SeparateModels
+from edgespec.chat.constraints import AnswerConstraints
 from edgespec.config import RemoteConfig
-from edgespec.decoding.constraints import Constraints
+from edgespec.constraints.compiler import Constraints
 from edgespec.server.verification import frames
 from edgespec.server.verification.sessions import Sessions
 from edgespec.verifiers.remote import verifier as remote
@@ -105,8 +106,8 @@ def test_law_is_that_of_the_masked_target(elsewhere, kind, language):
 def test_law_of_whole_answers_with_calls_and_reasoning(session_elsewhere, kind, name):
     case = whole.CASES[name]
     params = SamplingParams(temperature=1.0, max_tokens=N, **case.params)
-    constraint = Constraints(case.tokenizer).of_answer(
-        params, case.form, case.options, case.rendered
+    constraint = AnswerConstraints(Constraints(case.tokenizer), case.form).of(
+        params, case.options, case.rendered
     )
 
     def run(chance):

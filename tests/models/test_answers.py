@@ -7,10 +7,11 @@ import pytest
 
 import edgespec
 from edgespec import SamplingParams
-from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.answers.options import AnswerOptions
-from edgespec.decoding.answers.tools import tool_of
-from edgespec.decoding.prompts import ConversationEncoder
+from edgespec.chat.constraints import AnswerConstraints
+from edgespec.chat.encoder import ConversationEncoder
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.options import AnswerOptions
+from edgespec.chat.tools import tool_of
 from tests.helpers import libllama
 from tests.helpers.formats import TEMPLATES
 from tests.helpers.selection import first
@@ -58,7 +59,7 @@ def asked(engine, name, options, text="Drive forward for twenty centimetres."):
     form = AnswerFormat.of(engine.tokenizer.chat_template, engine.tokenizer.special())
     encoder = ConversationEncoder(engine.tokenizer)
     prompt = encoder.render([{"role": "user", "content": text}], options=options)
-    constraint = engine.constraints.of_answer(SamplingParams(), form, options, prompt)
+    constraint = AnswerConstraints(engine.constraints, form).of(SamplingParams(), options, prompt)
     return constraint, encoder.encode(prompt), form.reader(options, prompt)
 
 

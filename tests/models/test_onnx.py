@@ -12,8 +12,8 @@ import pytest
 
 import edgespec
 from edgespec import EngineConfig, EngineMissing
+from edgespec.chat.templates import render
 from edgespec.convert.tree_inputs import add_tree_inputs
-from edgespec.decoding.templates import render
 from tests.helpers.trees import differences
 from tests.helpers.weights import FOLDER
 

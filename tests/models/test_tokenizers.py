@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import edgespec
 from edgespec.backends.llama_cpp import tokenizer as llama_cpp_tokenizer
-from edgespec.decoding import prompts, templates
+from edgespec.chat import encoder as conversations
+from edgespec.chat import prompts, templates
 from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
 
@@ -93,7 +94,7 @@ def test_ordinary_conversations_have_the_ids_that_they_had(tokenizer, contents):
     contents = contents[: len(contents) - 1 | 1]
     assume(not any(tokenizer.has_control(text) for text in contents))
     messages = conversation(*contents)
-    encoder = prompts.ConversationEncoder(tokenizer)
+    encoder = conversations.ConversationEncoder(tokenizer)
     assert encoder.encode(encoder.render(messages)) == as_before(tokenizer, messages)
 
 
@@ -107,7 +108,7 @@ def controls(tokenizer, ids):
 @given(contents=st.lists(TEXTS, min_size=1, max_size=5))
 def test_no_content_adds_control_tokens(tokenizer, contents):
     contents = contents[: len(contents) - 1 | 1]
-    encoder = prompts.ConversationEncoder(tokenizer)
+    encoder = conversations.ConversationEncoder(tokenizer)
     ids = encoder.encode(encoder.render(conversation(*contents)))
     harmless = encoder.encode(encoder.render(conversation(*["x"] * len(contents))))
     assert controls(tokenizer, ids) == controls(tokenizer, harmless)
@@ -125,7 +126,7 @@ class Templated:
 
 def said_by(tokenizer, template, *contents):
     """Return the ids of contents that are rendered with a template."""
-    encoder = prompts.ConversationEncoder(Templated(tokenizer, template))
+    encoder = conversations.ConversationEncoder(Templated(tokenizer, template))
     return encoder.encode(encoder.render(conversation(*contents)))
 
 
@@ -155,17 +156,17 @@ def test_no_control_token_is_formed_across_the_border_of_a_content(tokenizer, bl
 @pytest.mark.parametrize("content", ["> quoted", "if a <", "|", "a <|", "]", "im_end", ">"])
 def test_ids_of_contents_whose_ends_are_of_control_tokens_stay_as_they_were(tokenizer, content):
     messages = conversation(content, content, content)
-    encoder = prompts.ConversationEncoder(tokenizer)
+    encoder = conversations.ConversationEncoder(tokenizer)
     assert encoder.encode(encoder.render(messages)) == as_before(tokenizer, messages)
 
 
 def test_a_forged_role_is_text(tokenizer):
     """It is read back as it was written, and the template's own tokens are where they were."""
-    encoder = prompts.ConversationEncoder(tokenizer)
+    encoder = conversations.ConversationEncoder(tokenizer)
     ids = encoder.encode(encoder.render(conversation(FORGED)))
     said = b"".join(map(tokenizer.piece, ids)).decode()
     assert FORGED in said
-    allowed = prompts.ConversationEncoder(tokenizer, parse_special=True)
+    allowed = conversations.ConversationEncoder(tokenizer, parse_special=True)
     assert allowed.encode(allowed.render(conversation(FORGED))) == as_before(
         tokenizer, conversation(FORGED)
     )
@@ -175,7 +176,7 @@ def test_a_forged_role_is_text(tokenizer):
 
 
 def test_only_the_stretch_with_the_forgery_is_encoded_otherwise(tokenizer):
-    encoder = prompts.ConversationEncoder(tokenizer)
+    encoder = conversations.ConversationEncoder(tokenizer)
     ids = encoder.encode(encoder.render(conversation("Hello", FORGED, "And then?")))
     without = as_before(tokenizer, conversation("Hello", "Yes", "And then?"))
     same = 0
@@ -193,7 +194,7 @@ def test_chats_extend_the_cache_after_a_forgery(smollm2):
         second = chat.send("And then <|im_end|>?", max_tokens=8)
         assert second.stats.num_cached_tokens >= first.stats.num_prompt_tokens
         said = [*chat.messages[:2], {"role": "user", "content": "And then <|im_end|>?"}]
-        encoder = prompts.ConversationEncoder(engine.tokenizer)
+        encoder = conversations.ConversationEncoder(engine.tokenizer)
         ids = encoder.encode(encoder.render(said))
         assert second.stats.num_prompt_tokens == len(ids)
         trusted = engine.chat(parse_special=True).send(FORGED, max_tokens=8)

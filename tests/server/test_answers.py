@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec import Completion, Event, Stats, ToyTokenizer
-from edgespec.decoding.answers.format import AnswerFormat
-from edgespec.decoding.answers.options import AnswerOptions
-from edgespec.decoding.answers.tools import Tool
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.options import AnswerOptions
+from edgespec.chat.tools import Tool
 from edgespec.server.answers import Answer, AnswerResponseBuilder
 from edgespec.server.responses import Offsets
 from tests.helpers.scripted_chats import TEMPLATE, accumulated, called

@@ -302,9 +302,9 @@ def test_bos_is_written_once(client_of, engine, say, monkeypatch):
 def test_the_server_as_a_target_of_fan_out(running, engine, say):
     """Devices that know no WebSocket verify through /v1/completions, end tokens included."""
     from edgespec.config import RemoteConfig
-    from edgespec.decoding.engine import Engine
     from edgespec.decoding.session import Session
     from edgespec.drafters.suffix import SuffixDrafter
+    from edgespec.engine import Engine
     from edgespec.policies.fixed import FixedDepth
     from edgespec.verifiers import connect
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from websockets.sync.client import connect
 
 from edgespec import SamplingParams, protocol
-from edgespec.decoding.constraints import Constraints
+from edgespec.constraints.compiler import Constraints
 from edgespec.server import clients
 from tests.helpers.serving import TOKENIZER, Server, introduce, until
 
@@ -196,8 +196,8 @@ def test_a_form_whose_device_has_left_is_not_begun():
 
 def test_a_form_that_is_ready_tells_no_other_owner():
     constraints = Constraints(TOKENIZER)
-    compiled, matcher = [], constraints._matcher
-    constraints._matcher = lambda kind, text: compiled.append(kind) or matcher(kind, text)
+    compiled, matcher = [], constraints.tried
+    constraints.tried = lambda kind, text: compiled.append(kind) or matcher(kind, text)
     for owner, times in [("one", 1), ("one", 1), ("two", 2), ("one", 2), ("two", 2)]:
         constraints.of(SamplingParams(choices=("a", "b")), owner)
         constraints.described({"choices": '["a", "b"]'}, owner)

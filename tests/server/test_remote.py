@@ -19,8 +19,8 @@ from edgespec.config import RemoteConfig, SpeculativeConfig
 from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
-from edgespec.decoding.engine import Engine
 from edgespec.drafters.base import DrafterContext
+from edgespec.engine import Engine
 from edgespec.loading.assembly import speculate
 from edgespec.protocol import decode, encode
 from edgespec.verifiers.remote import RemoteVerifier

@@ -11,7 +11,7 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams, VerifierFault, VerifierRefused
 from edgespec.config import RemoteConfig
-from edgespec.decoding.constraints import Constraints, GrammarMatcher
+from edgespec.constraints.compiler import Constraints, GrammarMatcher
 from edgespec.server.verification import frames
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier

@@ -29,9 +29,9 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/convert/tools.py": "lines of our own worker",
     "edgespec/convert/tree_inputs.py": "the arguments of our own worker",
     "edgespec/convert/worker.py": "the arguments of our own worker",
-    "edgespec/decoding/answers/forms.py": "a form that edgespec has written",
-    "edgespec/decoding/constraints.py": "a form that `schemas` and `descriptions` have checked",
-    "edgespec/decoding/lenient.py": "a form that edgespec has written",
+    "edgespec/chat/forms.py": "a form that edgespec has written",
+    "edgespec/constraints/compiler.py": "a form that `schemas` and `descriptions` have checked",
+    "edgespec/chat/lenient.py": "a form that edgespec has written",
 }
 KNOWN = {  # places that read files of models themselves
     "edgespec/backends/llama_cpp/head_files.py": "a row that the checked header says is there",

@@ -31,7 +31,7 @@ ON_THE_LOOP = {
 MADE = {  # settings of requests
     "edgespec/bench/replay.py": "greedy",
     "edgespec/bench/runner.py": "those of the benchmark, with nothing of the model's own",
-    "edgespec/decoding/engine.py": "the form of an answer",
+    "edgespec/engine.py": "the form of an answer",
     "edgespec/hub/catalogue.py": "a check",
     "edgespec/loading/connect.py": "a measurement",
     "edgespec/loading/recommendations.py": "a check",

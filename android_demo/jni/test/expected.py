@@ -5,8 +5,8 @@ from pathlib import Path
 
 from edgespec import protocol
 from edgespec.backends.llama_cpp import LlamaCppModel
+from edgespec.chat import chat, templates
 from edgespec.config import EngineConfig
-from edgespec.decoding import chat, templates
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},

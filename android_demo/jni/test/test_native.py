@@ -17,8 +17,8 @@ import pytest
 from edgespec import protocol
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.backends.llama_cpp.library import lib
+from edgespec.chat import chat, templates
 from edgespec.config import EngineConfig
-from edgespec.decoding import chat, templates
 
 FOLDER = Path(os.environ.get("EDGESPEC_TEST_MODELS", Path.home() / ".cache/edgespec-test-models"))
 MODEL = FOLDER / "smollm2-135m.gguf"

@@ -29,14 +29,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
 from ...backends.base import BatchedModel, FileModel, Tokenizer
+from ...constraints.compiler import Constraints, compiled_at_once
 from ...costs.governed import GovernedSlots
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
 from ...costs.measuring import WIDTHS
 from ...costs.online import Costs
 from ...costs.threads import governor_of
-from ...decoding.constraints import Constraints, compiled_at_once
-from ...decoding.engine import Engine
+from ...engine import Engine
 from ...errors import ConfigError
 from .answers import Answers
 from .frames import FrameHandler

@@ -9,7 +9,7 @@ from typing import Any
 from ... import protocol
 from ...backends.base import BatchedModel, Tokenizer
 from ...config import CONSTRAINTS
-from ...decoding.constraints import Constraints
+from ...constraints.compiler import Constraints
 from ...errors import ConfigError
 from ...sampling.base import Constraint
 from ..settings import names

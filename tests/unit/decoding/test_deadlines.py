@@ -8,9 +8,10 @@ import pytest
 
 import edgespec
 from edgespec import Aborted, SamplingParams, ToyModel, ToyTokenizer
+from edgespec.constraints import compiler
 from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
-from edgespec.decoding import constraints, request_lock
+from edgespec.decoding import request_lock
 from edgespec.device import LoadMeter
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
@@ -95,14 +96,14 @@ def test_a_cancel_ends_an_evaluation_that_would_not_end(engine):
 @pytest.mark.parametrize("how", ["schema", "regex", "chat"])
 def test_a_form_that_takes_longer_than_the_limit_ends_at_the_limit(engine, how, monkeypatch):
     compiling, go = threading.Event(), threading.Event()
-    tried = constraints.Constraints._tried
+    tried = compiler.Constraints._tried
 
     def slow(*args):
         compiling.set()
         assert go.wait(20)
         return tried(*args)
 
-    monkeypatch.setattr(constraints.Constraints, "_tried", slow)
+    monkeypatch.setattr(compiler.Constraints, "_tried", slow)
     wait = threading.Event()
     monkeypatch.setattr(  # time passes while somebody waits
         "concurrent.futures.wait", lambda *_: wait.wait(0.001) or _tick()

@@ -9,9 +9,9 @@ import pytest
 
 from edgespec import SamplingParams
 from edgespec.config import RemoteConfig
-from edgespec.decoding.engine import Engine
 from edgespec.decoding.session import Session
 from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.engine import Engine
 from edgespec.errors import VerifierFault
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request

@@ -1,0 +1,1 @@
+"""Messages and tools become a prompt, an answer becomes parts: content, reasoning, calls."""

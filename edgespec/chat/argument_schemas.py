@@ -1,0 +1,182 @@
+"""Schemas of arguments, as grammars take them and as their readers need them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..constraints.schemas import DEFINITIONS, closed
+from ..errors import ConfigError
+from .alternatives import Alternatives
+from .markers import PairMarkers, ToolMarkers
+from .tools import Tool
+
+_UNSEEN = ("pattern", "format")  # of texts that are written without quotes
+_OF_OTHERS = frozenset((  # keywords that say that a schema without a type is none of texts
+    "properties", "required", "additionalProperties", "patternProperties", "minProperties",
+    "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+))  # fmt: skip
+_TYPES = {
+    str: ("string",), bool: ("boolean",), type(None): ("null",), int: ("integer", "number"),
+    float: ("number", "integer"), list: ("array",), dict: ("object",),
+}  # fmt: skip
+_LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # of these types
+
+
+def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the schemas that stand in the grammar of a tool, each with its place."""
+    if not markers.pairs:
+        yield "", arguments_schema(tool, markers)
+        return
+    for key in properties(tool):
+        if not is_text(tool, key) and not choices_of(tool, key):
+            yield f"/properties/{key}", value_schema(tool, key, markers)
+
+
+def arguments_schema(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    """Return the schema of a tool's arguments for llguidance, with the model's separators."""
+    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, markers)}
+
+
+def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
+    """Return the schema of one argument for llguidance."""
+    given = _given(tool)
+    found = dict(given["properties"][key])
+    found |= {name: given[name] for name in DEFINITIONS if name in given}
+    return found | {"x-guidance": _guidance(tool, markers)}
+
+
+def _given(tool: Tool) -> dict[str, Any]:
+    return dict(closed(tool.parameters) if tool.strict else tool.parameters)
+
+
+def _guidance(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
+    guidance: dict[str, Any] = {
+        "whitespace_flexible": False,
+        "item_separator": markers.item_separator,
+        "key_separator": markers.key_separator,
+    }
+    return guidance if tool.strict else guidance | {"lenient": True}
+
+
+def properties(tool: Tool) -> dict[str, Any]:
+    """Return the schemas of a tool's arguments by their names."""
+    found = tool.parameters.get("properties", {})
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def is_required(tool: Tool, key: str) -> bool:
+    """Return True if every call must give this argument."""
+    return key in tool.parameters.get("required", ())
+
+
+# --- arguments that are written one by one: texts and choices stand there without quotes ------
+
+
+def check(tool: Tool, pairs: PairMarkers) -> None:
+    """Raise ConfigError, with the place, for arguments that cannot be written one by one."""
+    given = tool.parameters
+    for name in ("properties", *DEFINITIONS):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise refused(tool, f"{name} is an object, got {given[name]!r:.80}", f"/{name}")
+    required = given.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise refused(tool, f"required is a list of names, got {required!r:.80}", "/required")
+    for key in properties(tool):
+        if not _alternatives(tool, key):
+            raise refused(tool, "it allows no value", _place(key))
+        if is_text(tool, key):
+            lengths_of(tool, key)
+        for choice in choices_of(tool, key):
+            if (choice + pairs.closing).index(pairs.closing) < len(choice):
+                why = f"{choice!r:.80} holds the marker {pairs.closing!r}, which ends it"
+                raise refused(tool, why, _place(key))
+
+
+def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> ConfigError:
+    """Return an error that says why arguments cannot be followed, and where in their schema.
+
+    is_broken: the schema is no schema or too large, and no tool that is not strict may have it.
+    """
+    loose = ", or make the tool not strict" if tool.strict and not is_broken else ""
+    return ConfigError(
+        f"the arguments of the tool {tool.name} cannot be followed: {why}"
+        f"{f' (at {place})' if place else ''}; change its schema{loose}"
+    )
+
+
+def is_text(tool: Tool, key: str) -> bool:
+    """Return True for an argument that may be any text, and so is written without quotes."""
+    return any(_is_free(each) for each in _alternatives(tool, key))
+
+
+def choices_of(tool: Tool, key: str) -> dict[str, Any]:
+    """Return the only values that an argument can be by the text that is written for each: that
+    of texts without quotes, that of others as JSON. Empty if it can be others, or no text.
+    """
+    found = [_values(each) for each in _alternatives(tool, key)]
+    values = [value for each in found for value in each or ()]
+    if None in found or not any(isinstance(value, str) for value in values):
+        return {}
+    others = {json.dumps(value): value for value in values if not isinstance(value, str)}
+    return others | {value: value for value in values if isinstance(value, str)}
+
+
+def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
+    """Return the least and the most characters of a text, None for any number.
+
+    Raises ConfigError if the tool is strict and they are not all that its schema asks for.
+    """
+    found = _alternatives(tool, key)
+    free = [each for each in found if _is_free(each)]
+    chosen = [value for each in found for value in _values(each) or () if isinstance(value, str)]
+    every = [_lengths(each) for each in free] + [(len(text), len(text)) for text in chosen]
+    mosts = [most for _, most in every if most is not None]
+    every_one = min(least for least, _ in every), max(mosts) if len(mosts) == len(every) else None
+    unseen = next((name for name in _UNSEEN for each in free if name in each), None)
+    seen = [_lengths(each) for each in free if not any(name in each for name in _UNSEEN)]
+    if tool.strict and every_one not in seen:
+        what = unseen or "other lengths in alternatives"
+        why = f"{what} of texts cannot be followed, which this model writes without quotes"
+        raise refused(tool, why, _place(key), is_broken=False)
+    return every_one
+
+
+def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    return schema.get("minLength", 0), schema.get("maxLength")
+
+
+def _is_free(schema: Mapping[str, Any]) -> bool:
+    """Return True if an alternative may be a text of which only the length is known."""
+    if "enum" in schema:
+        return False
+    return "string" in schema["type"] if "type" in schema else not _OF_OTHERS & schema.keys()
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return all values of an alternative, None if they are not listed."""
+    if "enum" in schema:
+        return [value for value in schema["enum"] if _follows(value, schema)]
+    return _LISTED.get(" ".join(schema.get("type", ())))
+
+
+def _follows(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Return True if a listed value is of an alternative's type and length."""
+    if "type" in schema and not {*_TYPES[type(value)]} & {*schema["type"]}:
+        return False
+    least, most = _lengths(schema)
+    n = len(value) if isinstance(value, str) else least
+    return least <= n and (most is None or n <= most)
+
+
+def _alternatives(tool: Tool, key: str) -> list[dict[str, Any]]:
+    try:
+        return Alternatives(tool.parameters).of(properties(tool).get(key, {}))
+    except ValueError as error:
+        raise refused(tool, str(error), _place(key)) from None
+
+
+def _place(key: str) -> str:
+    return f"/properties/{key}"

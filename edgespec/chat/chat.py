@@ -1,0 +1,323 @@
+"""Conversations: what was said, tools and their results, answers that were cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..backends.base import Tokenizer
+from ..config import build
+from ..decoding.stream import Stream
+from ..errors import ConfigError
+from ..types import Completion, Event, ToolCall
+from . import messages as forms
+from .context import Context, Fitted
+from .messages import Message
+from .reading import Reading
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from .functions import Functions
+    from .options import AnswerOptions
+
+_REASONS = re.compile("think|reason", re.IGNORECASE)
+_OF_ANSWERS = ("tool_choice", "parallel_tool_calls", "template_kwargs", "reasoning_budget")
+
+
+class Chat:
+    """A conversation with one engine.
+
+    The tokens of finished turns are kept as they were generated, so the next prompt extends
+    the cache and only the new turn is prefilled. When the context is full, the oldest turns
+    leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
+    cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
+    does not. Control tokens and markers (`<tool_call>`) written in messages are text, unless
+    parse_special is True. owner: whose conversation it is; nothing of it is reused or drafted from
+    for another owner.
+
+    tools: what the model may call: functions with type hints, objects of `Tool`, or mappings as
+    OpenAI's API has them. An answer with calls has them in `tool_calls`; `run_tool` runs one, and
+    `send_results` gives the model what came of them. answers: further fields of AnswerOptions,
+    for all answers. What a model writes as reasoning is in `reasoning`, apart from the text.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        system: str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        parse_special: bool = False,
+        owner: str = "",
+        **answers: Any,
+    ) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._context = Context(engine.tokenizer, engine.n_ctx, parse_special=parse_special)
+        self._functions: Functions | None = None
+        self._answers = answers
+        self.system = system
+        self.tools = tools
+        self.messages: list[Message] = []
+        self._answered: tuple[Message, str] | None = None  # the last answer, and its whole text
+        self._running: tuple[list[Message], Reading] | None = None  # what was sent, and its answer
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt; None is the template's own default."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"a system prompt is text or None, got {text!r:.80}")
+        self._system = text
+
+    @property
+    def tools(self) -> tuple[Any, ...]:
+        """The tools that the model may call, as objects of `Tool`."""
+        return self._functions.tools if self._functions else ()
+
+    @tools.setter
+    def tools(self, tools: Iterable[Any]) -> None:
+        before = self._functions
+        self._functions = _functions_of(tools, before)
+        try:
+            self._options({})
+        except ConfigError:
+            self._functions = before
+            raise
+
+    @property
+    def may_skip_reasoning(self) -> bool:
+        """True for a model that reasons before it answers, and that its template can tell not to:
+        with a reasoning_budget of 0 it answers at once.
+        """
+        if not _may_reason(self._engine.tokenizer):
+            return False
+        reasoning = self._engine.answer_format.reasoning
+        return bool(reasoning and reasoning.switch)
+
+    @property
+    def n_dropped(self) -> int:
+        """The number of the oldest messages that no longer fit the context."""
+        return self._context.n_dropped
+
+    def send(self, text: str, **settings: Any) -> Completion:
+        """Say something and return the whole answer; arguments and errors as for `stream`."""
+        return _last(self.stream(text, **settings))
+
+    def stream(self, text: str, **settings: Any) -> Stream:
+        """Say something and yield the answer as it comes.
+
+        settings: fields of SamplingParams, in place of the engine's own, of AnswerOptions for this
+        answer alone, and `prediction` as for Engine.stream. Calls of the last answer that were
+        given no result stand as "no result". Raises ContextFull if this turn alone is too long,
+        ConfigError, TemplateError; the conversation is then as it was before.
+        """
+        if not isinstance(text, str):
+            raise ConfigError(f"a message is text, got {text!r:.80}")
+        calls = forms.open_calls(self.messages)
+        none = forms.results(calls, dict.fromkeys(calls, forms.NO_RESULT)) if calls else []
+        return self._stream([*none, {"role": "user", "content": text}], settings)
+
+    def stream_continued(self, **settings: Any) -> Stream:
+        """Go on with the last answer where it was cut, and yield what is added as it comes.
+
+        The message becomes the whole answer; the completion has what was added. No form and no
+        limit of reasoning holds for that, and penalties count from here. Settings and errors as
+        for `stream`, and ConfigError if there is no answer, or none that can go on.
+        """
+        return self._stream([], settings, begun=self._begun())
+
+    def send_results(self, results: Any, **settings: Any) -> Completion:
+        """Give the model the results of the calls in its last answer; return what it then says.
+
+        results: a value for each call, in their order, or a mapping from their ids. Text is given
+        as it is, other values as JSON. Settings and errors as for `stream`, and ConfigError for
+        results of other calls.
+        """
+        return _last(self.stream_results(results, **settings))
+
+    def stream_results(self, results: Any, **settings: Any) -> Stream:
+        """Give the model results as `send_results` does, and yield the answer as it comes."""
+        given = forms.results(forms.open_calls(self.messages), results)
+        return self._stream(given, settings)
+
+    def add_results(self, results: Any) -> None:
+        """Keep results as `send_results` takes them; the model reads them with the next message."""
+        self.messages += forms.results(forms.open_calls(self.messages), results)
+
+    def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
+        """Run the function that a call names; return its result as text, for `send_results`.
+
+        Its arguments are checked against its type hints. What goes wrong becomes a text that tells
+        the model: a tool that is not there, arguments that do not fit, an exception. A result with
+        more tokens than a quarter of the context is cut, and says so. allow: returns whether a call
+        that can be run may be.
+        """
+        from .functions import Functions
+
+        return self._context.shortened((self._functions or Functions(())).run(call, allow))
+
+    def reset(self) -> None:
+        """Forget the conversation but keep the system prompt and the tools."""
+        self.messages = []
+        self._context.reset()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the conversation, for JSON; of an answer that is running, what was shown of it."""
+        return {"system": self._system, "messages": [dict(m) for m in self._said()]}
+
+    def load_dict(self, saved: dict[str, Any]) -> None:
+        """Take over a conversation from `to_dict`.
+
+        Raises ConfigError, and changes nothing, if it is not one.
+        """
+        if not isinstance(saved, dict):
+            raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
+        system = saved.get("system")
+        if not (system is None or isinstance(system, str)):
+            raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
+        messages = forms.checked(saved.get("messages"))
+        self.reset()
+        self._system = system
+        self.messages = messages
+
+    def _said(self) -> list[Message]:
+        """Return the messages, with an answer that is running as far as it was shown."""
+        if self._running is None or not self._running[1].ids:
+            return self.messages
+        added, reading = self._running
+        before = self.messages if reading.begun is None else self.messages[:-1]
+        return [*before, *added, reading.so_far()]
+
+    def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
+        """Return what the chat and one answer ask for; None if all of an answer is text.
+
+        Raises ConfigError for what the model cannot do.
+        """
+        asked = {**self._answers, **given}
+        if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
+            return None
+        from .options import AnswerOptions
+
+        options = build(AnswerOptions, asked | {"tools": self.tools})
+        self._engine.answer_format.check(options)
+        return options
+
+    def _begun(self) -> str:
+        """Return the text of the last answer. Raises ConfigError if it cannot go on."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or last.get("tool_calls"):
+            raise ConfigError("there is no cut answer to go on with; send a message")
+        if self._answered and self._answered[0] is last:
+            text = self._answered[1]
+        elif last.get("reasoning_content"):
+            raise ConfigError("an answer with reasoning that was loaded cannot go on; ask again")
+        else:
+            text = last["content"]
+        return text.rstrip("\ufffd")  # a character that was cut is written anew
+
+    def _stream(
+        self, added: list[Message], settings: Mapping[str, Any], begun: str | None = None
+    ) -> Stream:
+        """Answer the messages that are added; begun: or go on with this answer, the last one."""
+        if "tools" in settings:
+            raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
+        of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
+        named = {k: v for k, v in settings.items() if k not in of_answer}
+        prediction = named.pop("prediction", "")
+        params = self._engine.sampling.params(named)
+        interrupt = self._engine.begin(params)
+        if begun is not None and params.is_constrained:
+            raise ConfigError("an answer with a form cannot go on; ask again with more max_tokens")
+        options = self._options(of_answer)
+        fitted = self._context.fit(
+            [*self.messages, *added] if begun is None else self.messages[:-1],
+            system=self._system,
+            max_tokens=params.max_tokens,
+            options=options,
+            begun=begun or "",
+        )
+        options = options and self._engine.followed(options, self._owner)
+        events = self._engine.run(
+            fitted.prompt,
+            params,
+            earlier=fitted.earlier,
+            interrupt=interrupt,
+            owner=self._owner,
+            prediction=prediction,
+            constraint=None
+            if begun is not None
+            else self._engine.constraint(params, options, fitted.rendered, self._owner, interrupt),
+        )
+        reader = None
+        if options:
+            form = self._engine.answer_format
+            reader = form.reader(options, fitted.opened, has_form=params.is_constrained)
+        return Stream(self._answer(added, fitted, Reading(reader, params, begun), events))
+
+    def _answer(
+        self, added: list[Message], fitted: Fitted, reading: Reading, events: Iterator[Event]
+    ) -> Generator[Event, None, None]:
+        if fitted.n_dropped > self.n_dropped:
+            yield Event("notice", text=self._dropped_notice(fitted.n_dropped))
+        self._running = (added, reading)
+        try:
+            for event in events:
+                shown = reading.take(event)
+                if event.completion:
+                    self._remember(added, fitted, reading)
+                yield shown
+        finally:
+            if not reading.has_ended:  # closed half-way: what was shown stays said
+                self._remember(added, fitted, reading)
+
+    def _remember(self, added: list[Message], fitted: Fitted, reading: Reading) -> None:
+        self._running = None
+        if not reading.ids:
+            return
+        message, said = reading.message(), (reading.begun or "") + reading.said
+        if reading.begun is None:
+            self.messages += [*added, message]
+        else:
+            self.messages[-1] = message
+        self._answered = (message, said)
+        self._context.take(fitted)
+        if message == forms.answer(said):
+            self._context.keep(fitted, reading.said, reading.ids)
+        elif reading.is_whole and reading.begun is None:
+            number = len(self.messages) - 1
+            self._context.keep(fitted, reading.said, reading.ids, number)
+
+    def _dropped_notice(self, n_dropped: int) -> str:
+        turns = len(forms.begin_of_turns(self.messages[self.n_dropped : n_dropped]))
+        return (
+            f"the context of {self._engine.n_ctx} tokens is full: the oldest "
+            f"{'turn was' if turns == 1 else f'{turns} turns were'} left out"
+        )
+
+
+def _functions_of(tools: Iterable[Any], before: Functions | None) -> Functions | None:
+    """Return tools with their functions, None if there are none. Raises ConfigError."""
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools are a list of functions, got {tools!r:.80}")
+    if not (given := tuple(tools)):
+        return None
+    from .functions import Functions
+
+    return Functions(given, before)
+
+
+def _may_reason(tokenizer: Tokenizer) -> bool:
+    """Return False if a model's template says nothing of reasoning, which spares reading it."""
+    return bool(_REASONS.search(tokenizer.chat_template or ""))
+
+
+def _last(events: Iterator[Event]) -> Completion:
+    for event in events:
+        if event.completion:
+            return event.completion
+    raise AssertionError("a stream ends with its completion")

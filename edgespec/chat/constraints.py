@@ -1,0 +1,87 @@
+"""The constraint of a whole answer: its reasoning, calls of tools, and its form after them."""
+
+from __future__ import annotations
+
+import json
+
+from ..config import SamplingParams
+from ..constraints import schemas
+from ..constraints.compiler import Constraints
+from ..constraints.descriptions import Limit
+from ..constraints.matcher import Unlimited
+from ..errors import ConfigError
+from ..sampling.base import Constraint
+from .argument_schemas import embedded, refused
+from .format import AnswerFormat
+from .forms import told_apart, whole
+from .lenient import LenientTools
+from .markers import ToolMarkers
+from .options import AnswerOptions
+from .tools import Tool
+
+
+class AnswerConstraints:
+    """Compiles what the answers of a chat have to follow.
+
+    constraints: over the vocabulary of the model. form: in which the model writes answers.
+    """
+
+    def __init__(self, constraints: Constraints, form: AnswerFormat) -> None:
+        self._constraints, self._form = constraints, form
+        self._lenient = LenientTools(lambda text: bool(constraints.tried("schema", text)[1]))
+
+    def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
+        """Return options in which tools that are not strict have schemas that can be followed.
+
+        The reader of an answer needs them too; templates are given the tools as they are.
+        """
+        tools = self._form.tools
+        if not tools or all(tool.strict for tool in options.callable_tools):
+            return options
+        return self._lenient.of(options, tools, owner)
+
+    def of(
+        self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
+    ) -> Constraint | None:
+        """Return the constraint of an answer to the prompt `rendered`, None for no limits.
+
+        It reasons, calls tools and, where the request has a form, follows that after its
+        reasoning. Raises ConfigError as `Constraints.of`, and for options that the model cannot
+        follow.
+        """
+        made, form = self._constraints, self._form
+        options = self.followed(options, owner)
+        form.check(options)
+        given, alone = made.given(params), made.of(params, owner)  # its errors are told as such
+        control = made.control(form.texts)
+        shown = {id: text.encode() for text, id in control.items() if id is not None}
+        lark = form.grammar(options, rendered, "@form" if given else None, control)
+        if lark is None:
+            return Unlimited(shown) if shown else None
+        if params.ignore_eos:
+            raise ConfigError(
+                "ignore_eos was given with tools or a reasoning_budget: such an answer ends where "
+                "it is complete; leave ignore_eos out"
+            )
+        own = made.source(*given) if given else None
+        if given and own and alone:
+            others = form.beginnings(options, rendered)
+            own = told_apart(given[0], own, others, alone.may_begin_with, made.tried)
+        if form.tools:
+            schemas.check_remainders([tool.parameters for tool in options.callable_tools])
+            for tool in options.callable_tools:
+                self._check_tool(tool, form.tools, owner)
+        compiled = made.compiled(owner, "answer", whole(lark, own)).showing(shown)
+        if options.reasoning_budget is None or not form.reasoning:
+            return compiled
+        thought = form.beginning(rendered)
+        is_open = thought == "open"
+        limit = Limit(options.reasoning_budget, form.reasoning.begin, form.reasoning.end, is_open)
+        return compiled if thought == "none" else made.limited(compiled, limit)
+
+    def _check_tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> None:
+        """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
+        for before, schema in embedded(tool, markers):
+            error, inner = self._constraints.refusal(owner, json.dumps(schema))
+            if error:
+                raise refused(tool, error, before + inner, is_broken=False)

@@ -1,0 +1,322 @@
+"""Conversations become token ids: what users wrote stays text."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backends.base import Tokenizer
+from ..backends.special_tokens import Borders, frame, matcher
+from . import templates
+
+if TYPE_CHECKING:
+    from .format import AnswerFormat
+    from .options import AnswerOptions
+
+_MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+class ConversationEncoder:
+    """Renders conversations with the model's own template and turns them into token ids.
+
+    Contents of messages, tools and calls are text: control tokens (`<|im_end|>`) and markers
+    (`<tool_call>`, `</think>`) written in them are encoded as the characters that they are, unless
+    parse_special is True. Everything else is encoded as it always was, in one call.
+
+    Markers are the tokens that engines read even in plain text (user-defined ones in a GGUF, added
+    ones that are not special in a tokenizer.json), if they look like a tag and the template has
+    them or the tag that they close. Others, such as runs of blanks or HTML tags, mean nothing to
+    the template, and stay tokens.
+
+    An assistant's message has its calls in tool_calls and its reasoning in reasoning_content; the
+    template writes the markers around them. In its content they are text as everywhere, but for
+    the two around reasoning at its beginning: clients send back answers with `<think>…</think>`,
+    which many templates take out.
+
+    Method: the text of such a token in a content becomes a mark before the template sees it, a pair
+    of surrogates, which valid text cannot hold; so every token in the rendering is the template's
+    own, however contents were trimmed, joined or escaped. So does the outermost character of a
+    content that could be part of a token with the text next to it. The stretch between two
+    control tokens that holds marks is encoded by itself, without reading control tokens. That is
+    exact, because engines encode what lies between special tokens on its own. Where a marker in
+    it holds marked characters, the stretch is cut inside the marker.
+
+    parse_special: read control tokens and markers in contents as such.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, parse_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._template = tokenizer.chat_template or templates.CHATML
+        self._parse_special = parse_special
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        options: AnswerOptions | None = None,
+    ) -> str:
+        """Return a conversation as text for `encode`.
+
+        Messages are OpenAI's; answers may have tool_calls and reasoning_content. options: tools and
+        variables for the template. Raises TemplateError, and ConfigError for options that the
+        model cannot follow.
+        """
+        form = self._form(messages, options)
+        variables: Mapping[str, Any] = {}
+        if form:
+            messages = form.messages(messages)
+        if form and options:
+            form.check(options)
+            told = form.variables(options)
+            variables = {name: self.mark(value) for name, value in told.items()}
+        return templates.render(
+            self._template,
+            [self._marked(message) for message in messages],
+            self._tokenizer.special(),
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
+
+    def _form(
+        self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None
+    ) -> AnswerFormat | None:
+        """Return the form of the model's answers where something depends on it."""
+        fields = ("tool_calls", "reasoning_content")
+        if options or any(message.get(name) for message in messages for name in fields):
+            return self._learned
+        return None
+
+    @functools.cached_property
+    def _learned(self) -> AnswerFormat:
+        from .format import AnswerFormat
+
+        return AnswerFormat.of(self._tokenizer.chat_template, self._tokenizer.special())
+
+    def _marked(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        marked = {
+            key: value if key == "role" else self.mark(value) for key, value in message.items()
+        }
+        content = message.get("content")
+        if message.get("role") == "assistant" and isinstance(content, str):
+            marked["content"] = self.mark_answer(content)
+        return marked
+
+    def mark_answer(self, text: str) -> str:
+        """Return an assistant's content with marks, but for the markers around its reasoning."""
+        has_marker = not self._parse_special and self._markers.search(text)
+        match = self._reasoning.match(text) if has_marker else None
+        if not match:
+            return self._mark_text(text)
+        begin, thought, end, said = match.groups("")
+        return begin + self._mark_text(thought) + end + self._mark_text(said)
+
+    def mark(self, value: Any) -> Any:
+        """Return a content with marks instead of tokens; lists and objects are walked."""
+        if isinstance(value, list):
+            return [self.mark(item) for item in value]
+        if isinstance(value, Mapping):
+            return {
+                self._mark_key(str(key)): item if _is_kind(key, item) else self.mark(item)
+                for key, item in value.items()
+            }
+        return self._mark_text(value) if isinstance(value, str) else value
+
+    def _mark_key(self, key: str) -> str:
+        is_known = key in templates.keys_of(self._template)
+        return self._mark_tokens(key) if is_known else self._mark_text(key)
+
+    def _mark_text(self, text: str) -> str:
+        text = self._mark_tokens(text)
+        return text if self._parse_special else self._mark_borders(text)
+
+    def _mark_tokens(self, text: str) -> str:
+        text = text.encode("utf-8", "replace").decode()  # no surrogates but marks
+        if self._parse_special:
+            return text
+        if not self._tokenizer.has_control(text) and not self._markers.search(text):
+            return text
+        return self._tokens.sub(self._mark_of, text)
+
+    def _mark_borders(self, text: str) -> str:
+        """Mark the outermost characters, blanks aside, with which a token may be formed."""
+        inner = text.strip()
+        if not inner:
+            return text
+        begin, end = text[: -len(text.lstrip())], text[len(text.rstrip()) :]
+        opened, closed = self._borders.at_begin(inner), self._borders.at_end(inner)
+        if closed and len(inner) > 1:
+            inner = inner[:-1] + self._mark_for(inner[-1])
+        if opened or (closed and len(inner) == 1):
+            inner = self._mark_for(inner[0]) + inner[1:]
+        return begin + inner + end
+
+    def encode(self, rendered: str, *, continues: bool = False) -> list[int]:
+        """Return the token ids of a rendered conversation, or of its end if it `continues`."""
+        return list(itertools.chain.from_iterable(self.pieces(rendered, continues=continues)))
+
+    def pieces(self, rendered: str, *, continues: bool = False) -> Iterator[list[int]]:
+        """Yield the ids of `encode` a piece at a time, so that a caller may stop between them.
+
+        Most templates write the BOS token themselves; it is never added twice.
+        """
+        bos = self._tokenizer.special()["bos_token"]
+        add_special = not continues and not (bos and rendered.startswith(bos))
+        if not _MARK.search(rendered):
+            yield from self._tokenizer.encode_pieces(rendered, add_special=add_special)
+            return
+        before, after = frame(self._tokenizer) if add_special else ([], [])
+        yield before
+        for text, is_marked in self._stretches(rendered):
+            if is_marked:
+                yield from self._as_text(text)
+            else:
+                yield from self._tokenizer.encode_pieces(text, add_special=False)
+        yield after
+
+    def _stretches(self, rendered: str) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of a rendering, each with whether it has marks and no control tokens."""
+        begin = 0  # of what is not yielded yet
+        previous = ""
+        for start, end, following in self._between(rendered):
+            text = rendered[start:end]
+            if _MARK.search(text):
+                if start > begin:
+                    yield rendered[begin:start], False
+                text = text.lstrip() if self._swallows(previous, previous + "\n") else text
+                text = text.rstrip() if self._swallows(following, "\n" + following) else text
+                yield text, True
+                begin = end
+            previous = following
+        if begin < len(rendered):
+            yield rendered[begin:], False
+
+    def _as_text(self, marked: str) -> Iterator[list[int]]:
+        """Yield the ids of a stretch with marks, in which no token holds a marked character."""
+        text, spans = self._unmarked(marked)
+        parts = self._cut(text, spans)
+        first = next(parts)
+        yield from self._tokenizer.encode_pieces(first, add_special=False, parse_special=False)
+        for part in parts:
+            yield from self._inner(part)
+
+    def _unmarked(self, marked: str) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text of a stretch, and where in it marks stood."""
+        parts: list[str] = []
+        spans: list[tuple[int, int]] = []
+        size = begin = 0
+        for mark in _MARK.finditer(marked):
+            parts += marked[begin : mark.start()], self._text_of(mark)
+            size += mark.start() - begin + len(parts[-1])
+            spans.append((size - len(parts[-1]), size))
+            begin = mark.end()
+        return "".join([*parts, marked[begin:]]), spans
+
+    def _cut(self, text: str, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield a text in parts: every marker that overlaps a span is cut in two."""
+        begin = at = n = 0
+        while match := self._markers.search(text, at):
+            at = match.start() + 1  # others may begin inside of this one
+            while n < len(spans) and spans[n][1] < at:
+                n += 1
+            if n < len(spans) and spans[n][0] < match.end():
+                yield text[begin:at]
+                begin = at
+        yield text[begin:]
+
+    def _inner(self, text: str) -> Iterator[list[int]]:
+        """Yield the ids of a text that others precede: without the blank that some engines add."""
+        encode = functools.partial(self._tokenizer.encode, add_special=False, parse_special=False)
+        for before in "\n0" if self._adds_blank else "":
+            begun, whole = encode(before), encode(before + text)
+            if whole[: len(begun)] == begun:
+                yield whole[len(begun) :]
+                return
+        yield from self._tokenizer.encode_pieces(text, add_special=False, parse_special=False)
+
+    @functools.cached_property
+    def _adds_blank(self) -> bool:
+        """True if the engine puts a blank before each text, as SentencePiece does."""
+        ids = self._tokenizer.encode("<", add_special=False, parse_special=False)
+        return b"".join(map(self._tokenizer.piece, ids)) == b" <"
+
+    def _between(self, rendered: str) -> Iterator[tuple[int, int, str]]:
+        """Yield what lies before each control token, as a span, with the token, and the end."""
+        begin = 0
+        for match in self._control.finditer(rendered):
+            yield begin, match.start(), match[0]
+            begin = match.end()
+        yield begin, len(rendered), ""
+
+    def _swallows(self, control: str, with_blank: str) -> bool:
+        """Return True if a control token takes the blank beside it away, as some are told to."""
+        encode = functools.partial(self._tokenizer.encode, add_special=False)
+        return bool(control) and encode(control) == encode(with_blank)
+
+    @functools.cached_property
+    def _marker_texts(self) -> list[str]:
+        """The texts of markers: tokens that engines always read and that mean something here."""
+        source = self._template.replace("/", "")
+        texts = self._tokenizer.user_defined_texts()
+        return [
+            text
+            for text in texts
+            if templates.TAG.fullmatch(text) and text.replace("/", "") in source
+        ]
+
+    @functools.cached_property
+    def _token_texts(self) -> list[str]:
+        return [*self._tokenizer.control_texts(), *self._marker_texts]
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        """The texts that marks stand for: tokens, and their characters."""
+        return [*self._token_texts, *sorted(set("".join(self._token_texts)))]
+
+    @functools.cached_property
+    def _borders(self) -> Borders:
+        return Borders(self._token_texts)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {text: number for number, text in enumerate(self._texts)}
+
+    @functools.cached_property
+    def _tokens(self) -> re.Pattern[str]:
+        return matcher(self._token_texts)
+
+    @functools.cached_property
+    def _control(self) -> re.Pattern[str]:
+        return matcher(self._tokenizer.control_texts())
+
+    @functools.cached_property
+    def _markers(self) -> re.Pattern[str]:
+        return matcher(self._marker_texts)
+
+    @functools.cached_property
+    def _reasoning(self) -> re.Pattern[str]:
+        """Finds reasoning at the beginning of an answer, the markers and the texts in groups."""
+        known = self._learned.reasoning
+        if not known or not {known.begin, known.end}.isdisjoint(self._tokenizer.control_texts()):
+            return matcher(())
+        begin = rf"(\s*{re.escape(known.begin)}){'?' if known.is_opened else ''}"
+        return re.compile(rf"{begin}(.*?)({re.escape(known.end)})(.*)", re.DOTALL)
+
+    def _mark_of(self, match: re.Match[str]) -> str:
+        return self._mark_for(match[0])
+
+    def _mark_for(self, text: str) -> str:
+        high, low = divmod(self._numbers[text], 1024)
+        return chr(0xD800 + high) + chr(0xDC00 + low)
+
+    def _text_of(self, mark: re.Match[str]) -> str:
+        high, low = map(ord, mark[0])
+        return self._texts[(high - 0xD800) * 1024 + low - 0xDC00]
+
+
+def _is_kind(key: str, value: Any) -> bool:
+    """Return True for a word that templates compare, such as the type of a tool."""
+    return key == "type" and isinstance(value, str) and value.isidentifier()

@@ -1,0 +1,235 @@
+"""Reading an answer while it is generated: its reasoning, what it says, which tools it calls.
+
+The same answer gives the same parts, however its text was cut into pieces: what may be the
+beginning of a marker is held back until it is certain.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from ..constraints.texts import BLANKS
+from ..types import Part, ToolCall
+from .arguments import JsonReader, PairReader
+from .markers import ID_LENGTH, ReasoningMarkers, ToolMarkers
+from .texts import MOST_BLANKS, matched, until
+from .tools import Tool
+
+
+class Reader:
+    """Takes the text of one answer in pieces and gives its parts.
+
+    A call that the end of the answer cut is no call: it is not in `calls`, though parts of it may
+    have been given, and it is no content either. Blanks beside markers belong to them.
+
+    tools: the tools that may be called. is_open: the prompt has opened the reasoning. has_form: the
+    request has a form, so an answer that does not begin with a call holds none: a form can spell
+    the markers of calls, a text in JSON for example.
+    """
+
+    def __init__(
+        self,
+        markers: ToolMarkers | None,
+        reasoning: ReasoningMarkers | None,
+        *,
+        tools: Sequence[Tool] = (),
+        is_open: bool = False,
+        has_form: bool = False,
+    ) -> None:
+        self.content = ""
+        self.reasoning = ""
+        self.calls: tuple[ToolCall, ...] = ()
+        self._markers = markers
+        self._reasoning = reasoning
+        self._tools = tools
+        self._has_form = has_form
+        self._held = ""
+        self._parts: list[Part] = []
+        self._strips = is_open  # blanks at the beginning are left out
+        self._blanks = ""  # before what may be a call
+        self._n_begun = 0
+        self._call: ToolCall | None = None  # whose arguments are being read
+        self._arguments: JsonReader | PairReader = JsonReader()
+        self._step = self._in_reasoning if is_open else self._at_begin
+
+    def feed(self, text: str) -> list[Part]:
+        """Take more of the answer and return the parts that are certain now."""
+        self._held += text
+        while self._held and self._step():
+            pass
+        parts, self._parts = self._parts, []
+        return parts
+
+    def end(self) -> list[Part]:
+        """Return what was held back; called once, when the answer has ended."""
+        if self._step in (self._at_begin, self._in_content):
+            self._say(self._held)
+        elif self._step == self._in_reasoning:
+            self._think(self._held)
+        self._held = ""
+        parts, self._parts = self._parts, []
+        return parts
+
+    # --- steps: each takes what is certain from what is held; False if more text is needed -----
+
+    def _at_begin(self) -> bool:
+        text = self._held.lstrip(BLANKS)
+        thought = self._reasoning.begin if self._reasoning else ""
+        call = self._first_trigger()
+        is_text = self._has_form and len(self._held) - len(text) > MOST_BLANKS
+        steps = ((thought, self._in_reasoning), (call, self._at_call))
+        for marker, step in steps if not is_text else ():
+            if marker and text.startswith(marker):
+                self._blanks = self._held[: len(self._held) - len(text)]
+                self._held = text if step == self._at_call else text[len(marker) :]
+                self._strips = self._strips or step == self._in_reasoning
+                self._step = step
+                return True
+            if marker and marker.startswith(text):
+                return False
+        if self._has_form:
+            self._markers = None
+        self._step = self._in_content
+        return True
+
+    def _first_trigger(self) -> str:
+        """Return the marker of calls if they are only found at the beginning of an answer."""
+        markers = self._markers
+        return markers.trigger if markers and (markers.is_bare or self._has_form) else ""
+
+    def _in_reasoning(self) -> bool:
+        assert self._reasoning
+        text, found = self._take_until(self._reasoning.end)
+        self._think(text)
+        if found:
+            self._strips, self._reasoning = True, None
+            self._step = self._at_begin
+        return found
+
+    def _in_content(self) -> bool:
+        if not self._markers or self._markers.is_bare:
+            self._say(self._held)
+            self._held = ""
+            return False
+        trigger = self._markers.trigger
+        text, found = self._take_until(trigger)
+        self._say(text)
+        if found:
+            self._held = trigger + self._held
+            self._step = self._at_call
+        return found
+
+    def _at_call(self) -> bool:
+        """Read the beginning of the first of some calls; what is none is text."""
+        assert self._markers
+        n = matched(self._markers.prefix, self._held)
+        if n is None:
+            return False
+        begun = self._begin_call(self._held[n:]) if n >= 0 else False
+        if begun is False:
+            n = len(self._markers.trigger)
+            self._say(self._blanks + self._held[:n])
+            self._held = self._held[n:]
+            self._step = self._in_content
+        return begun is not None
+
+    def _in_arguments(self) -> bool:
+        assert self._call
+        text, self._held = self._arguments.take(self._held)
+        self._argue(text)
+        if not self._arguments.is_complete:
+            return False
+        if self._arguments.is_valid:
+            self.calls += (self._call,)
+        self._call = None
+        self._step = self._behind_arguments
+        return True
+
+    def _behind_arguments(self) -> bool:
+        assert self._markers
+        n = matched(self._markers.closing, self._held)
+        if n is None:
+            return False
+        self._held = self._held[max(n, 0) :]
+        self._step = self._behind_call if n >= 0 and self._markers.begin else self._behind_all
+        return True
+
+    def _behind_call(self) -> bool:
+        """Read what stands between calls that stand together, or behind them."""
+        assert self._markers
+        n = matched(self._markers.between + self._markers.opening, self._held)
+        if n is not None and n >= 0:
+            begun = self._begin_call(self._held[n:])
+            if begun is not False:
+                return bool(begun)
+        n_end = matched(self._markers.end, self._held)
+        if n is None and (n_end is None or n_end < 0):
+            return False
+        if n_end is None:
+            return False
+        self._held = self._held[max(n_end, 0) :]
+        self._step = self._behind_all
+        return True
+
+    def _behind_all(self) -> bool:
+        self._strips = True
+        self._step = self._in_content
+        return True
+
+    # --- parts ---------------------------------------------------------------------------------
+
+    def _begin_call(self, text: str) -> bool | None:
+        """Begin the call whose name `text` begins with; None if more is needed, False if none."""
+        assert self._markers
+        needed = False
+        pairs = self._markers.pairs
+        follows = (pairs.opening, self._markers.closing) if pairs else ("{",)
+        for tool in self._tools:
+            for following in follows:
+                n = matched(tool.name + self._markers.after_name + following, text)
+                if n is not None and n >= 0:
+                    self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
+                    self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
+                    self._n_begun += 1
+                    self._held = text[n - len(following) :]
+                    self._arguments = PairReader(tool, pairs) if pairs else JsonReader()
+                    self._step = self._in_arguments
+                    return True
+                needed = needed or n is None
+        return None if needed else False
+
+    def _argue(self, text: str) -> None:
+        if text and self._call:
+            call = self._call
+            self._call = ToolCall(call.id, call.name, call.arguments + text)
+            self._parts.append(Part("call", text, self._n_begun - 1))
+
+    def _say(self, text: str) -> None:
+        text = self._stripped(text)
+        if text:
+            self.content += text
+            self._parts.append(Part("content", text))
+
+    def _think(self, text: str) -> None:
+        text = self._stripped(text)
+        if text:
+            self.reasoning += text
+            self._parts.append(Part("reasoning", text))
+
+    def _stripped(self, text: str) -> str:
+        if self._strips:
+            text = text.lstrip(BLANKS)
+            self._strips = not text
+        return text
+
+    def _take_until(self, marker: str) -> tuple[str, bool]:
+        """Take the text before a marker, and the marker; blanks before it are left out.
+
+        Without a marker take what cannot belong to one.
+        """
+        text, rest, found = until(marker, self._held)
+        kept = text.rstrip(BLANKS)
+        self._blanks = text[len(kept) :]
+        self._held = rest if found else self._blanks + rest
+        return kept, found

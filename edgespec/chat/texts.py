@@ -1,0 +1,53 @@
+"""Finding markers in text that comes in pieces."""
+
+from __future__ import annotations
+
+from ..constraints.texts import overlap
+from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH
+
+MOST_BLANKS = 4  # before reasoning, a call or a form
+
+
+def escaped(text: str) -> str:
+    """Return a regular expression for a text, in Rust's form and without slashes."""
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def until(marker: str, text: str) -> tuple[str, str, bool]:
+    """Return what stands before a marker, what stands behind it, and True if it was found.
+
+    Without it, the second is what may be its beginning.
+    """
+    before, found, behind = text.partition(marker)
+    if found:
+        return before, behind, True
+    at = len(text) - overlap(text, marker)
+    return text[:at], text[at:], False
+
+
+def matched(marker: str, text: str) -> int | None:
+    """Return how much of `text` is the whole marker, -1 if it is not, None if it may become it."""
+    at = 0
+    for char in marker:
+        size = _size(char, text[at:])
+        if size is None or size < 0:
+            return size
+        at += size
+    return at
+
+
+def _size(char: str, text: str) -> int | None:
+    """Return how much of a text is one character of a marker, as `matched`."""
+    if not text:
+        return None
+    if char == ID:
+        part = text[:ID_LENGTH]
+        if not (part.isalnum() and part.isascii()):
+            return -1
+        return None if len(part) < ID_LENGTH else ID_LENGTH
+    if char == INDEX:
+        n = next((i for i, each in enumerate(text) if each not in "0123456789"), None)
+        if n is None:
+            return None if len(text) <= INDEX_LENGTH else -1
+        return n if 0 < n <= INDEX_LENGTH else -1
+    return 1 if text[0] == char else -1

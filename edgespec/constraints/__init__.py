@@ -1,0 +1,1 @@
+"""Schemas, grammars and budgets become masks over a vocabulary."""

@@ -1,0 +1,189 @@
+"""Compiled constraints, and the places of answers in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cache.token_cache import common_prefix
+from ..errors import DecodeError
+from .keywords import in_our_words
+from .vocabulary import Words
+
+if TYPE_CHECKING:
+    import llguidance
+
+_LARGE = 1 << 14  # bytes of a form
+_MOST_SAID = 300  # characters of what llguidance says is wrong: it may repeat whole expressions
+
+
+class Grammar:
+    """A compiled constraint. shown: control tokens that are read as text. description: its kind
+    with the text that it was compiled from.
+    """
+
+    def __init__(
+        self,
+        matcher: llguidance.LLMatcher,
+        words: Words,
+        shown: Mapping[int, bytes] | None = None,
+        description: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        self._matcher = matcher
+        self._words = words
+        self.shown = shown or {}
+        self.description = description or {}
+
+    def showing(self, shown: Mapping[int, bytes]) -> Grammar:
+        """Return this constraint with control tokens that are read as text."""
+        return Grammar(self._matcher, self._words, shown, self.description)
+
+    def matcher(self) -> GrammarMatcher:
+        """Return a matcher at the beginning of an answer."""
+        size = sum(len(value) for value in self.description.values() if isinstance(value, str))
+        return GrammarMatcher(self._matcher.deep_copy(), self._words, is_large=size > _LARGE)
+
+    def may_begin_with(self, text: str) -> bool:
+        """Return True if an answer may begin with a text, which a control token may end."""
+        words, given = self._words, text.encode()
+        ends = [token for token in words.special_token_ids if given.endswith(words.tokens[token])]
+        spelled = [[*words(given.removesuffix(words.tokens[token])), token] for token in ends]
+        whole = [ids for ids in (words(given), *spelled) if words.text(ids) == given]
+        return any(self._matcher.deep_copy().validate_tokens(ids) == len(ids) for ids in whole)
+
+
+class Unlimited:
+    """No constraint, but control tokens that are read as text."""
+
+    def __init__(self, shown: Mapping[int, bytes]) -> None:
+        self.shown = shown
+        self.description: Mapping[str, bool | int | str] = {}
+
+    def matcher(self) -> None:
+        """Return None: everything is allowed."""
+
+
+class GrammarMatcher:
+    """Where an answer stands in a grammar, and where it would stand behind drafted tokens.
+
+    The tokens ahead that it was asked about last are kept in the engine's state: rows of a draft
+    come one behind the other. A token that ends answers is allowed where the text is complete, and
+    the engine is not told of it. is_large: look for forced tokens only where the mask shows that
+    there may be some, for llguidance keeps the interpreter's lock meanwhile.
+    """
+
+    def __init__(
+        self, matcher: llguidance.LLMatcher, words: Words, *, is_large: bool = False
+    ) -> None:
+        n = len(words.tokens)
+        self._is_large = is_large
+        self._matcher = matcher
+        self._ahead: list[int] = []
+        self._words = words
+        self.ends = frozenset(words.ends)
+        self.has_ended = False
+        self._bits = np.zeros((n + 31) // 32, np.int32)
+        self._all = np.ones(n, bool)
+
+    def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
+        """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""
+        return self._mask() if self._go(ahead) else self._all
+
+    def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
+        """Return whether a token is allowed behind the text and `ahead`."""
+        if not self._go(ahead):
+            return True
+        if token in self.ends:
+            return self._may_end(token)
+        if self._n_valid([token]) == 0:
+            return False
+        forced = self._forced()  # masks have one of several ways to write them
+        return not forced or token == forced[0]
+
+    def forced(self, ahead: Sequence[int] = ()) -> list[int]:
+        """Return the tokens of the only text that is allowed next, or the end of the answer."""
+        if self.has_ended or not self._go(ahead):
+            return []
+        if self._matcher.is_stopped():
+            return [self._words.usual_end]
+        return self._forced()
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
+        ends = len(tokens) > 0 and tokens[-1] in self.ends
+        text = tokens[:-1] if ends else tokens
+        if not self._go(text) or (ends and not self._may_end(tokens[-1])):
+            raise DecodeError(
+                f"the tokens {list(tokens)} do not follow the constraint of the request"
+            )
+        self._ahead, self.has_ended = [], ends
+        if ends:
+            self._words.usual_end = int(tokens[-1])
+
+    def _may_end(self, token: int) -> bool:
+        """Return whether a token may end the answer: where the text is complete, and where the
+        grammar itself asks for that token.
+        """
+        return self._matcher.is_accepting() or bool(self._mask()[token])
+
+    def _mask(self) -> npt.NDArray[np.bool_]:
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
+        return bits[: len(self._all)].view(bool)
+
+    def _forced(self) -> list[int]:
+        if self._is_large and not self._words.begin_alike(self._mask()):
+            return []
+        return self._matcher.compute_ff_tokens()
+
+    def _go(self, ahead: Sequence[int]) -> bool:
+        """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
+        if self.has_ended:
+            return not ahead
+        n = common_prefix(self._ahead, ahead)
+        if n < len(self._ahead):
+            self._matcher.rollback(len(self._ahead) - n)
+            del self._ahead[n:]
+        rest = [int(token) for token in ahead[n:]]
+        if rest:
+            if self._n_valid(rest) < len(rest):
+                return False
+            self._matcher.consume_tokens(rest)
+            self._check()
+            self._ahead += rest
+        return True
+
+    def _n_valid(self, tokens: list[int]) -> int:
+        """Return how many of the tokens may follow. Rows can be longer than the vocabulary, and an
+        id outside it is an error that the engine never gets over.
+        """
+        n = len(self._all)
+        known = next((i for i, token in enumerate(tokens) if not 0 <= token < n), len(tokens))
+        return self._matcher.validate_tokens(tokens[:known])
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise DecodeError(
+                f"the constraint of the request failed: {plainly(self._matcher.get_error())}"
+            )
+
+
+def plainly(error: str) -> str:
+    """Return an error of llguidance on one line, without what it prints below for its makers, and
+    without the expression, which it repeats with a mark on the next line.
+    """
+    if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
+        return "it allows no answer at all"
+    if "ff_tokens" in error:
+        return "it demands a text without end, or one of more than 50,000 characters"
+    if error.startswith("Unable to determine if regex is empty"):
+        return "its patterns for one text are too complex together"
+    error = re.sub(r"regex parse error:.*?\n *error: ", "", error, flags=re.DOTALL)
+    said = " ".join(re.split(r"\n<|\n *\d+ \|", error)[0].split())
+    said = in_our_words(said)
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"

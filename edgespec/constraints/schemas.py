@@ -1,0 +1,284 @@
+"""JSON schemas of requests: given as such, or as types whose values answers become."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ..config import SamplingParams
+from ..errors import ConfigError
+from .grammars import MOST_AT_ONCE, MOST_TEXT
+
+_DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
+_MOST_REMAINDERS = 10_000  # of numbers that fulfil all multipleOf at once, beside a range
+_MOST_IN_ALL = 20_000  # the sum of each multipleOf's: compiling takes 10 µs and 1 KB for each
+_LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
+_SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
+_MOST_PATTERNS = 8192  # characters of all patterns: 4,000 times `.*` took 1.8 s and 300 MB
+_MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
+DEFINITIONS = ("$defs", "definitions")
+"""The keywords under which schemas stand that others refer to."""
+
+_NAMED = ("properties", "patternProperties", *DEFINITIONS)  # schemas by names
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
+_SINGLE = ("items", "additionalProperties")  # one schema
+
+
+def text_of(schema: Any, what: str = "schema") -> str:
+    """Return the JSON schema that a request gave, as text. Raises ConfigError for what is none."""
+    if isinstance(schema, str):
+        try:
+            found = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{what} is no JSON: {error}") from None
+    elif isinstance(schema, (Mapping, bool)):
+        found = schema
+    else:
+        found = closed(_of_type(schema))
+    if not isinstance(found, (Mapping, bool)):
+        raise ConfigError(f"a schema is a JSON object, got {found!r:.80}")
+    check_bounds(found, what)
+    try:
+        return json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
+
+
+def value_of(schema: Any, text: str) -> Any:
+    """Return the value that a complete answer stands for, of the schema's type where it is one.
+
+    None where the type refuses it, by a rule that its schema does not tell, and where it is nested
+    too deeply for Python.
+    """
+    try:
+        if isinstance(schema, (str, Mapping, bool)):
+            return json.loads(text)
+        if hasattr(schema, "model_validate_json"):
+            return schema.model_validate_json(text)
+        return msgspec.json.decode(text, type=schema)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _of_type(kind: Any) -> Any:
+    if hasattr(kind, "model_json_schema"):  # pydantic's, which is not imported for it
+        return kind.model_json_schema()
+    try:
+        return msgspec.json.schema(kind)
+    except (TypeError, ValueError) as error:
+        why = str(error).partition(" requires either:")[0]  # what follows is for msgspec's users
+        raise ConfigError(
+            "schema must be a mapping, its text or a type that JSON can hold, got "
+            f"{kind!r:.80}: {why}"
+        ) from None
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects have no other fields than those that it names."""
+    if isinstance(schema, Mapping):
+        found = {key: closed(value) for key, value in schema.items()}
+        if isinstance(found.get("properties"), Mapping) and found.get("type") == "object":
+            found.setdefault("additionalProperties", False)
+        return found
+    return [closed(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def check_bounds(schema: Any, what: str) -> None:
+    """Raise ConfigError, with the place, for a schema that would take too long to follow."""
+    in_patterns, at_once, multiples = 0, 0, []
+    for value, path in _values(schema):
+        if len(path) > _DEEPEST:
+            raise ConfigError(
+                f"{what} cannot be followed: it is nested more than {_DEEPEST} levels deep (at "
+                f"{_place(path[:6])}…); make it flatter"
+            )
+        if isinstance(value, str) and len(value) > MOST_TEXT and {*path[-2:]} & {"const", "enum"}:
+            raise ConfigError(
+                f"{what} cannot be followed: a text has {len(value)} characters, and may have "
+                f"{MOST_TEXT} (at {_place(path)})"
+            )
+        in_patterns += _pattern_length(value, path)
+        if in_patterns > _MOST_PATTERNS:
+            raise ConfigError(
+                f"{what} cannot be followed: its patterns have more than {_MOST_PATTERNS} "
+                f"characters (at {_place(path[:6])}); use enum for lists of words"
+            )
+        if path[-1:] == ("allOf",) and isinstance(value, list) and len(value) > 1:
+            at_once += len(value)
+        sign = _SIGNS.get(path[-1], 0) if path and isinstance(value, (int, float)) else 0
+        if sign and sign * value > _LARGEST:
+            raise ConfigError(
+                f"{what} cannot be followed: {path[-1]} is {Decimal(value).normalize():.6g}, and "
+                f"may be {sign * _LARGEST} at {'most' if sign > 0 else 'least'} (at {_place(path)})"
+            )
+        if path[-1:] == ("multipleOf",):
+            multiples.append((value, path))
+    if in_patterns and at_once > MOST_AT_ONCE:
+        raise ConfigError(
+            f"{what} cannot be followed: its allOf have {at_once} schemas, and may have "
+            f"{MOST_AT_ONCE} where there are patterns; join them"
+        )
+    _check_multiples(multiples, what)
+
+
+def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) -> None:
+    """Raise ConfigError, with the place, where a value has to be a multiple of too much at once."""
+    together: dict[tuple[str, ...], int] = {}
+    for value, path in sorted(multiples, key=lambda multiple: len(_applies_to(multiple[1]))):
+        place = _applies_to(path)
+        made = math.lcm(together.get(place, together.get((), 1)), _remainders(value) or 1)
+        together[place] = made
+        if made > _MOST_REMAINDERS:
+            raise ConfigError(
+                f"{what} cannot be followed: multipleOf {Decimal(value).normalize():.6g} makes "
+                f"{Decimal(made).normalize():.6g} remainders with the others, and may "
+                f"make {_MOST_REMAINDERS} (at {_place(path)})"
+            )
+    _check_sum([value for value, _ in multiples], what)
+
+
+def check_remainders(schema: Any, what: str = "the tools") -> None:
+    """Raise ConfigError for schemas with so many multipleOf that compiling would take too long."""
+    _check_sum([value for value, path in _values(schema) if path[-1:] == ("multipleOf",)], what)
+
+
+def _check_sum(multiples: list[Any], what: str) -> None:
+    in_all = sum(map(_remainders, multiples))
+    if in_all > _MOST_IN_ALL:
+        raise ConfigError(
+            f"{what} cannot be followed: all multipleOf make {in_all} remainders when they are "
+            f"added up, and may make {_MOST_IN_ALL}"
+        )
+
+
+def _applies_to(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the place of the values that a keyword is about, () if they may be anywhere."""
+    if {*path} & {*DEFINITIONS, "patternProperties", "additionalProperties", "if", "then", "else"}:
+        return ()
+    return tuple(key for key in path[:-1] if key not in _LISTED and not key.isdecimal())
+
+
+def _values(schema: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield all values in a schema, and the schema, with their places."""
+    todo: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while todo:
+        value, path = todo.pop()
+        yield value, path
+        items: Any = value.items() if isinstance(value, Mapping) else ()
+        items = enumerate(value) if isinstance(value, list) else items
+        todo += [(item, (*path, str(key))) for key, item in items]
+
+
+def _pattern_length(value: Any, path: tuple[str, ...]) -> int:
+    if path[-1:] == ("pattern",) and isinstance(value, str):
+        return len(value)
+    return len(path[-1]) if path[-2:-1] == ("patternProperties",) else 0
+
+
+def _remainders(value: Any) -> int:
+    """Return how many remainders a multipleOf makes, 0 for no number: as many as the number is
+    without its decimal point.
+    """
+    if isinstance(value, float) and math.isfinite(value):
+        value = Decimal(repr(value)).normalize()
+        value = value.scaleb(-min(int(value.as_tuple().exponent), 0))
+    return abs(int(value)) if isinstance(value, (int, Decimal)) else 0
+
+
+def _place(path: tuple[str, ...]) -> str:
+    return "/" + "/".join(key if len(key) <= 60 else f"{key[:60]}…" for key in path)
+
+
+def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
+    """Return the place of the innermost part of a schema that is wrong by itself, "" for all.
+
+    is_wrong: says whether a schema is. Not more than a few hundred parts are tried.
+    """
+    trials = iter(range(_MOST_TRIALS))
+
+    def fails(part: Any) -> bool:
+        return next(trials, None) is not None and is_wrong(_with_definitions(part, schema))
+
+    path: tuple[str, ...] = ()
+    inner: tuple[tuple[str, ...], Any] | None = ((), schema)
+    while inner:
+        path += inner[0]
+        inner = next((each for each in _parts(inner[1]) if fails(each[1])), None)
+    return _place(path) if path else ""
+
+
+def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the schemas in a schema, each with its place; True and False aside."""
+    yield from ((place, part) for place, part in _all_parts(schema) if isinstance(part, Mapping))
+
+
+def _all_parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in schema.items() if isinstance(schema, Mapping) else ():
+        if key in _NAMED:
+            yield from (((key, name), part) for name, part in _items(value))
+        elif key in _LISTED:
+            parts = value if isinstance(value, list) else ()
+            yield from (((key, str(i)), part) for i, part in enumerate(parts))
+        elif key in _SINGLE:
+            yield (key,), value
+
+
+def _items(value: Any) -> Any:
+    return value.items() if isinstance(value, Mapping) else ()
+
+
+def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    return {**{key: schema[key] for key in DEFINITIONS if key in schema}, **part}
+
+
+def followed(
+    schema: Mapping[str, Any], is_wrong: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, Any]:
+    """Return a schema without the keywords that cannot be followed.
+
+    is_wrong: says whether a schema is. A part that is wrong is built up again, keyword by keyword.
+    Definitions are judged without the others, and come first.
+    """
+    if not is_wrong(schema):
+        return dict(schema)
+    given = {key: schema[key] for key in DEFINITIONS if _items(schema.get(key))}
+    known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
+
+    def without(part: Any) -> Any:
+        if not isinstance(part, Mapping):
+            return part if isinstance(part, bool) else {}
+        if not is_wrong({**known, **part}):
+            return dict(part)
+        found: dict[str, Any] = {}
+        for key in sorted(part, key=lambda key: key not in ("type", "properties")):
+            more = {**found, key: _changed(key, part[key], without)}
+            if not is_wrong({**known, **more}):
+                found = more
+        return found
+
+    known = {
+        key: {name: without(part) for name, part in each.items()} for key, each in given.items()
+    }
+    rest = without({key: value for key, value in schema.items() if key not in given})
+    return {**known, **rest}
+
+
+def _changed(key: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value of a keyword, the schemas in it changed."""
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: change(part) for name, part in value.items()}
+    if key in _LISTED and isinstance(value, list):
+        return [change(part) for part in value]
+    return change(value) if key in _SINGLE and isinstance(value, Mapping) else value
+
+
+def parsed(params: SamplingParams, text: str) -> Any:
+    """Return the value of a complete answer: of the schema's type where it is one, else of JSON.
+    Other constraints have none but their text, and so None.
+    """
+    return None if params.schema is None else value_of(params.schema, text)

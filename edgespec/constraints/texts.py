@@ -1,0 +1,14 @@
+"""Markers in text that comes in pieces."""
+
+from __future__ import annotations
+
+from typing import AnyStr
+
+BLANKS = " \t\n"
+"""The characters that may come before a marker."""
+
+
+def overlap(text: AnyStr, marker: AnyStr) -> int:
+    """Return the length of the longest end of `text` with which `marker` begins, and goes on."""
+    longest = min(len(text), len(marker) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
