@@ -32,7 +32,9 @@ TIMES = re.compile(
     r'("(?:created|created_at|completed_at|[a-z_]*_ms|[a-z_]*per_second|[a-z_]*_s)":)[-0-9.e]+'
 )
 SPEED = re.compile(r'("(?:speedup|plain_s|estimated_speedup)":)(?:[-0-9.e]+|null)')
-IDS = re.compile(r"(chatcmpl-|cmpl-|resp_|msg_|fc_|rs_|call_|toolu_|req_)[0-9a-zA-Z]{8,}")
+IDS = re.compile(
+    r'(chatcmpl-|cmpl-|resp_|msg_|fc_|rs_|"(?:id|call_id|request_id)":")[0-9a-zA-Z]{9,32}(?=")'
+)
 
 
 def next_byte(tokens: Any) -> Any:
